@@ -1,0 +1,33 @@
+# `make demo` and `make test` do everything, set-up included; nothing is done twice.
+# Another Python: make PYTHON=python3.12. Options for a command: make test ARGS="-k launch".
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := install
+.PHONY: install demo test check clean
+
+install: $(STAMP)  ## set up .venv (default)
+
+demo: $(STAMP)  ## learn, deploy, correct, report
+	$(BIN)/robot-rl demo $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)  ## style, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+clean:  ## forget the environment and the caches; runs/ and datasets/ stay
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(STAMP): pyproject.toml constraints.txt setup.py setup.cfg
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { \
+	  echo "robot-rl needs Python 3.11, 3.12 or 3.13, not $$($(PYTHON) -V 2>&1); name one: make PYTHON=python3.12" >&2; exit 1; }
+	@.ci/system-packages $(PYTHON)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[all]"
+	@touch $@

@@ -1,0 +1,128 @@
+"""What a policy is, and how chunks of its actions are executed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Observation = dict[str, Tensor]
+
+
+class Policy(nn.Module):
+    """Maps observations to chunks of actions in [-1, 1].
+
+    A policy may remember its environments between calls (a residual remembers its base's chunk); `reset` forgets.
+    """
+
+    horizon: int
+    """Actions in a chunk."""
+    execute: int
+    """Actions of a chunk that are executed before the next one is asked for."""
+    config: Any
+
+    @abstractmethod
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        """Return a chunk (B, horizon, action_dim) for observations with leading dimension B."""
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Forget the environments `ids`, or all of them: their next call starts an episode."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Sizes of what a policy reads and writes."""
+
+    observation: int
+    action: int
+
+
+def mlp(sizes: list[int], activation: type[nn.Module] = nn.SiLU, norm: bool = False) -> nn.Sequential:
+    """Linear layers with the activation, and optionally LayerNorm before it, between them."""
+    layers: list[nn.Module] = []
+    for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        layers.append(nn.Linear(a, b))
+        if k < len(sizes) - 2:
+            layers += [nn.LayerNorm(b)] if norm else []
+            layers.append(activation())
+    return nn.Sequential(*layers)
+
+
+class Normalizer(nn.Module):
+    """Shifts and scales observations by statistics that are saved with the policy."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("std", torch.ones(size))
+
+    def fit(self, data: Tensor, floor: float = 1e-2) -> None:
+        """Take mean and standard deviation of rows (N, size); `floor` keeps constant columns finite."""
+        self.mean.copy_(data.mean(0))
+        self.std.copy_(data.std(0).clamp_min(floor))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x - self.mean) / self.std).clamp(-5, 5)
+
+
+class ChunkRunner:
+    """Executes chunks with a receding horizon, the same in simulation and on the robot.
+
+    Each environment asks for a new chunk after `execute` actions or a reset; the others go on with theirs::
+
+        step        0  1  2  3  4  5      (execute = 4)
+        action from A0 A1 A2 A3 B0 B1     chunk A asked for at step 0, B at step 4
+    """
+
+    def __init__(self, policy: Policy, num_envs: int, execute: int | None = None):
+        self.policy = policy
+        self.execute = execute or policy.execute
+        if not 1 <= self.execute <= policy.horizon:
+            raise ValueError(f"execute is {self.execute}; a chunk holds {policy.horizon} actions")
+        self.chunks: Tensor | None = None
+        self.used = torch.full((num_envs,), self.execute)
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Drop the chunks of environments `ids`, or of all."""
+        if ids is None:
+            self.used.fill_(self.execute)
+        else:
+            self.used[ids] = self.execute
+        self.policy.reset(ids)
+
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        """The next action (num_envs, A) of every environment."""
+        stale = self.used >= self.execute
+        if stale.any():
+            asked = self.policy.act({k: v[stale] for k, v in observation.items()}, rng)
+            if self.chunks is None:
+                self.chunks = asked.new_zeros(len(self.used), *asked.shape[1:])
+            self.chunks[stale] = asked
+            self.used[stale] = 0
+        assert self.chunks is not None
+        action = self.chunks[torch.arange(len(self.used)), self.used]
+        self.used = self.used + 1
+        return action
+
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
+        """What `act` would return for environments `rows` (n,) bool, without advancing; other rows are 0."""
+        assert self.chunks is not None
+        action = torch.zeros_like(self.chunks[:, 0])
+        goes_on = rows & (self.used < self.execute)
+        action[goes_on] = self.chunks[goes_on, self.used[goes_on]]
+        asks = rows & (self.used >= self.execute)
+        if asks.any():
+            action[asks] = self.policy.act({k: v[asks] for k, v in observation.items()}, rng)[:, 0]
+        return action
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"chunks": self.chunks, "used": self.used}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.chunks, self.used = state["chunks"], state["used"]

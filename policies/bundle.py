@@ -1,0 +1,147 @@
+"""A bundle: one folder with everything a robot's computer needs to run a policy, and no pickled code.
+
+    policy.json          class, configuration, interface, robot, provenance, evaluation
+    policy.safetensors   weights and normalization
+    critic.safetensors   optional: value functions, for whoever goes on learning
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from policies.base import Policy, Size
+from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.gaussian import GaussianConfig
+from policies.residual import ResidualConfig, ResidualPolicy
+from robot_rl.errors import UserError
+from robot_rl.interface import Interface
+from robot_rl.robots import robots
+from robot_rl.spec import RobotSpec
+
+FORMAT = 1
+
+
+class BundleError(UserError):
+    """A bundle that is missing, damaged, or made for something else."""
+
+
+@dataclass
+class Bundle:
+    """A policy with its interface and history."""
+
+    policy: Policy
+    interface: Interface
+    robot: dict[str, Any]
+    """The robot's fingerprint."""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Task, recipe, seed, commit, versions, evaluation."""
+    critic: dict[str, Tensor] = field(default_factory=dict)
+
+    def check_robot(self, robot: RobotSpec) -> None:
+        """Refuse another robot, naming the fields that differ."""
+        theirs = robot.fingerprint()
+        different = [k for k, v in theirs.items() if self.robot.get(k) != v]
+        if different:
+            name = different[0]
+            raise BundleError(
+                f"this bundle is for robot {self.robot.get('name')!r}, not for {robot.name!r}: {', '.join(different)} "
+                f"differ ({name} is {self.robot.get(name)} in the bundle, {theirs[name]} on the robot)"
+            )
+
+
+def _build(spec: dict[str, Any]) -> Policy:
+    config = spec["config"]
+    if spec["class"] == "diffusion":
+        return DiffusionPolicy(Size(**spec["size"]), DiffusionConfig(**config))
+    if spec["class"] == "residual":
+        base = _build(spec["base"])
+        assert isinstance(base, DiffusionPolicy)
+        actor = config["actor"] | {"hidden": tuple(config["actor"]["hidden"])}
+        return ResidualPolicy(base, ResidualConfig(**config | {"actor": GaussianConfig(**actor)}))
+    raise KeyError(f"class {spec['class']!r}")
+
+
+def _describe(policy: Policy) -> dict[str, Any]:
+    spec: dict[str, Any] = {"config": asdict(policy.config)}
+    if isinstance(policy, ResidualPolicy):
+        return spec | {"class": "residual", "base": _describe(policy.base)}
+    assert isinstance(policy, DiffusionPolicy)
+    return spec | {"class": "diffusion", "size": asdict(policy.size)}
+
+
+def save_bundle(bundle: Bundle, path: Path) -> None:
+    """Write a bundle; the folder appears under its name only when it is whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        weights = {k: v.contiguous() for k, v in bundle.policy.state_dict().items()}
+        save_file(weights, temporary / "policy.safetensors")
+        if bundle.critic:
+            save_file({k: v.contiguous() for k, v in bundle.critic.items()}, temporary / "critic.safetensors")
+        meta = {
+            "format": FORMAT,
+            "policy": _describe(bundle.policy),
+            "interface": bundle.interface.to_json(),
+            "robot": bundle.robot,
+            "provenance": bundle.provenance,
+        }
+        (temporary / "policy.json").write_text(json.dumps(meta, indent=2))
+        old = path.with_name(f".{path.name}.{os.getpid()}.old")
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise BundleError(f"cannot write the bundle {path}: {error.strerror}; free space or choose another --out") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load_bundle(path: Path | str) -> Bundle:
+    """Read a bundle; needs nothing besides the folder. A run folder stands for the bundle in it."""
+    path = Path(path)
+    if (path / "bundle" / "policy.json").is_file():
+        path = path / "bundle"
+    file = path / "policy.json"
+    if not file.is_file():
+        raise BundleError(f"{path} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")
+    try:
+        meta = json.loads(file.read_text())
+        if meta["format"] != FORMAT:
+            raise BundleError(f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; update robot-rl")
+        policy = _build(meta["policy"])
+        interface = Interface.from_json(meta["interface"])
+        robots.get(interface.robot)
+        bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}))
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+        raise BundleError(f"{file} is damaged or foreign ({error}); export the bundle again") from None
+    weights = _read(path / "policy.safetensors")
+    try:
+        policy.load_state_dict(weights)
+    except RuntimeError as error:
+        raise BundleError(f"{path / 'policy.safetensors'} does not fit policy.json: {error}") from None
+    if not all(v.isfinite().all() for v in weights.values()):
+        raise BundleError(f"{path / 'policy.safetensors'} holds non-finite weights; export the bundle again")
+    if (path / "critic.safetensors").is_file():
+        bundle.critic = _read(path / "critic.safetensors")
+    policy.eval()
+    return bundle
+
+
+def _read(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(file)
+    except FileNotFoundError:
+        raise BundleError(f"{file} is missing; copy the whole bundle folder") from None
+    except Exception as error:  # safetensors raises its own error type for truncated or foreign files
+        raise BundleError(f"{file} is damaged ({error}); copy the bundle again") from None

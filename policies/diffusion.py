@@ -1,0 +1,94 @@
+"""Diffusion policy on low-dimensional observations (Chi et al. 2023, "Diffusion Policy"; Ho et al. 2020; DDIM: Song
+et al. 2020), with diffusers' schedulers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import Normalizer, Observation, Policy, Size, mlp
+
+
+@dataclass(frozen=True)
+class DiffusionConfig:
+    """A chunked diffusion policy."""
+
+    horizon: int = 16
+    """Actions predicted at once."""
+    execute: int = 8
+    """Actions executed before the next prediction."""
+    hidden: int = 512
+    """Width of the denoiser."""
+    layers: int = 3
+    """Hidden layers of the denoiser."""
+    train_steps: int = 100
+    """Noise levels in training."""
+    sample_steps: int = 10
+    """Denoising steps in use; must divide train_steps, or DDIM's step back does not match the time grid."""
+    prediction: str = "epsilon"
+    """What the network predicts: epsilon (the noise) or sample (the clean chunk)."""
+
+    def __post_init__(self) -> None:
+        if self.train_steps % self.sample_steps:
+            raise ValueError(f"sample_steps {self.sample_steps} must divide train_steps {self.train_steps}")
+
+
+class DiffusionPolicy(Policy):
+    """An MLP denoiser of action chunks, conditioned on the observation and the noise level."""
+
+    def __init__(self, size: Size, config: DiffusionConfig | None = None):
+        super().__init__()
+        from diffusers.schedulers.scheduling_ddim import DDIMScheduler
+
+        self.size, self.config = size, config or DiffusionConfig()
+        c = self.config
+        self.horizon, self.execute = c.horizon, c.execute
+        self.normalizer = Normalizer(size.observation)
+        self.embed = 32
+        flat = c.horizon * size.action
+        self.denoiser = mlp([flat + size.observation + self.embed] + [c.hidden] * c.layers + [flat], nn.Mish)
+        self.scheduler: Any = DDIMScheduler(
+            num_train_timesteps=c.train_steps,
+            beta_schedule="squaredcos_cap_v2",
+            prediction_type=c.prediction,
+            timestep_spacing="trailing",
+            clip_sample=True,
+        )
+
+    def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor) -> Tensor:
+        half = self.embed // 2
+        frequency = torch.exp(-math.log(1e4) / half * torch.arange(half, device=chunk.device))
+        phase = time[:, None].float() * frequency
+        x = torch.cat([chunk.flatten(1), condition, phase.sin(), phase.cos()], -1)
+        return self.denoiser(x).view_as(chunk)
+
+    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        """Denoising loss per row (B,) for chunks (B, horizon, A) in [-1, 1]."""
+        noise = torch.randn(chunk.shape, generator=rng)
+        time = torch.randint(0, self.config.train_steps, (len(chunk),), generator=rng)
+        noisy = self.scheduler.add_noise(chunk, noise, time)
+        target = noise if self.config.prediction == "epsilon" else chunk
+        prediction = self._predict(noisy, time, self.normalizer(observation["observation.state"]))
+        return (prediction - target).square().mean((1, 2))
+
+    def noise(self, count: int, rng: torch.Generator) -> Tensor:
+        """Initial noise (count, horizon, A)."""
+        return torch.randn(count, self.horizon, self.size.action, generator=rng)
+
+    @torch.no_grad()
+    def base(self, observation: Observation, noise: Tensor) -> Tensor:
+        """The deterministic map from noise to a chunk (B, horizon, A) in [-1, 1]: DDIM with eta = 0."""
+        condition = self.normalizer(observation["observation.state"])
+        self.scheduler.set_timesteps(self.config.sample_steps)
+        chunk = noise
+        for t in self.scheduler.timesteps:
+            prediction = self._predict(chunk, t.expand(len(chunk)), condition)
+            chunk = self.scheduler.step(prediction, t, chunk).prev_sample
+        return chunk.clamp(-1, 1)
+
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        return self.base(observation, self.noise(len(observation["observation.state"]), rng))

@@ -1,0 +1,64 @@
+"""A squashed Gaussian over actions, conditioned on a feature vector."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import mlp
+
+
+@dataclass(frozen=True)
+class GaussianConfig:
+    """An actor network."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    std: float | None = None
+    """Fixed standard deviation added after tanh, clipped to the range (TD3); None learns it before tanh (SAC)."""
+    initial_std: float = 0.1
+    """Standard deviation that a learned one starts from."""
+    zero_init: bool = False
+    """Start with the mean action 0 everywhere."""
+
+
+class GaussianActor(nn.Module):
+    """Actions in [-1, 1] for features (B, F)."""
+
+    MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
+
+    def __init__(self, features: int, actions: int, config: GaussianConfig):
+        super().__init__()
+        self.config, self.actions = config, actions
+        self.trunk = mlp([features, *config.hidden, 2 * actions], nn.ReLU, norm=True)
+        head = self.trunk[-1]
+        assert isinstance(head, nn.Linear)
+        with torch.no_grad():
+            head.weight[:actions].mul_(0.0 if config.zero_init else 1.0)
+            head.weight[actions:].mul_(0.0)
+            head.bias[:actions].zero_()
+            head.bias[actions:].fill_(math.log(config.initial_std))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean before tanh and log standard deviation, (B, A) each."""
+        mean, log_std = self.trunk(features).chunk(2, -1)
+        return mean, log_std.clamp(self.MIN_LOG_STD, self.MAX_LOG_STD)
+
+    def mean(self, features: Tensor) -> Tensor:
+        """The most likely action."""
+        return self.forward(features)[0].tanh()
+
+    def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A reparametrized action (B, A) and its log-probability (B,); the latter is 0 for a fixed std."""
+        mean, log_std = self.forward(features)
+        noise = torch.randn(mean.shape, generator=rng)
+        if self.config.std is not None:
+            return (mean.tanh() + self.config.std * noise).clamp(-1, 1), mean.new_zeros(len(mean))
+        raw = mean + log_std.exp() * noise
+        # log(1 - tanh(x)^2) in a form that does not lose digits for large x.
+        squash = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
+        density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        return raw.tanh(), (density - squash).sum(-1)

@@ -1,0 +1,246 @@
+"""The backend without ROS: CycloneDDS from PyPI, speaking ROS 2's wire format."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cyclonedds._clayer import ddspy_take, ddspy_write
+from cyclonedds.core import DDSException, DDSStatus, ReadCondition
+from cyclonedds.pub import DataWriter
+from cyclonedds.sub import DataReader
+
+from real.bus.domain import domain_id
+from real.bus.errors import BusError
+from real.bus.graph import Entry
+from real.bus.names import dds_topic, dds_type
+from real.bus.node import Node, Publisher, Stamped, Subscription
+from real.bus.participant import ANY, Participant, acquire, delete, release, to_dds
+from real.bus.qos import QoS
+from real.bus.rosargs import RosArgs
+
+_UNSIGNED = 0xFFFFFFFFFFFFFFFF  # cyclonedds gives handles signed in one place and unsigned in the other
+_POLICIES = {  # DDS's ids of the policies that peers can disagree on
+    2: ("durability", "give both sides the same transient_local, or subscribe with transient_local=False"),
+    4: ("deadline", "do not ask for a deadline that the publisher does not offer"),
+    6: ("ownership", "use shared ownership, as ROS does"),
+    8: ("liveliness", "use automatic liveliness, as ROS does"),
+    11: ("reliability", "subscribe with reliable=False (qos.SENSOR), or publish with reliable=True"),
+    23: ("data representation", "use plain CDR (XCDR1) and final types, as ROS does"),
+}
+
+
+class _Endpoint:
+    """What a DDS writer and a DDS reader have in common: matches, mismatches, a place in the graph."""
+
+    def __init__(self, owner: DdsNode, topic: str, type_name: str, entity: Any, writer: bool) -> None:
+        self.owner, self.topic, self.type_name = owner, topic, type_name
+        self.entity, self.writer = entity, writer
+        self.guid: bytes = entity.guid.bytes
+        self.policies: set[int] = set()
+        self.closed = False
+        mask = DDSStatus.PublicationMatched | DDSStatus.OfferedIncompatibleQos
+        entity.set_status_mask(
+            mask if writer else DDSStatus.SubscriptionMatched | DDSStatus.RequestedIncompatibleQos
+        )
+        self._token = owner.participant.attach(entity, self._on_status)
+        self._on_status()  # peers in this process matched before the mask was set
+
+    def handles(self) -> list[int]:
+        """Instance handles of the matched peers."""
+        if self.closed:
+            return []
+        entity = self.entity
+        return entity.get_matched_subscriptions() if self.writer else entity.get_matched_publications()
+
+    def _on_status(self) -> None:
+        if self.writer:
+            self.entity.get_publication_matched_status()  # reading a status is what re-arms it
+            status = self.entity.get_offered_incompatible_qos_status()
+        else:
+            self.entity.get_subscription_matched_status()
+            status = self.entity.get_requested_incompatible_qos_status()
+        if status.total_count_change > 0:
+            self.policies.add(status.last_policy_id)
+        self.owner.participant.notify()
+
+    def complaints(self) -> list[str]:
+        """Say which peers on this topic cannot be matched, and why."""
+        participant = self.owner.participant
+        peers = participant.endpoints("readers" if self.writer else "writers", dds_topic(self.topic))
+        matched = {h & _UNSIGNED for h in self.handles()}
+        ours, theirs = ("publisher", "subscription of") if self.writer else ("subscription", "publisher")
+        said, strangers = [], []
+        for peer in peers:
+            name = participant.owner(peer.key.bytes)
+            if peer.type_name != dds_type(self.type_name):
+                said.append(
+                    f"{ours} on {self.topic} uses {self.type_name}, but the {theirs} {name} uses"
+                    f" {peer.type_name}: nothing passes. Use the same type, or another topic."
+                )
+            elif peer.sample_info.instance_handle & _UNSIGNED not in matched:
+                strangers.append(name)
+        for policy in sorted(self.policies):
+            if policy not in _POLICIES and said:
+                continue  # the type, and that has been said
+            unknown = (f"the type (policy {policy})", "define the type alike on both sides")
+            what, remedy = _POLICIES.get(policy, unknown)
+            who = ", ".join(sorted(set(strangers))) or "a peer that has left"
+            said.append(
+                f"{ours} on {self.topic} and the {theirs} {who} disagree on {what}: nothing passes."
+                f" To repair, {remedy}."
+            )
+        return said
+
+    def delete(self) -> None:
+        self.closed = True
+        self.owner.participant.detach(self.entity, self._token)
+        delete(self.entity)
+
+
+class DdsPublisher(Publisher):
+    """A publisher on a Cyclone writer."""
+
+    def __init__(self, owner: DdsNode, type_name: str, topic: str, qos: QoS) -> None:
+        super().__init__(type_name, topic, qos)
+        dds = owner.participant
+        ours = dds.topic(dds_topic(topic), type_name)
+        writer = DataWriter(dds.dds, ours, to_dds(qos, type_name, writer=True))
+        self.endpoint = _Endpoint(owner, topic, type_name, writer, writer=True)
+        self._ref = writer._ref
+
+    @property
+    def matched(self) -> int:
+        return len(self.endpoint.handles())
+
+    def other_writers(self) -> list[str]:
+        participant = self.endpoint.owner.participant
+        others = participant.endpoints("writers", dds_topic(self.topic))
+        return sorted(participant.owner(o.key.bytes) for o in others if o.key.bytes != self.endpoint.guid)
+
+    def close(self) -> None:
+        self.endpoint.owner.drop(self)
+
+    def delete(self) -> None:
+        self.endpoint.delete()
+
+    def _write(self, raw: bytes | memoryview) -> bool:
+        if self.endpoint.closed:
+            raise BusError(f"{self.topic}: this publisher is closed; open another")
+        code = ddspy_write(self._ref, raw)
+        if code < 0 and code != DDSException.DDS_RETCODE_TIMEOUT:
+            raise BusError(f"publishing {len(raw)} bytes on {self.topic} failed: {DDSException(code, '')}")
+        return code >= 0
+
+
+class DdsSubscription(Subscription):
+    """A subscription on a Cyclone reader, served by the participant's thread."""
+
+    def __init__(
+        self, owner: DdsNode, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
+    ) -> None:
+        super().__init__(type_name, topic, qos, callback, owner._logger)
+        dds = owner.participant
+        ours = dds.topic(dds_topic(topic), type_name)
+        reader = DataReader(dds.dds, ours, to_dds(qos, type_name, writer=False))
+        self._ref = reader._ref
+        self._batch = min(qos.depth, 64)
+        self.endpoint = _Endpoint(owner, topic, type_name, reader, writer=False)
+        # A condition, not the data-available status: it stays triggered until all has been taken.
+        self._condition = ReadCondition(reader, ANY)
+        self._token = dds.attach(self._condition, self._on_data)
+
+    @property
+    def matched(self) -> int:
+        return len(self.endpoint.handles())
+
+    def close(self) -> None:
+        self.endpoint.owner.drop(self)
+
+    def _on_data(self) -> None:
+        samples = ddspy_take(self._ref, ANY, self._batch)
+        received = time.monotonic()
+        for raw, info in samples if isinstance(samples, list) else ():
+            if info.valid_data:
+                self._deliver(raw, received, info.source_timestamp)
+
+    def delete(self) -> None:
+        self.endpoint.owner.participant.detach(self._condition, self._token)
+        delete(self._condition)
+        self.endpoint.delete()
+
+
+class DdsNode(Node):
+    """A node of the ROS graph without ROS."""
+
+    def __init__(self, args: RosArgs, domain: int | None) -> None:
+        self.closed = False
+        self.participant: Participant = acquire(domain_id(domain))
+        self._endpoints: list[DdsPublisher | DdsSubscription] = []
+        self._closing = threading.Lock()
+        self._entry = Entry(args.namespace, args.name)
+        try:
+            with self.participant.lock:
+                self.participant.entries.append(self._entry)
+            super().__init__(args)
+        except BaseException:
+            self.close()
+            raise
+
+    def _publisher(self, type_name: str, topic: str, qos: QoS) -> Publisher:
+        return self._add(lambda: DdsPublisher(self, type_name, topic, qos), self._entry.writers)
+
+    def _subscribe(
+        self, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
+    ) -> Subscription:
+        return self._add(lambda: DdsSubscription(self, type_name, topic, qos, callback), self._entry.readers)
+
+    def _add(self, build: Callable[[], Any], guids: list[bytes]) -> Any:
+        if self.closed:
+            raise BusError("this node is closed; open another")
+        try:
+            with self.participant.lock:
+                built = build()
+                self._endpoints.append(built)
+                guids.append(built.endpoint.guid)
+        except DDSException as error:
+            raise BusError(f"DDS refused the endpoint: {error}. Is its name below 240 characters?") from error
+        self.participant.announce()
+        return built
+
+    def drop(self, item: DdsPublisher | DdsSubscription) -> None:
+        """Delete one endpoint and tell the graph."""
+        with self.participant.lock:
+            if item not in self._endpoints:
+                return
+            self._endpoints.remove(item)
+            guids = self._entry.writers if item.endpoint.writer else self._entry.readers
+            guids.remove(item.endpoint.guid)
+            item.delete()
+        self.participant.announce()
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
+        with self.participant.changed:
+            return bool(self.participant.changed.wait_for(predicate, timeout))
+
+    def incompatible(self) -> list[str]:
+        said = [sentence for item in list(self._endpoints) for sentence in item.endpoint.complaints()]
+        return list(dict.fromkeys(said))
+
+    def close(self) -> None:
+        with self._closing:
+            if self.closed:
+                return
+            self.closed = True
+        participant = self.participant
+        with participant.lock:
+            if self._entry in participant.entries:
+                participant.entries.remove(self._entry)
+            for item in self._endpoints:
+                item.delete()
+            self._endpoints.clear()
+        if participant.users > 1:
+            participant.announce()
+        release(participant)

@@ -1,0 +1,125 @@
+"""Start DDS in a domain as rmw_cyclonedds would: discovery range, peers, the user's XML; plain errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from real.bus.errors import BusError
+
+_INSTALL = "pip install 'cyclonedds>=11.0.1,<12', or source ROS 2"
+MAX_DOMAIN = 232  # RTPS port 7400 + 250 * domain must stay below 65536
+
+
+def domain_id(given: int | None, env: Mapping[str, str] = os.environ) -> int:
+    """Give the domain: the argument, else ROS_DOMAIN_ID, else 0."""
+    text = env.get("ROS_DOMAIN_ID") or "0" if given is None else str(given)
+    if not text.isdigit() or int(text) > MAX_DOMAIN:
+        source = "ROS_DOMAIN_ID" if given is None else "domain"
+        raise BusError(f"{source} is {text!r}: use 0 to {MAX_DOMAIN} (above 101 Linux may take its ports)")
+    return int(text)
+
+
+def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None) -> str:
+    """Give Cyclone's configuration: ours, a comma, then CYCLONEDDS_URI, so the user's XML wins."""
+    allowed = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
+    scope = env.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
+    peers = [p.strip() for p in env.get("ROS_STATIC_PEERS", "").split(";") if p.strip()]
+    if env.get("ROS_LOCALHOST_ONLY") == "1":
+        scope, peers = "LOCALHOST", []
+    if scope not in allowed:
+        raise BusError(f"ROS_AUTOMATIC_DISCOVERY_RANGE is {scope!r}: use one of {', '.join(allowed)}")
+    user = env.get("CYCLONEDDS_URI", "")
+    if scope == "SYSTEM_DEFAULT":
+        return user
+    general = "" if scope == "SUBNET" else "<General><AllowMulticast>false</AllowMulticast></General>"
+    if scope == "OFF":
+        # A private tag: nothing that does not know this process's id can match.
+        tag = f"ros_discovery_off_{os.getpid() if pid is None else pid}"
+        discovery = f"<ParticipantIndex>none</ParticipantIndex><Tag>{tag}</Tag>"
+    else:
+        # The range that ROS peers look in: processes beyond it would not find each other.
+        discovery = "<ParticipantIndex>auto</ParticipantIndex>"
+        discovery += "<MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>"
+        peers = (["localhost"] if scope == "LOCALHOST" else []) + peers
+        if peers:
+            discovery += f"<Peers>{''.join(f'<Peer address={quoteattr(p)}/>' for p in peers)}</Peers>"
+    return f"<CycloneDDS><Domain>{general}<Discovery>{discovery}</Discovery></Domain></CycloneDDS>,{user}"
+
+
+def check_version() -> None:
+    """Refuse a cyclonedds whose private byte calls may not be what we know."""
+    try:
+        found = version("cyclonedds")
+        from cyclonedds import _clayer
+
+        missing = [f for f in ("ddspy_write", "ddspy_take") if not callable(getattr(_clayer, f, None))]
+    except Exception as error:
+        raise BusError(f"no usable cyclonedds ({error}): {_INSTALL}") from error
+    numbers = tuple(int(n) for n in found.split(".")[:3] if n.isdigit())
+    if missing or not (11, 0, 1) <= numbers < (12,):
+        lack = f" and lacks {', '.join(missing)}" if missing else ""
+        raise BusError(f"cyclonedds is {found}{lack}, which is not known to carry raw bytes: {_INSTALL}")
+
+
+_HINTS = {
+    "participant index": "More processes use this domain on this machine than have an index (33): stop"
+    " idle nodes, take another ROS_DOMAIN_ID, or raise MaxAutoParticipantIndex in every CYCLONEDDS_URI.",
+    "config:": "Correct the XML in CYCLONEDDS_URI, or unset it.",
+    "can't open": "Correct the path in CYCLONEDDS_URI, or unset it.",
+    "interface": "Name an existing network interface in CYCLONEDDS_URI.",
+    "socket": "A port is taken or not allowed: take another ROS_DOMAIN_ID.",
+}
+
+
+@contextmanager
+def _c_stderr() -> Iterator[Callable[[], str]]:
+    """Catch what C code prints on stderr: Cyclone returns "non specific error" and prints the reason."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as caught:
+        saved = os.dup(2)
+        os.dup2(caught.fileno(), 2)
+
+        def text() -> str:
+            caught.seek(0)
+            return caught.read().decode(errors="replace")
+
+        try:
+            yield text
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+def open_domain(domain: int) -> Any:
+    """Create the Cyclone domain object of this process, or say why it cannot be."""
+    check_version()
+    from cyclonedds.core import DDSException
+    from cyclonedds.domain import Domain
+
+    with _c_stderr() as printed:
+        try:
+            opened, failure = Domain(domain, configuration()), None
+        except DDSException as error:
+            opened, failure = None, error
+        said = printed()
+    if failure is None:
+        sys.stderr.write(said)  # warnings, and what other threads printed meanwhile
+        return opened
+    if failure.code == DDSException.DDS_RETCODE_PRECONDITION_NOT_MET:
+        raise BusError(
+            f"DDS domain {domain} is already in use in this process, by other DDS code with its own settings:"
+            " open the bus first, or use another domain."
+        ) from failure
+    lines = re.findall(r"^\d+\.\d+ \[\S*\]\s+\S+: (.+)$", said, re.M)
+    reason = "; ".join(lines) or said.strip() or str(failure)
+    other = "Check ROS_DOMAIN_ID and CYCLONEDDS_URI."
+    hint = next((h for key, h in _HINTS.items() if key in reason.lower()), other)
+    raise BusError(f"DDS cannot start on domain {domain}: {reason.rstrip('.')}. {hint}") from failure

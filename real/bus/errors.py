@@ -1,0 +1,7 @@
+"""The one error of the bus."""
+
+from __future__ import annotations
+
+
+class BusError(RuntimeError):
+    """Say in one sentence what is wrong with the bus, and in the next what to do about it."""

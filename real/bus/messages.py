@@ -1,0 +1,189 @@
+"""Message types from `.msg` definitions at run time; CDR bytes in and out. No generated code, no ROS."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import struct
+from functools import cache
+from typing import Any
+
+import numpy as np
+from rosbags.serde import SerdeError
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from rosbags.typesys.store import Typestore
+
+from real.bus.definitions import DEFINITIONS
+from real.bus.errors import BusError
+
+BASE, NAME, ARRAY, SEQUENCE = 1, 2, 3, 4  # rosbags' node types
+_DTYPE = {
+    "bool": "bool", "byte": "int8", "uint8": "uint8", "int8": "int8", "uint16": "uint16", "int16": "int16",
+    "uint32": "uint32", "int32": "int32", "uint64": "uint64", "int64": "int64",
+    "float32": "float32", "float64": "float64",
+}  # fmt: skip
+# Zeros everywhere else, but a quaternion of zeros is no rotation at all; ROS gives w = 1 too.
+_DEFAULTS = {("geometry_msgs/msg/Quaternion", "w"): 1.0}
+
+
+def gid_size() -> int:
+    """Bytes of a gid in `ros_discovery_info`: 24 up to Humble, 16 since Iron, under one type name."""
+    return 24 if os.environ.get("ROS_DISTRO") in {"foxy", "galactic", "humble"} else 16
+
+
+def load_store(gid_bytes: int) -> Typestore:
+    """Build the typestore: rosbags' Jazzy types, the hand-written ones, the graph's gid of this size."""
+    store = get_typestore(Stores.ROS2_JAZZY)
+    for type_name, text in DEFINITIONS.items():
+        store.register(get_types_from_msg(text, type_name))
+    # ROS maps `char` to uint8 before it hashes a type; rosbags does not, and its hash differs.
+    for type_name, (constants, fields) in store.fielddefs.items():
+        store.fielddefs[type_name] = (constants, [(name, _char_is_uint8(d)) for name, d in fields])
+    gid: Any = (ARRAY, ((BASE, ("uint8", 0)), gid_bytes))
+    store.fielddefs["rmw_dds_common/msg/Gid"] = ([], [("data", gid)])
+    return store
+
+
+def _char_is_uint8(desc: Any) -> Any:
+    kind, rest = desc
+    if kind == BASE:
+        return (kind, ("uint8", 0)) if rest[0] == "char" else desc
+    return desc if kind == NAME else (kind, (_char_is_uint8(rest[0]), rest[1]))
+
+
+@cache
+def store() -> Typestore:
+    """Give the process's typestore (built once, 0.1 s)."""
+    return load_store(gid_size())
+
+
+def register(type_name: str, definition: str) -> None:
+    """Add a message type from its `.msg` text, for packages that are not known here."""
+    store().register(get_types_from_msg(definition, type_name))
+
+
+def message(type_name: str) -> type:
+    """Give the message class of ``package/msg/Name``; its constructor wants every field (see `make`)."""
+    known = store().types
+    if type_name not in known:
+        short = {name.rsplit("/", 1)[1].lower(): name for name in known}
+        near = difflib.get_close_matches(type_name, known, 3, 0.7)
+        near += [
+            short[s] for s in difflib.get_close_matches(type_name.rsplit("/", 1)[-1].lower(), short, 2, 0.7)
+        ]
+        hint = (
+            f"Did you mean {', '.join(dict.fromkeys(near))}?"
+            if near
+            else "Names look like std_msgs/msg/Bool."
+        )
+        raise BusError(
+            f"unknown message type {type_name!r}. {hint} Add others with real.bus.register(name, text)."
+        )
+    return known[type_name]
+
+
+def make(type_name: str, **fields: Any) -> Any:
+    """Build a message, filling what is omitted with zeros and empties.
+
+    Numbers and lists become numpy arrays of the field's dtype, a dict fills a nested message::
+
+        make("geometry_msgs/msg/PoseStamped", header={"frame_id": "base"}, pose={"position": {"z": 0.3}})
+    """
+    cls = message(type_name)
+    specs = dict(store().fielddefs[type_name][1])
+    for name in fields.keys() - specs.keys():
+        near = difflib.get_close_matches(name, specs, 1, 0.0) or ["none"]
+        raise BusError(f"{type_name} has no field {name!r}; nearest: {near[0]} (of {', '.join(specs)})")
+    return cls(**{n: _value(f"{type_name}.{n}", d, fields.get(n), (type_name, n)) for n, d in specs.items()})
+
+
+def _value(where: str, desc: Any, given: Any, key: tuple[str, str]) -> Any:
+    kind, rest = desc
+    if kind == BASE:
+        if rest[0] == "string":
+            return "" if given is None else str(given)
+        default = _DEFAULTS.get(key, 0)
+        cast = {"bool": bool, "float32": float, "float64": float}.get(rest[0], int)
+        return cast(default if given is None else given)
+    if kind == NAME:
+        return make(rest, **(given or {})) if given is None or isinstance(given, dict) else given
+    (inner_kind, inner), length = rest
+    count = length if kind == ARRAY else 0
+    if inner_kind == BASE and inner[0] != "string":
+        given = np.frombuffer(given, np.uint8) if isinstance(given, (bytes, bytearray, memoryview)) else given
+        array = (
+            np.zeros(count, _DTYPE[inner[0]])
+            if given is None
+            else np.asarray(given, _DTYPE[inner[0]]).ravel()
+        )
+        _check_length(where, kind, length, len(array))
+        return array
+    items = [None] * count if given is None else list(given)
+    _check_length(where, kind, length, len(items))
+    return [_value(where, (inner_kind, inner), item, key) for item in items]
+
+
+def _check_length(where: str, kind: int, length: int, got: int) -> None:
+    if (kind == ARRAY and got != length) or (kind == SEQUENCE and length and got > length):
+        raise BusError(
+            f"{where} holds {'exactly' if kind == ARRAY else 'at most'} {length} values, got {got}"
+        )
+
+
+def encode(msg: Any, type_name: str) -> bytes | memoryview:
+    """Serialize to CDR with its 4-byte header, padded to 4 bytes as Cyclone's C side wants."""
+    if (given := getattr(msg, "__msgtype__", type(msg).__name__)) != type_name:
+        raise BusError(f"cannot publish {given} on a topic of {type_name}")
+    _check_arrays(msg, type_name)
+    try:
+        raw = store().serialize_cdr(msg, type_name, little_endian=True)
+    except (SerdeError, struct.error, AttributeError, TypeError, ValueError) as error:
+        raise BusError(f"{type_name} cannot be encoded: {error}. Build it with real.bus.make().") from error
+    rest = -len(raw) % 4
+    return raw if rest == 0 else bytes(raw) + bytes(rest)
+
+
+def decode(raw: bytes, type_name: str) -> Any:
+    """Deserialize CDR; arrays are read-only views of ``raw``, so an image is not copied."""
+    try:
+        return store().deserialize_cdr(raw, type_name)
+    except (SerdeError, IndexError) as error:
+        raise BusError(
+            f"{len(raw)} bytes received are no {type_name}: {error}. Do both sides agree on it?"
+        ) from error
+
+
+@cache
+def _arrays(type_name: str) -> tuple[tuple[str, str | None, str], ...]:
+    """List the fields that hold numeric arrays: (field, dtype, "") or (field, None, nested type)."""
+    found: list[tuple[str, str | None, str]] = []
+    fields: Any = store().fielddefs[type_name][1]
+    for name, (kind, rest) in fields:
+        inner_kind, inner = rest[0] if kind in (ARRAY, SEQUENCE) else (kind, rest)
+        if inner_kind == NAME:
+            if _arrays(inner):
+                found.append((name, None, inner))
+        elif kind in (ARRAY, SEQUENCE) and inner[0] != "string":
+            found.append((name, _DTYPE[inner[0]], ""))
+    return tuple(found)
+
+
+def _check_arrays(msg: Any, type_name: str) -> None:
+    # rosbags writes an array's bytes as they are: int64 in a float64 field would arrive as 1e-323, silently.
+    for name, dtype, nested in _arrays(type_name):
+        value = getattr(msg, name)
+        if dtype is None:
+            for item in value if isinstance(value, list) else [value]:
+                _check_arrays(item, nested)
+        elif getattr(value, "dtype", None) != dtype or value.ndim != 1:
+            got = getattr(value, "dtype", type(value).__name__)
+            raise BusError(
+                f"{type_name}.{name} is {got}, must be a flat numpy array of {dtype}: use"
+                f" np.asarray(x, np.{dtype}), or build the message with real.bus.make()."
+            )
+
+
+@cache
+def type_hash(type_name: str) -> str:
+    """Give the RIHS01 hash that ROS 2 puts in an endpoint's USER_DATA since Iron."""
+    return store().hash_rihs01(type_name)

@@ -1,0 +1,201 @@
+"""The backend with ROS: a thin wrapper of rclpy that carries the same CDR bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import rclpy
+import rclpy.subscription
+from rclpy.context import Context
+from rclpy.duration import Duration
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_policy_name_from_kind
+from rosidl_runtime_py.utilities import get_message
+
+from real.bus.errors import BusError
+from real.bus.node import Node, Publisher, Stamped, Subscription
+from real.bus.qos import QoS
+from real.bus.rosargs import RosArgs
+
+try:
+    from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
+except ImportError:  # Humble
+    from rclpy.qos_event import PublisherEventCallbacks, SubscriptionEventCallbacks
+
+
+class _Shared:
+    """One context, hence one DDS participant, and one spinning thread per process and domain."""
+
+    def __init__(self, domain: int | None) -> None:
+        self.users = 0
+        self.context = Context()
+        try:
+            # No arguments: ours are parsed and applied already, sys.argv must not remap a second time.
+            rclpy.init(args=[], context=self.context, domain_id=domain)
+        except Exception as error:
+            raise BusError(f"rclpy failed: {error}. Check ROS_DOMAIN_ID, RMW_IMPLEMENTATION.") from error
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self._thread = threading.Thread(target=self._spin, name="bus-rclpy", daemon=True)
+        self._thread.start()
+
+    def _spin(self) -> None:
+        with contextlib.suppress(ExternalShutdownException):
+            self.executor.spin()
+
+    def close(self) -> None:
+        self.executor.shutdown(timeout_sec=2.0)
+        rclpy.try_shutdown(context=self.context)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(2.0)
+
+
+_shared: dict[int | None, _Shared] = {}
+_lock = threading.Lock()
+
+
+def _profile(qos: QoS) -> Any:
+    return QoSProfile(
+        depth=qos.depth,
+        reliability=ReliabilityPolicy.RELIABLE if qos.reliable else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if qos.transient_local else DurabilityPolicy.VOLATILE,
+        **({} if qos.lifespan is None else {"lifespan": Duration(seconds=qos.lifespan)}),
+    )
+
+
+def _ros_type(type_name: str) -> Any:
+    try:
+        return get_message(type_name)
+    except Exception as error:
+        package = type_name.split("/")[0]
+        raise BusError(f"ROS has no {type_name} ({error}): install {package} and source it") from error
+
+
+class RosPublisher(Publisher):
+    """A publisher of serialized bytes through rclpy."""
+
+    def __init__(self, owner: RosNode, type_name: str, topic: str, qos: QoS) -> None:
+        super().__init__(type_name, topic, qos)
+        self._owner = owner
+        events = PublisherEventCallbacks(incompatible_qos=owner.on_mismatch("publisher", topic))
+        cls = _ros_type(type_name)
+        self._pub = owner.ros.create_publisher(cls, topic, _profile(qos), event_callbacks=events)
+
+    @property
+    def matched(self) -> int:
+        return int(self._pub.get_subscription_count())
+
+    def other_writers(self) -> list[str]:
+        infos = self._owner.ros.get_publishers_info_by_topic(self.topic)
+        found = sorted(f"{i.node_namespace.rstrip('/')}/{i.node_name}" for i in infos)
+        if self._owner.full_name in found:  # one of them is this publisher: rclpy does not tell its gid
+            found.remove(self._owner.full_name)
+        return found
+
+    def close(self) -> None:
+        self._owner.ros.destroy_publisher(self._pub)
+
+    def _write(self, raw: bytes | memoryview) -> bool:
+        self._pub.publish(bytes(raw))
+        return True
+
+
+class RosSubscription(Subscription):
+    """A raw subscription through rclpy, served by the executor's thread."""
+
+    def __init__(
+        self, owner: RosNode, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
+    ) -> None:
+        super().__init__(type_name, topic, qos, callback, owner._logger)
+        self._owner = owner
+        events = SubscriptionEventCallbacks(incompatible_qos=owner.on_mismatch("subscription", topic))
+
+        def plain(raw: bytes) -> None:
+            self._deliver(raw, time.monotonic(), 0)
+
+        def informed(raw: bytes, info: Any) -> None:
+            source_ns = info.get("source_timestamp", 0) if isinstance(info, dict) else 0
+            self._deliver(raw, time.monotonic(), source_ns)
+
+        # Since Iron rclpy counts the callback's parameters; Humble always passes one.
+        on_bytes = informed if hasattr(rclpy.subscription.Subscription, "CallbackType") else plain
+        self._sub = owner.ros.create_subscription(
+            _ros_type(type_name), topic, on_bytes, _profile(qos), raw=True, event_callbacks=events
+        )
+
+    @property
+    def matched(self) -> int:
+        count = getattr(self._sub, "get_publisher_count", None)
+        return int(count() if count is not None else self._owner.ros.count_publishers(self.topic))
+
+    def close(self) -> None:
+        self._owner.ros.destroy_subscription(self._sub)
+
+
+class RosNode(Node):
+    """An rclpy node behind the bus's face."""
+
+    def __init__(self, args: RosArgs, domain: int | None) -> None:
+        self._domain, self._closed = domain, False
+        self._mismatches: list[str] = []
+        with _lock:
+            if domain not in _shared:
+                _shared[domain] = _Shared(domain)
+            self._ros = _shared[domain]
+            self._ros.users += 1
+        self.ros = rclpy.create_node(
+            args.name,
+            namespace=args.namespace,
+            context=self._ros.context,
+            use_global_arguments=False,
+            enable_rosout=False,  # the face publishes /rosout itself, alike for both backends
+            parameter_overrides=[Parameter(k, value=v) for k, v in args.parameters.items() if v is not None],
+            automatically_declare_parameters_from_overrides=True,
+        )
+        self._ros.executor.add_node(self.ros)
+        super().__init__(args)
+
+    def on_mismatch(self, what: str, topic: str) -> Callable[[Any], None]:
+        """Give the event callback that notes a QoS mismatch."""
+
+        def note(event: Any) -> None:
+            policy = qos_policy_name_from_kind(event.last_policy_kind).lower()
+            self._mismatches.append(
+                f"{what} on {topic} and a peer disagree on {policy}: nothing passes. To repair, ask for no"
+                " more than the publisher offers, for instance reliable=False (qos.SENSOR)."
+            )
+
+        return note
+
+    def _publisher(self, type_name: str, topic: str, qos: QoS) -> Publisher:
+        return RosPublisher(self, type_name, topic, qos)
+
+    def _subscribe(
+        self, type_name: str, topic: str, qos: QoS, callback: Callable[[Stamped], None] | None
+    ) -> Subscription:
+        return RosSubscription(self, type_name, topic, qos, callback)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while not (held := predicate()) and time.monotonic() < deadline:
+            time.sleep(0.01)  # rclpy has no event for matches that works in every distro
+        return held
+
+    def incompatible(self) -> list[str]:
+        return list(dict.fromkeys(self._mismatches))
+
+    def close(self) -> None:
+        with _lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._ros.executor.remove_node(self.ros)
+            self.ros.destroy_node()
+            self._ros.users -= 1
+            if self._ros.users == 0:
+                _shared.pop(self._domain, None)
+                self._ros.close()

@@ -1,0 +1,151 @@
+"""One child process of the launcher: its output by lines, its signals, and its end with ours."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from real.launch import NodeProcess
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_libc = ctypes.CDLL(None, use_errno=True)  # loaded here, for between fork and exec nothing may be
+
+Wait = Callable[[signal.Signals], float]
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """Have the kernel kill the child when the thread that started it is gone, even by SIGKILL."""
+
+    def prepare() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the call above
+            os._exit(1)
+
+    return prepare
+
+
+class Child:
+    """A started node.
+
+    It has a process group of its own, so that a terminal's Ctrl-C reaches it only through us, in our order;
+    but an interactive one stays in the terminal's foreground group, which alone may read the keyboard.
+    """
+
+    def __init__(
+        self,
+        node: NodeProcess,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        sink: Callable[[str, str], None],
+    ):
+        self.node = node
+        self.sent: signal.Signals | None = None  # the last signal of the escalation
+        self.deadline = 0.0  # when the next is due
+        self.ended = False  # whether its output is closed
+        self._sink = sink
+        self._line = b""
+        self.exited = False  # noticed by `just_exited`
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=None if node.interactive else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=None if node.interactive else 0,
+            preexec_fn=_die_with(os.getpid()),
+        )
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        self.output = self._process.stdout
+        os.set_blocking(self.output.fileno(), False)
+
+    @property
+    def code(self) -> int:
+        """Exit status, -n for signal n; only after it exited."""
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    def read(self) -> bool:
+        """Pass complete lines to the sink; False when there is, for now or for good, nothing to read."""
+        try:
+            data = os.read(self.output.fileno(), 65536)
+        except BlockingIOError:
+            return False
+        self.ended = not data
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            self._emit(line)
+        return bool(data)
+
+    def just_exited(self) -> bool:
+        """True once, at the first look after its exit; all it had written has then been passed on."""
+        if self.exited or self._process.poll() is None:
+            return False
+        self.exited = True
+        while self.read():
+            pass
+        return True
+
+    def gone(self) -> bool:
+        """Whether nothing of it is left, neither itself nor what it started in its group."""
+        return self.exited and (self.sent is signal.SIGKILL or not self._group_alive())
+
+    def escalate(self, wait: Wait) -> signal.Signals | None:
+        """Send the next signal: SIGINT and SIGTERM to the process, which has its own children to stop; then
+        SIGKILL to its whole group. None when there is no next.
+        """
+        position = -1 if self.sent is None else _ESCALATION.index(self.sent)
+        if position + 1 == len(_ESCALATION):
+            return None
+        self.sent = _ESCALATION[position + 1]
+        self.deadline = time.monotonic() + wait(self.sent)
+        if self.sent is signal.SIGKILL:
+            self.kill()
+        elif self.exited:
+            self._signal_group(self.sent)
+        else:
+            self._process.send_signal(self.sent)
+        return self.sent
+
+    def sweep(self, wait: Wait) -> None:
+        """Tell what a process left behind in its group to end, as part of the escalation."""
+        if self._group_alive():
+            self.sent = signal.SIGTERM
+            self.deadline = time.monotonic() + wait(self.sent)
+            self._signal_group(self.sent)
+
+    def kill(self) -> None:
+        """Kill the process and its group, and wait for the process."""
+        self._signal_group(signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._line:
+            self._emit(self._line)
+            self._line = b""
+        self.output.close()
+
+    def _group_alive(self) -> bool:
+        if self.node.interactive:
+            return False
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if not self.node.interactive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def _emit(self, line: bytes) -> None:
+        # A progress bar redraws its line after each carriage return: the last drawing is the one to show.
+        self._sink(self.node.name, line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace"))

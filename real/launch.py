@@ -1,0 +1,238 @@
+"""What each launch file starts: one description, read by ROS 2's launch and by `robot-rl launch`.
+
+A node is a `robot-rl` command. `launch/*.launch.py` turn the description into ROS 2 launch actions
+(`real.launch_actions`), `real.processes` runs it where there is no ROS 2: same arguments, same order.
+
+>>> [node.name for node in describe("arm", {"policy": "runs/lift/bundle", "twin": "true"}) if node.condition]
+['twin', 'deploy']
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from robot_rl.errors import UnknownName, UserError
+from robot_rl.robots import robots
+
+_NAMESPACE = re.compile(r"/?[A-Za-z_]\w*(/[A-Za-z_]\w*)*/?")
+
+
+class LaunchError(UserError):
+    """A launch argument that is missing, malformed or out of range; the message says what to write."""
+
+    code = 2
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One `name:=value`.
+
+    `default` None means it must be given; `minimum` makes it a number (a whole one if `minimum` is an int).
+    """
+
+    name: str
+    default: str | None
+    description: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+
+    def check(self, value: str) -> str:
+        """Return the value, or raise LaunchError saying what would be right."""
+        if self.choices and value not in self.choices:
+            raise UnknownName(f"value of {self.name}", value, self.choices)
+        if self.minimum is not None and value:
+            kind = "a whole number" if isinstance(self.minimum, int) else "a number"
+            try:
+                number = type(self.minimum)(value)
+            except ValueError:
+                number = None
+            if number is None or not number >= self.minimum:
+                raise LaunchError(f"{self.name}:={value} is not {kind} of {self.minimum} or more")
+        return value
+
+
+@dataclass(frozen=True)
+class NodeProcess:
+    """One process to start.
+
+    Fields:
+        name: unique in its launch file; the prefix of its output.
+        command: arguments of the `robot-rl` executable.
+        namespace, remappings, log_level: passed on as ROS arguments.
+        environment: variables set on top of the launcher's own.
+        condition: False leaves the node out.
+        required: when it exits, everything stops, and its exit status is the launch's.
+        respawn: start it again after a failure.
+        start_after: name of the node started before this one, if that one is started at all.
+        commands_robot: it sends commands to the robot: stopped first, while what it listens to is still up.
+        interactive: it reads the terminal.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    namespace: str = ""
+    remappings: tuple[tuple[str, str], ...] = ()
+    log_level: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    condition: bool = True
+    required: bool = False
+    respawn: bool = False
+    start_after: str = ""
+    commands_robot: bool = False
+    interactive: bool = False
+
+    def ros_arguments(self) -> tuple[str, ...]:
+        """What follows the command, as ROS 2's launch would write it; nothing if all is as by default."""
+        found: list[str] = []
+        if self.namespace:
+            found += ["-r", f"__ns:={self.namespace}"]
+        for old, new in self.remappings:
+            found += ["-r", f"{old}:={new}"]
+        if self.log_level:
+            found += ["--log-level", self.log_level]
+        return ("--ros-args", *found) if found else ()
+
+
+_BOOL = ("true", "false")
+_DEVICES = ("none", "keyboard", "gamepad", "scripted")
+_POLICY = Argument("policy", None, "policy bundle: the folder that training wrote")
+_TWIN = Argument("twin", "false", "start the simulated twin in place of the robot", _BOOL)
+_TASK = Argument("task", "panda-lift", "task that twin and operator know; `robot-rl tasks` lists them")
+_OUT = Argument("out", "", "folder for what is recorded; empty: a new one under runs/")
+_COMMON = (
+    Argument("robot", "panda", "robot to drive", tuple(robots)),
+    _TASK,
+    Argument("seed", "0", "seed of the twin", minimum=0),
+    Argument("namespace", "", "ROS namespace of all nodes, for several robots on one network"),
+    Argument("domain_id", "", "ROS_DOMAIN_ID of all nodes; empty: as in the environment", minimum=0),
+    Argument("log_level", "info", "least severe messages shown", ("debug", "info", "warn", "error", "fatal")),
+)
+
+
+def _twin(values: Mapping[str, str], condition: bool = True) -> NodeProcess:
+    command = ("twin", values["robot"], "--task", values["task"], "--seed", values["seed"])
+    return NodeProcess("twin", command, condition=condition, required=True)
+
+
+def _teleop(values: Mapping[str, str]) -> NodeProcess:
+    device = values["teleop"]
+    return NodeProcess(
+        "teleop",
+        ("teleop", device, "--task", values["task"]),
+        condition=device != "none",
+        respawn=device == "gamepad",  # a radio link comes and goes
+        start_after="twin",
+        interactive=device == "keyboard",
+    )
+
+
+def _options(values: Mapping[str, str], *names: str) -> tuple[str, ...]:
+    return tuple(word for name in names if values[name] for word in (f"--{name}", values[name]))
+
+
+def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
+    return [_twin(values)]
+
+
+def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
+    command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out"))
+    if values["dry_run"] == "true":
+        command += ("--dry-run",)
+    deploy = NodeProcess("deploy", command, required=True, start_after="twin", commands_robot=True)
+    return [_twin(values, values["twin"] == "true"), deploy, _teleop(values)]
+
+
+def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
+    command = ("finetune", values["policy"], *_options(values, "robot", "recipe", "minutes", "out"))
+    after = "twin" if values["teleop"] == "none" else "teleop"
+    finetune = NodeProcess("finetune", command, required=True, start_after=after, commands_robot=True)
+    return [_twin(values, values["twin"] == "true"), _teleop(values), finetune]
+
+
+@dataclass(frozen=True)
+class _File:
+    summary: str
+    arguments: tuple[Argument, ...]
+    describe: Callable[[Mapping[str, str]], list[NodeProcess]]
+
+
+_FILES = {
+    "twin": _File("a simulated robot behind the robot's own topics", _COMMON, _describe_twin),
+    "arm": _File(
+        "run a policy on an arm",
+        (
+            _POLICY,
+            _TWIN,
+            Argument("dry_run", "false", "compute, check and record commands, but send none", _BOOL),
+            Argument("teleop", "none", "device with which a person can take over", _DEVICES),
+            Argument("episodes", "", "episodes to run; empty: until stopped", minimum=1),
+            _OUT,
+            *_COMMON,
+        ),
+        _describe_arm,
+    ),
+    "finetune": _File(
+        "improve a policy on the robot while a person corrects it",
+        (
+            _POLICY,
+            _TWIN,
+            Argument("teleop", "gamepad", "device with which the person corrects", _DEVICES),
+            Argument("recipe", "hil-serl", "how to learn; `robot-rl recipes` lists them"),
+            Argument("minutes", "3", "duration in minutes", minimum=0.0),
+            _OUT,
+            *_COMMON,
+        ),
+        _describe_finetune,
+    ),
+}
+
+
+def files() -> dict[str, str]:
+    """Name and one-line summary of each launch file."""
+    return {name: file.summary for name, file in _FILES.items()}
+
+
+def arguments(file: str) -> tuple[Argument, ...]:
+    """The arguments a launch file declares."""
+    return _file(file).arguments
+
+
+def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
+    """The nodes of a launch file in starting order, with its arguments filled in and checked."""
+    values = _resolve(file, arguments)
+    environment = {"ROS_DOMAIN_ID": values["domain_id"]} if values["domain_id"] else {}
+    namespace = "/" + values["namespace"].strip("/") if values["namespace"] else ""
+    level = "" if values["log_level"] == "info" else values["log_level"]
+    return [
+        replace(node, namespace=namespace, environment=environment, log_level=level)
+        for node in _file(file).describe(values)
+    ]
+
+
+def _file(name: str) -> _File:
+    if name not in _FILES:
+        raise UnknownName("launch file", name, _FILES)
+    return _FILES[name]
+
+
+def _resolve(file: str, given: Mapping[str, str]) -> dict[str, str]:
+    declared = {argument.name: argument for argument in _file(file).arguments}
+    for name in given:
+        if name not in declared:
+            raise UnknownName(f"argument of {file}.launch", name, declared)
+    values = {}
+    for name, argument in declared.items():
+        value = given.get(name, argument.default)
+        if value is None or (not value and argument.default is None):
+            raise LaunchError(f"{file}.launch needs {name}:=VALUE, the {argument.description}")
+        values[name] = argument.check(value)
+    if values["namespace"] and not _NAMESPACE.fullmatch(values["namespace"]):
+        raise LaunchError(
+            f"namespace:={values['namespace']} is no ROS namespace; "
+            "write names of letters, digits and _, joined by /, such as arm_left"
+        )
+    if values["domain_id"] and int(values["domain_id"]) > 232:
+        raise LaunchError(f"domain_id:={values['domain_id']} is above 232, the last there is; take 0 to 101")
+    return values

@@ -1,0 +1,93 @@
+"""`robot-rl dataset`: look at a dataset, and check it."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+
+@dataclass
+class Info:
+    """Show what a dataset holds."""
+
+    path: tyro.conf.Positional[Path]
+    """Folder of the dataset, the one with meta/ in it."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Print the summary; return the exit status."""
+        from rich.console import Console
+        from rich.table import Table
+
+        from robot_rl.data import Dataset
+
+        data = Dataset(self.path)
+        summary: dict[str, Any] = {
+            "path": str(self.path),
+            "robot": data.robot_type,
+            "episodes": data.num_episodes,
+            "frames": data.num_frames,
+            "fps": data.fps,
+            "seconds": round(data.num_frames / data.fps, 3),
+            "megabytes": round(sum(file.stat().st_size for file in data.files()) / 1e6, 3),
+            "tasks": data.tasks,
+            "features": {
+                key: {"dtype": feature.dtype, "shape": list(feature.shape), "names": feature.names}
+                for key, feature in data.features.items()
+            },
+        }
+        console = Console()
+        if self.json:
+            console.out(jsonlib.dumps(summary), highlight=False)
+            return 0
+        table = Table(title=str(self.path), title_justify="left")
+        table.add_column("feature")
+        table.add_column("dtype")
+        table.add_column("shape")
+        table.add_column("names", overflow="fold")
+        for key, feature in data.features.items():
+            names = ", ".join(map(str, feature.names or []))
+            table.add_row(key, feature.dtype, "x".join(map(str, feature.shape)), names)
+        console.print(table)
+        console.print(
+            f"{summary['episodes']} episodes, {summary['frames']} frames at {summary['fps']} fps "
+            f"({summary['seconds']} s), {summary['megabytes']} MB, robot {summary['robot']}",
+            highlight=False,
+        )
+        for task in data.tasks:
+            count = sum(episode.task == task for episode in data.episodes)
+            console.print(f"{count:6d} x {task}", highlight=False, markup=False)
+        return 0
+
+
+@dataclass
+class Verify:
+    """Check every file and row of a dataset; exit status 1 when something is wrong."""
+
+    path: tyro.conf.Positional[Path]
+    """Folder of the dataset, the one with meta/ in it."""
+    json: bool = False
+    """Print one JSON object instead of one line per problem."""
+
+    def run(self) -> int:
+        """Print every problem; return the exit status."""
+        from rich.console import Console
+
+        from robot_rl.data import Dataset, verify
+
+        problems = verify(self.path)
+        console = Console()
+        if self.json:
+            console.out(jsonlib.dumps({"path": str(self.path), "problems": problems}), highlight=False)
+        elif problems:
+            for problem in problems:
+                console.out(problem, highlight=False)
+        else:
+            data = Dataset(self.path)
+            console.out(f"{self.path} is sound: {data.num_episodes} episodes, {data.num_frames} frames")
+        return 1 if problems else 0

@@ -1,0 +1,95 @@
+"""`robot-rl launch arm robot:=panda twin:=true`: what `ros2 launch` does, on a machine without ROS 2."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from real.launch import LaunchError, NodeProcess, arguments, describe, files
+from real.processes import ProcessRunner
+from robot_rl.errors import UserError
+
+USAGE = """usage: robot-rl launch FILE [name:=value ...]
+       robot-rl launch FILE --show-args    list the file's arguments
+
+Start the nodes of a ROS 2 launch file without ROS 2. Ctrl-C stops them: first those that command the robot.
+"""
+EXECUTABLE = (sys.executable, "-m", "robot_rl.cli.main")
+_COLOURS = ("cyan", "green", "magenta", "yellow", "blue")
+
+
+class _Output(Console):
+    """A console that reports a closed pipe to its caller, who has processes to stop, and does not exit."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def main(argv: list[str]) -> int:
+    """Run the launch file that the arguments name; return the exit status, 2 for wrong arguments."""
+    console = _Output(highlight=False, soft_wrap=True)
+    flags = {word for word in argv if word.startswith("-")}
+    words = [word for word in argv if word not in flags]
+    try:
+        if flags & {"-h", "--help"} or not words:
+            return _help(console, asked=bool(flags & {"-h", "--help"}))
+        if unknown := sorted(flags - {"--show-args", "-s", "--debug"}):
+            raise LaunchError(
+                f"unknown flag {unknown[0]}; arguments are written name:=value, see --show-args"
+            )
+        file = words[0].removesuffix(".py").removesuffix(".launch")
+        if flags & {"--show-args", "-s"}:
+            return _show(console, file)
+        nodes = describe(file, parse(words[1:]))
+        return _run(console, nodes)
+    except UserError as error:
+        if "--debug" in flags:
+            raise
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"robot-rl launch: {error}", markup=False)
+        return error.code
+
+
+def parse(words: list[str]) -> dict[str, str]:
+    """Read `name:=value` words; the last one of a name wins, as in ROS 2."""
+    found = {}
+    for word in words:
+        name, separator, value = word.partition(":=")
+        if not separator or not name:
+            guess = word.replace("=", ":=", 1) if "=" in word else f"{word}:=VALUE"
+            raise LaunchError(f"{word!r} is not name:=value; did you mean {guess}?")
+        found[name] = value
+    return found
+
+
+def _run(console: Console, nodes: list[NodeProcess]) -> int:
+    width = max(len(node.name) for node in nodes if node.condition)
+    colours = {node.name: _COLOURS[place % len(_COLOURS)] for place, node in enumerate(nodes)}
+
+    def sink(name: str, line: str) -> None:
+        prefix = Text(
+            f"[{name}]".ljust(max(width, len("launch")) + 3), style=colours.get(name, "bright_black")
+        )
+        console.print(prefix + Text.from_ansi(line))
+
+    return ProcessRunner(nodes, EXECUTABLE, sink).run()
+
+
+def _help(console: Console, asked: bool) -> int:
+    console.print(USAGE, markup=False)
+    for name, summary in files().items():
+        console.print(f"  {name:<10} {summary}", markup=False)
+    return 0 if asked else 2
+
+
+def _show(console: Console, file: str) -> int:
+    table = Table("argument", "default", "meaning", title=f"{file}.launch: {files().get(file, '')}", box=None)
+    for argument in arguments(file):
+        choices = f" ({', '.join(argument.choices)})" if argument.choices else ""
+        default = "must be given" if argument.default is None else argument.default or "-"
+        table.add_row(argument.name, default, argument.description + choices)
+    console.print(table)
+    return 0

@@ -1,0 +1,80 @@
+"""From an action to joint targets: end-effector control by differential inverse kinematics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.kinematics import Kinematics, rotation_error
+from robot_rl.spec import Field, RobotSpec, VectorSpec
+from robot_rl.state import RobotState
+
+
+@dataclass
+class JointTarget:
+    """Where the joints and the gripper shall go within one control period."""
+
+    position: Tensor
+    """(n, J) rad."""
+    gripper: Tensor
+    """(n, 1) distance between the fingers, m."""
+
+
+@dataclass(frozen=True)
+class ToolDeltaConfig:
+    """End-effector control: a position step of the tool and the width of the gripper."""
+
+    rate: float = 20.0
+    """Rate of actions, Hz."""
+    step: float = 0.04
+    """Largest displacement along an axis in one action, m."""
+    damping: float = 0.05
+    """Damping of the least-squares inverse: larger is slower and safer near singularities."""
+    posture_gain: float = 0.1
+    """Share of the way back to the home posture per action, in the null space of the task."""
+    lead: float = 0.2
+    """Largest distance of a joint target from the measured joint position, rad; bounds the force of a contact."""
+
+
+class ToolDeltaController:
+    """Damped-least-squares differential IK (Nakamura and Hanafusa 1986) with a null-space posture.
+
+    A step is taken from the *measured* tool position: without an integrator in the loop, a servo that lags by
+    several control periods, a delayed command or a person pushing the arm cannot wind it up. The tool keeps the
+    orientation that it has at home. The controller has no memory, so control changes hands without a jump.
+    """
+
+    def __init__(self, robot: RobotSpec, config: ToolDeltaConfig):
+        self.robot, self.config = robot, config
+        self.kinematics = Kinematics(robot)
+        if robot.gripper is None:
+            raise ValueError(f"robot {robot.name!r} has no gripper: ToolDeltaController needs one")
+        step, width = config.step, robot.gripper.width
+        self.actions = VectorSpec(
+            (
+                Field("tool_delta", ("x", "y", "z"), "m", (-step,) * 3, (step,) * 3, "base"),
+                Field("gripper", ("width",), "m", (0.0,), (width,)),
+            )
+        )
+        self.home = torch.tensor(robot.home)
+        self.rotation = self.kinematics.forward(self.home[None])[1]
+        self.low, self.high = robot.limit("low"), robot.limit("high")
+        self.workspace = torch.tensor(robot.workspace)
+
+    def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
+        """Joint targets for physical actions (n, 4) at measured states of n robots."""
+        measured = state.joint_position
+        position, rotation, jacobian = self.kinematics.jacobian(measured)
+        goal = (position + action[:, :3]).clamp(self.workspace[0], self.workspace[1])
+        error = torch.cat([goal - position, rotation_error(rotation, self.rotation)], -1)
+        transpose = jacobian.transpose(1, 2)
+        gram = jacobian @ transpose + self.config.damping**2 * torch.eye(6)
+        posture = self.config.posture_gain * (self.home - measured)
+        # J^+ (e - J p) + p: the task first, the posture in what remains.
+        task = error[..., None] - jacobian @ posture[..., None]
+        step = posture + (transpose @ torch.linalg.solve(gram, task)).squeeze(-1)
+        # Shrunk as a whole, so that the tool slows down on its path instead of leaving it.
+        target = measured + step / (step.abs().amax(-1, keepdim=True) / self.config.lead).clamp_min(1)
+        return JointTarget(torch.clamp(target, self.low, self.high), action[:, 3:])

@@ -1,0 +1,318 @@
+"""Read a LeRobotDataset v3.0, also while another process writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robot_rl.data.lerobot import (
+    DTYPES,
+    INFO,
+    STATS,
+    TASKS,
+    DatasetError,
+    Feature,
+    FileId,
+    file_id,
+    file_path,
+    read_info,
+)
+from robot_rl.data.stats import Stats, merge_stats, read_stats
+from robot_rl.data.tables import from_arrow, read_table, read_tasks
+from robot_rl.data.video import decode_frames
+
+_COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
+_PREFIXES = ("data/", "videos/", "meta/", "stats/")
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode."""
+
+    index: int
+    length: int
+    task: str
+    start: int
+    """Row of its first frame in every column."""
+    record: dict[str, Any]
+    """What else its writer noted, for example `randomization/cube_mass`."""
+    data_file: FileId = field(repr=False)
+    videos: dict[str, tuple[FileId, float]] = field(repr=False)
+    """File and start in seconds of each camera's frames."""
+
+
+class Dataset:
+    """A dataset on disk; columns are read when asked for, and kept.
+
+    >>> data = Dataset("datasets/lift")
+    >>> data.column("action")                                   # (num_frames, 7) float32
+    >>> data.frames("observation.images.front", [0, 5, 10])     # (3, 96, 96, 3) uint8
+    >>> data.refresh()                                          # episodes finished since: 2
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self.episodes: list[Episode] = []
+        self.tasks: list[str] = []
+        self._stamp: tuple[int, ...] = ()
+        self._used: set[Path] = set()  # files that some of our episodes came from
+        self._complete: set[Path] = set()  # of these, the ones with nothing more in them
+        self._columns: dict[str, tuple[int, Tensor]] = {}
+        self._load()
+
+    @property
+    def fps(self) -> int:
+        """Frames per second."""
+        return int(self.info["fps"])
+
+    @property
+    def robot_type(self) -> str | None:
+        """Name of the robot."""
+        return self.info.get("robot_type")
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of finished episodes."""
+        return len(self.episodes)
+
+    @property
+    def num_frames(self) -> int:
+        """Number of frames of all finished episodes."""
+        return self.episodes[-1].start + self.episodes[-1].length if self.episodes else 0
+
+    @property
+    def cameras(self) -> list[str]:
+        """Names of the video features."""
+        return [key for key, feature in self.features.items() if feature.is_video]
+
+    def refresh(self) -> int:
+        """Take in what was finished since the last look; return the number of new episodes.
+
+        Costs one `stat` when nothing is new.
+        """
+        before = self.num_episodes
+        self._load()
+        return self.num_episodes - before
+
+    def column(self, key: str) -> Tensor:
+        """Return a column of all episodes, (num_frames, *shape) in the feature's dtype.
+
+        Do not write into it: it is the dataset's own copy.
+        """
+        return self.columns([key])[key]
+
+    def columns(self, keys: Iterable[str]) -> dict[str, Tensor]:
+        """Return several columns; quicker than one by one, as every file is opened once."""
+        keys = list(keys)
+        features = {key: self._feature(key, video=False) for key in keys}
+        done = min((self._columns[key][0] if key in self._columns else 0 for key in keys), default=0)
+        parts: dict[str, list[Tensor]] = {key: [] for key in keys}
+        for file, episodes in _by_file(self.episodes[done:]).items():
+            path = self.root / file_path(self.info["data_path"], file)
+            table = read_table(path, lambda name: name == "index" or name in keys)
+            first, length = episodes[0].start, sum(episode.length for episode in episodes)
+            absent = {*keys, "index"} - set(table.column_names)
+            if absent:
+                raise DatasetError(f"{path} has no column '{min(absent)}'; restore it from a copy")
+            index = table["index"].to_numpy()
+            row = int(np.searchsorted(index, first))
+            if not np.array_equal(index[row : row + length], np.arange(first, first + length)):
+                raise DatasetError(f"{path} lacks some of rows {first} to {first + length - 1}; restore it")
+            for key, feature in features.items():
+                values = from_arrow(table[key].slice(row, length), feature)
+                parts[key].append(torch.from_numpy(values if values.flags.writeable else values.copy()))
+        kept = self.episodes[done].start if done < self.num_episodes else self.num_frames
+        for key, feature in features.items():
+            pieces = [self._columns[key][1][:kept]] if done else []
+            pieces += parts[key]
+            whole = torch.cat(pieces) if len(pieces) > 1 else pieces[0] if pieces else _empty(feature)
+            self._columns[key] = (self.num_episodes, whole)
+        return {key: self._columns[key][1] for key in keys}
+
+    def frames(self, key: str, indices: Sequence[int] | Tensor | np.ndarray[Any, Any]) -> Tensor:
+        """Decode frames of a camera by row, in any order: (n, H, W, 3) uint8."""
+        feature = self._feature(key, video=True)
+        rows = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_frames):
+            raise DatasetError(f"frame {rows.max()} of {self.root}: it has {self.num_frames} frames")
+        out = np.empty((len(rows), *feature.shape), dtype=np.uint8)
+        starts = np.array([episode.start for episode in self.episodes], dtype=np.int64)
+        order = np.argsort(rows, kind="stable")
+        owner = np.searchsorted(starts, rows[order], side="right") - 1
+        jobs: dict[FileId, tuple[list[int], list[int]]] = {}
+        for place, row, episode in zip(order, rows[order], owner, strict=True):
+            file, begin = self.episodes[episode].videos[key]
+            places, numbers = jobs.setdefault(file, ([], []))
+            places.append(int(place))
+            numbers.append(round(begin * self.fps) + int(row - starts[episode]))
+        for file, (places, numbers) in jobs.items():
+            path = self.root / file_path(self.info["video_path"], file, key)
+            images = np.empty((len(places), *feature.shape), dtype=np.uint8)
+            decode_frames(path, numbers, self.fps, images)
+            out[places] = images
+        return torch.from_numpy(out)
+
+    @property
+    def stats(self) -> dict[str, dict[str, Tensor]]:
+        """Statistics of every feature: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
+        stats = read_stats(self.root / STATS)
+        if not self.stats_current():  # a writer is between two renames, or died there
+            parts = self.episode_stats()
+            stats = {key: merge_stats([part[key] for part in parts]) for key in parts[0]} if parts else {}
+        return {
+            key: {
+                name: torch.from_numpy(np.asarray(value, dtype=np.float64)) for name, value in entry.items()
+            }
+            for key, entry in stats.items()
+        }
+
+    def stats_current(self) -> bool:
+        """Whether `stats.json` is of the episodes that `info.json` counts."""
+        counted = read_stats(self.root / STATS).get("index", {}).get("count")
+        return self.num_frames == 0 if counted is None else int(counted[0]) == self.num_frames
+
+    def files(self) -> set[Path]:
+        """Return the data, video and episode files of all episodes."""
+        names = {file_path(self.info["data_path"], episode.data_file) for episode in self.episodes}
+        for episode in self.episodes:
+            for key, (file, _) in episode.videos.items():
+                names.add(file_path(self.info["video_path"], file, key))
+        return {self.root / name for name in names} | self._used
+
+    def uncounted_files(self) -> list[Path]:
+        """Return files where LeRobot looks for episodes that `info.json` does not count."""
+        found = [
+            path
+            for pattern in ("data/*/*.parquet", "meta/episodes/*/*.parquet", "videos/*/*/*.mp4")
+            for path in self.root.glob(pattern)
+        ]
+        return sorted(set(found) - self.files())
+
+    def episode_stats(self) -> list[dict[str, Stats]]:
+        """Return each episode's own statistics."""
+        found: dict[int, dict[str, Stats]] = {}
+        for path in self.episode_files():
+            if path not in self._used:
+                continue
+            table = read_table(path, lambda name: name == "episode_index" or name.startswith("stats/"))
+            for row in table.to_pylist():
+                stats = found.setdefault(row.pop("episode_index"), {})
+                for name, value in row.items():
+                    _, key, stat = name.split("/")
+                    stats.setdefault(key, {})[stat] = np.asarray(value)
+        return [found.get(episode.index, {}) for episode in self.episodes]
+
+    def _feature(self, key: str, video: bool) -> Feature:
+        """Look up a feature of the right kind."""
+        feature = self.features.get(key)
+        if feature is None:
+            raise DatasetError(f"{self.root} has no feature '{key}'; it has {', '.join(self.features)}")
+        if not feature.is_video and feature.dtype not in DTYPES:
+            raise DatasetError(f"feature '{key}' of {self.root} is {feature.dtype}, which is not read here")
+        if feature.is_video != video:
+            method = "frames(key, indices)" if feature.is_video else "column(key)"
+            raise DatasetError(f"feature '{key}' of {self.root} is {feature.dtype}; read it with {method}")
+        return feature
+
+    def episode_files(self) -> list[Path]:
+        """Return the files with one row per episode, oldest first."""
+        found = (
+            (file_id(path), path) for path in (self.root / "meta/episodes").glob("chunk-*/file-*.parquet")
+        )
+        return [path for file, path in sorted((file, path) for file, path in found if file is not None)]
+
+    def _load(self) -> None:
+        """Read `info.json`, and the episodes that it counts and we do not have."""
+        try:
+            status = (self.root / INFO).stat()
+            stamp: tuple[int, ...] = (status.st_mtime_ns, status.st_ino, status.st_size)
+        except OSError:
+            stamp = ()
+        if stamp and stamp == self._stamp:
+            return
+        info = read_info(self.root)
+        total = int(info["total_episodes"])
+        if total < self.num_episodes:
+            raise DatasetError(f"{self.root} was replaced by another dataset; open it again")
+        rows: dict[int, dict[str, Any]] = {}
+        failure: DatasetError | None = None
+        used, complete = set(self._used), set(self._complete)
+        if total > self.num_episodes:
+            for path in self.episode_files():
+                if path in complete:
+                    continue
+                try:
+                    found = read_table(path, lambda name: not name.startswith("stats/")).to_pylist()
+                except DatasetError as error:  # may be a file that nobody counts
+                    failure = error
+                    continue
+                counted = [row for row in found if row["episode_index"] < total]
+                rows.update((row["episode_index"], row) for row in counted)
+                if counted:
+                    used.add(path)
+                if counted and len(counted) == len(found):
+                    complete.add(path)
+        new = range(self.num_episodes, total)
+        missing = [index for index in new if index not in rows]
+        if missing and self._complete:  # LeRobot itself lets a file grow
+            self._complete, self._stamp = set(), ()
+            return self._load()
+        if missing:
+            raise failure or DatasetError(
+                f"{self.root / 'meta/episodes'} lacks episode {missing[0]} of the {total} in {INFO}; "
+                "restore the folder from a copy"
+            )
+        tasks = read_tasks(self.root / TASKS) if len(self.tasks) < int(info["total_tasks"]) else self.tasks
+        features = {key: Feature.from_json(entry) for key, entry in info["features"].items()}
+        cameras = [key for key, feature in features.items() if feature.is_video]
+        self.episodes += [_episode(rows[index], cameras, self.root) for index in new]
+        self.info, self.features, self.tasks = info, features, tasks[: int(info["total_tasks"])]
+        self._stamp, self._used, self._complete = stamp, used, complete
+
+
+def is_reserved(column: str) -> bool:
+    """Whether a column of `meta/episodes` is the format's own, not part of an episode's record."""
+    return column in _COLUMNS or column.startswith(_PREFIXES)
+
+
+def _episode(row: dict[str, Any], cameras: list[str], root: Path) -> Episode:
+    """Read a row of `meta/episodes`."""
+    try:
+        return Episode(
+            index=row["episode_index"],
+            length=row["length"],
+            task=(row["tasks"] or [""])[0],
+            start=row["dataset_from_index"],
+            record={key: value for key, value in row.items() if value is not None and not is_reserved(key)},
+            data_file=(row["data/chunk_index"], row["data/file_index"]),
+            videos={
+                key: (
+                    (row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"]),
+                    row[f"videos/{key}/from_timestamp"],
+                )
+                for key in cameras
+            },
+        )
+    except KeyError as error:
+        raise DatasetError(
+            f"{root / 'meta/episodes'} has no column {error}; restore it from a copy"
+        ) from None
+
+
+def _by_file(episodes: list[Episode]) -> dict[FileId, list[Episode]]:
+    """Group episodes by data file, in order."""
+    groups: dict[FileId, list[Episode]] = {}
+    for episode in episodes:
+        groups.setdefault(episode.data_file, []).append(episode)
+    return groups
+
+
+def _empty(feature: Feature) -> Tensor:
+    """Return a column without rows."""
+    return torch.from_numpy(np.empty((0, *feature.shape), dtype=feature.dtype))

@@ -1,0 +1,168 @@
+"""Statistics of columns and cameras, per episode and over a whole dataset.
+
+Every feature has `min max mean std count` and the quantiles `q01 q10 q50 q90 q99`, in float64. A number
+column of shape `(D,)` has statistics `(D,)`; a camera has them per channel, `(3, 1, 1)`, in [0, 1].
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robot_rl.data.lerobot import DatasetError, encode_json
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Stats = dict[str, Array]
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+IMAGE_SAMPLES = 100
+"""Frames of one episode that image statistics look at, evenly spaced."""
+IMAGE_PIXELS = 150
+"""Rows and columns of one frame that image statistics look at, about."""
+
+
+def column_stats(values: Array) -> Stats:
+    """Return the statistics over time of values (T, *shape)."""
+    x = values.astype(np.float64)
+    return {
+        "min": x.min(0),
+        "max": x.max(0),
+        "mean": x.mean(0),
+        "std": x.std(0),
+        "count": np.array([len(x)]),
+        **_quantiles(x),
+    }
+
+
+def image_stats(frames: Array) -> Stats:
+    """Return the statistics of frames (T, H, W, 3) uint8, exact for the pixels looked at."""
+    times = np.linspace(0, len(frames) - 1, min(len(frames), IMAGE_SAMPLES)).round().astype(int)
+    stride = max(1, max(frames.shape[1:3]) // IMAGE_PIXELS)
+    pixels = frames[times, ::stride, ::stride]
+    levels = np.arange(256) / 255.0
+    columns: dict[str, list[float]] = {}
+    for channel in range(pixels.shape[-1]):
+        counts = np.bincount(pixels[..., channel].ravel(), minlength=256)
+        share = counts / counts.sum()
+        mean = float(share @ levels)
+        present = levels[counts > 0]
+        reached = np.cumsum(share)
+        values = {
+            "min": present[0],
+            "max": present[-1],
+            "mean": mean,
+            "std": float(np.sqrt(share @ (levels - mean) ** 2)),
+            **{name: levels[min(int(np.searchsorted(reached, q)), 255)] for name, q in QUANTILES.items()},
+        }
+        for name, value in values.items():
+            columns.setdefault(name, []).append(float(value))
+    stats: Stats = {name: np.array(value).reshape(-1, 1, 1) for name, value in columns.items()}
+    return {**stats, "count": np.array([len(times)])}
+
+
+def merge_stats(parts: Sequence[Stats]) -> Stats:
+    """Merge statistics of disjoint data: exact, but for quantiles, which are averaged by count.
+
+    Averaged quantiles are LeRobot's own rule; `RowSample` gives better ones for number columns.
+    """
+    counts = np.array([int(part["count"][0]) for part in parts], dtype=np.float64)
+    weights = counts / counts.sum()
+
+    def average(values: Array) -> Array:
+        return np.tensordot(weights, values, axes=1)
+
+    stacked = {
+        name: np.stack([np.asarray(part[name], dtype=np.float64) for part in parts]) for name in parts[0]
+    }
+    mean = average(stacked["mean"])
+    variance = average(stacked["std"] ** 2 + (stacked["mean"] - mean) ** 2)
+    return {
+        "min": stacked["min"].min(0),
+        "max": stacked["max"].max(0),
+        "mean": mean,
+        "std": np.sqrt(variance),
+        "count": np.array([int(counts.sum())]),
+        **{name: average(stacked[name]) for name in QUANTILES if all(name in part for part in parts)},
+    }
+
+
+class RowSample:
+    """A uniform sample of a growing table's rows, for its quantiles.
+
+    Which rows are in it follows from their indices and the number of rows alone: a dataset written in one
+    session has the same quantiles as one that was appended to ten times.
+    """
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self.capacity = capacity
+        self._limit = 1 << 64
+        self._keys: Array = np.empty(0, dtype=np.uint64)
+        self._rows: dict[str, Array] = {}
+
+    def add(self, start: int, columns: Mapping[str, Array]) -> None:
+        """Add consecutive rows, the first of which has the index `start`."""
+        length = len(next(iter(columns.values())))
+        keys = _hash(np.arange(start, start + length, dtype=np.uint64))
+        keep = keys <= np.uint64(self._limit - 1)
+        self._keys = np.concatenate([self._keys, keys[keep]])
+        for name, values in columns.items():
+            rows = values[keep].astype(np.float64)
+            self._rows[name] = np.concatenate([self._rows[name], rows]) if name in self._rows else rows
+        while len(self._keys) > self.capacity:
+            self._limit //= 2
+            keep = self._keys <= np.uint64(self._limit - 1)
+            self._keys = self._keys[keep]
+            self._rows = {name: rows[keep] for name, rows in self._rows.items()}
+
+    def copy(self) -> RowSample:
+        """Return an independent sample; `add` never changes an array in place."""
+        other = RowSample(self.capacity)
+        other._limit, other._keys, other._rows = self._limit, self._keys, dict(self._rows)
+        return other
+
+    def quantiles(self) -> dict[str, Stats]:
+        """Return the quantiles of every column."""
+        return {name: _quantiles(rows) for name, rows in self._rows.items()}
+
+
+def _quantiles(x: Array) -> Stats:
+    """Return the quantiles over axis 0, linearly interpolated."""
+    ordered = np.sort(x, axis=0)
+    at = np.array(list(QUANTILES.values())) * (len(x) - 1)
+    low = np.floor(at).astype(int)
+    high = np.minimum(low + 1, len(x) - 1)
+    part = (at - low).reshape(-1, *[1] * (x.ndim - 1))
+    values = ordered[low] * (1 - part) + ordered[high] * part
+    return dict(zip(QUANTILES, values, strict=True))
+
+
+def _hash(index: Array) -> Array:
+    """Scramble row indices (splitmix64), so that no rhythm of the episodes decides what is sampled."""
+    z = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def read_stats(path: Path) -> dict[str, Stats]:
+    """Read `stats.json`; empty where there is none yet."""
+    try:
+        raw = json.loads(path.read_bytes())
+        return {key: {name: np.asarray(value) for name, value in entry.items()} for key, entry in raw.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError) as error:
+        raise DatasetError(
+            f"{path} is not valid ({error}); delete it, then DatasetWriter.append writes it anew"
+        ) from error
+
+
+def encode_stats(stats: Mapping[str, Stats]) -> bytes:
+    """Encode `stats.json`."""
+    return encode_json(
+        {key: {name: value.tolist() for name, value in entry.items()} for key, entry in stats.items()}
+    )

@@ -1,0 +1,143 @@
+"""Put files in place so that a kill at any moment leaves the dataset as it was, or with the new episodes.
+
+```
+write + fsync every file under <root>/.staging   (a kill here: nobody ever sees them)
+rename the data, video and episode files         (a kill here: files that info.json does not count;
+rename tasks and stats, fsync the folders         milliseconds, and LeRobot never looks past the count)
+rename info.json                                 the commit: from here on the episodes exist
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from robot_rl.data.lerobot import DatasetError
+
+STAGING = ".staging"
+LOCK = ".lock"
+
+
+class WriterLock:
+    """Hold `<root>/.lock`; the kernel frees it when the process ends, however it ends."""
+
+    def __init__(self, root: Path) -> None:
+        fd = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(fd, 32, 0).decode(errors="replace") or "unknown"
+            os.close(fd)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise DatasetError(f"{root / LOCK} cannot be locked ({error}); use a local disk") from error
+            raise DatasetError(
+                f"{root} is being written by process {holder}; close that writer first, or record into "
+                "another folder"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._fd: int | None = fd
+
+    def release(self) -> None:
+        """Let the next writer in."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def write_file(path: Path, data: bytes | memoryview) -> None:
+    """Write and fsync one file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the renames in a folder survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def publish(
+    root: Path,
+    files: Mapping[str, bytes | memoryview],
+    new: Collection[str],
+    commit: tuple[str, bytes],
+) -> None:
+    """Put files in place in the order given, then the commit file; on failure remove the new ones again.
+
+    Args:
+        root: Folder of the dataset.
+        files: Contents by path under `root`.
+        new: Those of `files` that nobody reads before the commit; the others make sense to readers of the old
+            and of the new state.
+        commit: Path and content of the file that decides.
+    """
+    staged = {name: root / STAGING / name for name in (*files, commit[0])}
+    placed: list[Path] = []
+    current = commit[0]
+    try:
+        for current, data in (*files.items(), commit):
+            write_file(staged[current], data)
+        for current in files:
+            final = root / current
+            final.parent.mkdir(parents=True, exist_ok=True)
+            if current in new:
+                placed.append(final)
+            os.replace(staged[current], final)
+        current = commit[0]
+        final = root / current
+        final.parent.mkdir(parents=True, exist_ok=True)
+        for folder in sorted({parent for name in files for parent in (root / name).parents}):
+            if folder.is_relative_to(root):
+                sync_folder(folder)
+        os.replace(staged[current], final)
+    except BaseException as error:
+        if not is_published(root, commit):
+            for path in placed:
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+        clear_staging(root)
+        if isinstance(error, OSError):
+            raise DatasetError(f"{root / current}: {_remedy(error)}; earlier episodes are intact") from error
+        raise
+    with contextlib.suppress(OSError):  # the commit stands; only a power cut right now could undo it
+        sync_folder(final.parent)
+    clear_staging(root)
+
+
+def is_published(root: Path, commit: tuple[str, bytes]) -> bool:
+    """Whether the commit file is the one on disk."""
+    try:
+        return (root / commit[0]).read_bytes() == commit[1]
+    except OSError:
+        return False
+
+
+def clear_staging(root: Path) -> None:
+    """Remove what was written but never renamed."""
+    shutil.rmtree(root / STAGING, ignore_errors=True)
+
+
+def _remedy(error: OSError) -> str:
+    """Say what to do about a failed write."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; free some space and add the episode again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"not allowed ({error.strerror}); make the folder writable and add the episode again"
+    return f"could not be written ({error}); check the disk and add the episode again"

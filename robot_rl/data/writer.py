@@ -1,0 +1,306 @@
+"""Write a LeRobotDataset v3.0, whole episodes at a time, so that a crash costs at most the one in hand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from robot_rl.data.dataset import Dataset, is_reserved
+from robot_rl.data.episode import EpisodeData, check_columns, default_columns
+from robot_rl.data.lerobot import (
+    CHUNK_SIZE,
+    DTYPES,
+    EPISODES_PATH,
+    INFO,
+    STATS,
+    TASKS,
+    DatasetError,
+    Feature,
+    FileId,
+    encode_json,
+    file_id,
+    file_path,
+    new_info,
+)
+from robot_rl.data.stats import RowSample, Stats, column_stats, encode_stats, image_stats, merge_stats
+from robot_rl.data.storage import LOCK, STAGING, WriterLock, clear_staging, is_published, publish
+from robot_rl.data.tables import (
+    encode_table,
+    encode_tasks,
+    plain_value,
+    read_table,
+    rows_to_table,
+    to_arrow,
+    widen,
+)
+from robot_rl.data.video import encode_video, video_info
+
+logger = logging.getLogger(__name__)
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class _State:
+    """All that the next commit builds on; replaced as a whole, so a failed one leaves no trace."""
+
+    info: dict[str, Any]
+    tasks: tuple[str, ...]
+    stats: dict[str, Stats]
+    sample: RowSample
+    schema: pa.Schema | None
+    """Columns of the first file in meta/episodes. LeRobot casts all others to it, so it has every column."""
+    first_file: FileId
+    next_file: FileId
+
+
+class DatasetWriter:
+    """Add finished episodes to a dataset.
+
+    >>> features = {"action": Feature("float32", (7,))}
+    >>> with DatasetWriter.create("datasets/lift", fps=20, features=features) as writer:
+    ...     writer.add_episode({"action": actions}, task="lift the cube")  # on disk when this returns
+    """
+
+    def __init__(self, root: Path, state: _State, lock: WriterLock) -> None:
+        self.root = root
+        self._state = state
+        self._lock = lock
+        self._closed = False
+
+    @classmethod
+    def create(
+        cls, root: str | Path, *, fps: int, features: Mapping[str, Feature], robot_type: str | None = None
+    ) -> DatasetWriter:
+        """Start a dataset in a folder that does not exist, or is empty."""
+        root = Path(root)
+        info = new_info(fps, features, robot_type)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DatasetError(f"{root} cannot be made ({error}); choose another folder") from error
+        lock = WriterLock(root)
+        try:
+            if (root / INFO).exists():
+                raise DatasetError(
+                    f"{root} already holds a dataset; use DatasetWriter.append, or another folder"
+                )
+            others = (path for path in root.iterdir() if path.name not in (LOCK, STAGING))
+            if any(path.is_file() or any(path.iterdir()) for path in others):
+                raise DatasetError(f"{root} is not empty; choose another folder")
+            clear_staging(root)
+            publish(root, {}, (), (INFO, encode_json(info)))
+        except BaseException:
+            lock.release()
+            raise
+        return cls(root, _State(info, (), {}, RowSample(), None, (0, 0), (0, 0)), lock)
+
+    @classmethod
+    def append(cls, root: str | Path) -> DatasetWriter:
+        """Go on with a dataset, after removing what a killed writer left behind."""
+        root = Path(root)
+        data = Dataset(root)
+        lock = WriterLock(root)
+        try:
+            data.refresh()
+            foreign = {
+                key: f.dtype for key, f in data.features.items() if not f.is_video and f.dtype not in DTYPES
+            }
+            if foreign:
+                raise DatasetError(
+                    f"{root} has features {foreign}, which cannot be written; start a new dataset"
+                )
+            _clean_up(data)
+            state = _read_state(data)
+            if state.stats and not data.stats_current():
+                publish(root, {STATS: encode_stats(state.stats)}, (), (INFO, (root / INFO).read_bytes()))
+            return cls(root, state, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def features(self) -> dict[str, Feature]:
+        """All features, with those that the writer fills itself."""
+        return {key: Feature.from_json(entry) for key, entry in self._state.info["features"].items()}
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of episodes on disk."""
+        return int(self._state.info["total_episodes"])
+
+    def close(self) -> None:
+        """Let another writer in; every episode is on disk already."""
+        self._closed = True
+        self._lock.release()
+
+    def add_episode(
+        self, columns: Mapping[str, Any], task: str, record: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write one episode; it is on disk, safe from kill and power cut, when this returns.
+
+        Args:
+            columns: Every feature over time: arrays or tensors (T, *shape); a single number may be (T,).
+            task: The instruction, in words.
+            record: What else to note: numbers, strings and flat lists of them.
+        """
+        self.add_episodes([EpisodeData(columns, task, record or {})])
+
+    def add_episodes(self, episodes: Sequence[EpisodeData]) -> None:
+        """Write several episodes into one file of each kind: all of them, or on failure none."""
+        if self._closed:
+            raise DatasetError(
+                f"the writer of {self.root} is closed; open it again with DatasetWriter.append"
+            )
+        if not episodes:
+            return
+        state, features = self._state, self.features
+        fps, start = int(state.info["fps"]), int(state.info["total_frames"])
+        tasks = list(state.tasks)
+        stats = {key: [entry] for key, entry in state.stats.items()}
+        sample = state.sample.copy()
+        columns: list[dict[str, Array]] = []
+        rows: list[dict[str, Any]] = []
+        for index, episode in enumerate(episodes, start=self.num_episodes):
+            if episode.task not in tasks:
+                tasks.append(episode.task)
+            values = check_columns(episode.columns, features)
+            length = len(next(iter(values.values())))
+            values |= default_columns(length, fps, index, start, tasks.index(episode.task))
+            summary = {
+                key: image_stats(values[key]) if feature.is_video else column_stats(values[key])
+                for key, feature in features.items()
+            }
+            for key, entry in summary.items():
+                stats.setdefault(key, []).append(entry)
+            sample.add(start, {key: array for key, array in values.items() if not features[key].is_video})
+            rows.append(_episode_row(index, start, length, episode, summary, state.next_file))
+            columns.append(values)
+            start += length
+
+        info = {**state.info, "features": dict(state.info["features"])}
+        files: dict[str, bytes | memoryview] = {}
+        table = {
+            key: to_arrow(np.concatenate([values[key] for values in columns]), feature)
+            for key, feature in features.items()
+            if not feature.is_video
+        }
+        files[file_path(info["data_path"], state.next_file)] = encode_table(pa.table(table))
+        for key in [key for key, feature in features.items() if feature.is_video]:
+            video = encode_video((image for values in columns for image in values[key]), fps)
+            files[file_path(info["video_path"], state.next_file, key)] = video
+            if not features[key].info:
+                info["features"][key] = replace(features[key], info=video_info(video)).to_json()
+            _add_video(rows, key, state.next_file, fps)
+        episodes_table, schema = rows_to_table(rows, state.schema)
+        files[file_path(EPISODES_PATH, state.next_file)] = encode_table(episodes_table)
+        new = list(files)
+        if state.schema is not None and schema != state.schema:
+            first = file_path(EPISODES_PATH, state.first_file)
+            files = {first: encode_table(widen(read_table(self.root / first), schema)), **files}
+        merged = _merge(stats, sample)
+        files |= {TASKS: encode_tasks(tasks), STATS: encode_stats(merged)}
+
+        total = self.num_episodes + len(episodes)
+        info |= {
+            "total_episodes": total,
+            "total_frames": start,
+            "total_tasks": len(tasks),
+            "splits": {"train": f"0:{total}"},
+        }
+        first_file = state.next_file if state.schema is None else state.first_file
+        done = _State(info, tuple(tasks), merged, sample, schema, first_file, _after(state.next_file, info))
+        commit = (INFO, encode_json(info))
+        try:
+            publish(self.root, files, new, commit)
+        finally:  # Ctrl-C may arrive after the commit
+            if is_published(self.root, commit):
+                self._state = done
+
+
+def _episode_row(
+    index: int, start: int, length: int, episode: EpisodeData, stats: Mapping[str, Stats], file: FileId
+) -> dict[str, Any]:
+    """Return an episode's row of `meta/episodes`, without its videos."""
+    record = {key: plain_value(key, value) for key, value in episode.record.items()}
+    for key in record:
+        if is_reserved(key):
+            raise DatasetError(f"record '{key}' is a name that LeRobot uses itself; choose another")
+    return {
+        "episode_index": index,
+        "tasks": [episode.task],
+        "length": length,
+        "data/chunk_index": file[0],
+        "data/file_index": file[1],
+        "dataset_from_index": start,
+        "dataset_to_index": start + length,
+        **{key: value for key, value in record.items() if value is not None},
+        **{f"stats/{key}/{name}": value.tolist() for key, s in stats.items() for name, value in s.items()},
+        "meta/episodes/chunk_index": file[0],
+        "meta/episodes/file_index": file[1],
+    }
+
+
+def _add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: int) -> None:
+    """Note in the episodes' rows where their frames are in a shared mp4."""
+    frames = 0
+    for row in rows:
+        row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"] = file
+        row[f"videos/{key}/from_timestamp"] = frames / fps
+        frames += row["length"]
+        row[f"videos/{key}/to_timestamp"] = frames / fps
+
+
+def _merge(stats: Mapping[str, Sequence[Stats]], sample: RowSample) -> dict[str, Stats]:
+    """Merge the statistics of all parts; the quantiles of numbers come from the sample."""
+    quantiles = sample.quantiles()
+    return {key: merge_stats(parts) | quantiles.get(key, {}) for key, parts in stats.items()}
+
+
+def _after(file: FileId, info: Mapping[str, Any]) -> FileId:
+    """Return the next file's indices."""
+    chunk, index = file
+    return (chunk, index + 1) if index + 1 < info.get("chunks_size", CHUNK_SIZE) else (chunk + 1, 0)
+
+
+def _read_state(data: Dataset) -> _State:
+    """Return what the writer of a dataset would have in memory."""
+    sample = RowSample()
+    if data.num_frames:
+        numbers = [key for key, feature in data.features.items() if not feature.is_video]
+        sample.add(0, {key: values.numpy() for key, values in data.columns(numbers).items()})
+    parts = data.episode_stats()
+    stats = _merge({key: [part[key] for part in parts] for key in data.features} if parts else {}, sample)
+    paths = data.episode_files()
+    first_file, schema = (0, 0), None
+    if paths:
+        first_file, schema = file_id(paths[0]) or first_file, pq.read_schema(paths[0]).remove_metadata()
+    files = [file for path in data.files() if (file := file_id(path))]
+    next_file = _after(max(files), data.info) if files else (0, 0)
+    return _State(data.info, tuple(data.tasks), stats, sample, schema, first_file, next_file)
+
+
+def _clean_up(data: Dataset) -> None:
+    """Remove what a killed writer left behind; LeRobot would read it."""
+    clear_staging(data.root)
+    for path in data.uncounted_files():
+        if file_id(path):
+            logger.warning("%s was left by a writer that died before its commit; removed", path)
+            path.unlink()
+        else:
+            logger.warning("%s is no file of this dataset, but LeRobot will read it; move it away", path)

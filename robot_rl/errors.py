@@ -1,0 +1,28 @@
+"""Errors meant for the person at the keyboard: one sentence that says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can mend. The command line prints it without a traceback.
+
+    Attributes:
+        code: process exit status; 2 for a wrong name or flag, 1 for everything else.
+    """
+
+    code = 1
+
+
+class UnknownName(UserError):
+    """A name that is not in a registry; the message lists the nearest ones."""
+
+    code = 2
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]):
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+        super().__init__(f"unknown {kind} {name!r}; {hint}")

@@ -1,0 +1,97 @@
+"""Honest evaluation: held-out episodes, every one counted once, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import torch
+
+from policies.base import ChunkRunner, Policy
+
+HELD_OUT = 1_000_000_000
+"""First seed of held-out episodes; training and tuning use smaller ones."""
+
+
+def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a success rate (Wilson 1927)."""
+    if trials == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    p = successes / trials
+    centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass
+class Evaluation:
+    """Outcome of a number of episodes."""
+
+    success: list[bool]
+    steps: list[int]
+    """Length of each episode, control periods."""
+    roughness: list[float]
+    """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
+
+    def summary(self) -> dict[str, Any]:
+        n = len(self.success)
+        low, high = wilson(sum(self.success), n)
+        done = [s for s, ok in zip(self.steps, self.success, strict=True) if ok]
+        return {
+            "episodes": n,
+            "success": sum(self.success) / max(1, n),
+            "success_low": low,
+            "success_high": high,
+            "steps": sum(self.steps) / max(1, n),
+            "steps_of_successes": sum(done) / max(1, len(done)),
+            "action_change": sum(self.roughness) / max(1, n),
+        }
+
+
+def evaluate(
+    policy: Policy,
+    env: Any,
+    episodes: int,
+    seed: int = HELD_OUT,
+    on_step: Callable[[int, dict[str, Any]], None] | None = None,
+) -> Evaluation:
+    """Run `episodes` episodes of a vector environment: environment i plays seeds seed + i, seed + i + num_envs, ...
+
+    No episode is left out and none counted twice, however long it takes: each environment plays its own list.
+    """
+    n = env.num_envs
+    result = Evaluation([], [], [])
+    for first in range(0, episodes, n):
+        wanted = min(n, episodes - first)
+        rng = torch.Generator().manual_seed(seed + first)
+        runner = ChunkRunner(policy, n)
+        runner.reset()
+        observation, _ = env.reset(seed=seed + first)
+        open_ = torch.arange(n) < wanted
+        change, length = torch.zeros(n), torch.zeros(n)
+        success = torch.zeros(n, dtype=torch.bool)
+        last = None
+        while open_.any():
+            action = runner.act(observation, rng)
+            observation, _, terminated, truncated, infos = env.step(action)
+            executed = infos.get("executed", action)
+            if last is not None:
+                change += torch.where(open_, (executed - last).abs().mean(-1), 0.0)
+            last = executed
+            length += open_.float()
+            done = (terminated | truncated) & open_
+            success |= infos["success"] & done
+            if on_step is not None:
+                on_step(first + int(wanted - open_.sum()), infos | {"done": done})
+            open_ &= ~done
+            ended = (terminated | truncated).nonzero().squeeze(-1)
+            if len(ended):
+                runner.reset(ended)
+        result.success += success[:wanted].tolist()
+        result.steps += length[:wanted].int().tolist()
+        result.roughness += (change / length.clamp_min(2).sub(1))[:wanted].tolist()
+    return result

@@ -1,0 +1,1 @@
+"""Parts that learning methods are put together from."""

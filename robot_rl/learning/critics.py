@@ -1,0 +1,51 @@
+"""Ensembles of value functions as one batched network."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class EnsembleLinear(nn.Module):
+    """`members` linear layers in one batched product: (E, B, in) -> (E, B, out)."""
+
+    def __init__(self, members: int, inputs: int, outputs: int):
+        super().__init__()
+        bound = 1 / math.sqrt(inputs)
+        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class EnsembleNorm(nn.Module):
+    """LayerNorm with separate scales for each member."""
+
+    def __init__(self, members: int, size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(members, 1, size))
+        self.bias = nn.Parameter(torch.zeros(members, 1, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, x.shape[-1:]) * self.weight + self.bias
+
+
+class Critic(nn.Module):
+    """`members` independent action values Q_i(s, a), with LayerNorm (Ball et al. 2023, RLPD)."""
+
+    def __init__(self, features: int, actions: int, members: int, hidden: tuple[int, ...]):
+        super().__init__()
+        self.members = members
+        layers: list[nn.Module] = []
+        sizes = (features + actions, *hidden)
+        for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+            layers += [EnsembleLinear(members, a, b), EnsembleNorm(members, b), nn.ReLU()]
+        self.net = nn.Sequential(*layers, EnsembleLinear(members, sizes[-1], 1))
+
+    def forward(self, features: Tensor, action: Tensor) -> Tensor:
+        """Values (E, B) of features (B, F) and actions (B, A)."""
+        x = torch.cat([features, action], -1)
+        return self.net(x.expand(self.members, *x.shape)).squeeze(-1)

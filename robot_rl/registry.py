@@ -1,0 +1,34 @@
+"""Small registries that hold module paths, so that listing names imports nothing heavy."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from robot_rl.errors import UnknownName
+
+
+@dataclass
+class Registry:
+    """Names of one kind of thing, each with a `module:attribute` path and a line for lists.
+
+    >>> tasks = Registry("task", {"panda-lift": ("sim.tasks.panda_lift:TASK", "lift a cube")})
+    >>> tasks.get("panda-lift")            # imports sim.tasks.panda_lift only now
+    """
+
+    kind: str
+    entries: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def get(self, name: str) -> Any:
+        """Import and return the named entry; raises UnknownName with the nearest names."""
+        if name not in self.entries:
+            raise UnknownName(self.kind, name, self.entries)
+        module, attribute = self.entries[name][0].split(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def __iter__(self):
+        return iter(sorted(self.entries))
+
+    def describe(self, name: str) -> str:
+        return self.entries[name][1]

@@ -1,0 +1,38 @@
+"""Franka Emika Panda with its hand.
+
+Position, velocity, acceleration and torque limits: Franka Control Interface documentation, table "Panda limits";
+geometry: the MuJoCo Menagerie model that genesis-world ships (a test compares both).
+"""
+
+from __future__ import annotations
+
+import math
+
+from robot_rl.spec import Gripper, Joint, RobotSpec
+
+_S = math.sqrt(0.5)
+_ABOUT_X = (_S, _S, 0.0, 0.0)
+_ABOUT_MINUS_X = (_S, -_S, 0.0, 0.0)
+
+PANDA = RobotSpec(
+    name="panda",
+    joints=(
+        Joint("joint1", -2.8973, 2.8973, 2.175, 15.0, 87.0, (0.0, 0.0, 0.333)),
+        Joint("joint2", -1.7628, 1.7628, 2.175, 7.5, 87.0, quat=_ABOUT_MINUS_X),
+        Joint("joint3", -2.8973, 2.8973, 2.175, 10.0, 87.0, (0.0, -0.316, 0.0), _ABOUT_X),
+        Joint("joint4", -3.0718, -0.0698, 2.175, 12.5, 87.0, (0.0825, 0.0, 0.0), _ABOUT_X),
+        Joint("joint5", -2.8973, 2.8973, 2.61, 15.0, 12.0, (-0.0825, 0.384, 0.0), _ABOUT_MINUS_X),
+        Joint("joint6", -0.0175, 3.7525, 2.61, 20.0, 12.0, quat=_ABOUT_X),
+        Joint("joint7", -2.8973, 2.8973, 2.61, 20.0, 12.0, (0.088, 0.0, 0.0), _ABOUT_X),
+    ),
+    # Hand pointing straight down, tool 0.25 m above the table and 0.45 m in front of the base.
+    home=(0.0, -0.18483, 0.0, -2.4967, 0.0, 2.3119, 0.7854),
+    tool="panda_tool",
+    # hand: 0.107 m along the flange, turned by -45 degrees; finger pads close 0.1034 m further on.
+    tool_position=(0.0, 0.0, 0.107 + 0.1034),
+    tool_quat=(0.9238795, 0.0, 0.0, -0.3826834),
+    gripper=Gripper(("finger_joint1", "finger_joint2"), width=0.08, force=40.0),
+    workspace=((0.28, -0.30, 0.005), (0.70, 0.30, 0.45)),
+    mjcf="xml/franka_emika_panda/panda.xml",
+    collision_bodies=("hand", "left_finger", "right_finger"),
+)

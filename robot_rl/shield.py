@@ -1,0 +1,93 @@
+"""Limits on joint targets: the last computation before the wire, the same in simulation, twin and robot.
+
+`admit` decides on each new target (finite, inside the position limits and the workspace); `follow` turns the
+admitted goal into the next command under speed and acceleration limits. Nothing that drives a robot bypasses them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.kinematics import Kinematics
+from robot_rl.spec import RobotSpec
+
+
+@dataclass(frozen=True)
+class ShieldConfig:
+    """How much of the robot's abilities a policy may use."""
+
+    velocity: float = 0.5
+    """Share of the joint speed limits."""
+    acceleration: float = 0.8
+    """Share of the joint acceleration limits."""
+    margin: float = 0.05
+    """Distance kept from the joint position limits, rad."""
+    workspace_slack: float = 0.02
+    """Distance that the tool may leave the workspace box, m."""
+
+
+class Shield:
+    """Batched limits for one robot type; stateless, so one instance serves every environment."""
+
+    def __init__(self, robot: RobotSpec, config: ShieldConfig | None = None):
+        config = config or ShieldConfig()
+        self.config = config
+        self.low = robot.limit("low") + config.margin
+        self.high = robot.limit("high") - config.margin
+        self.velocity = robot.limit("velocity") * config.velocity
+        self.acceleration = robot.limit("acceleration") * config.acceleration
+        low, high = torch.tensor(robot.workspace)
+        self.box = low - config.workspace_slack, high + config.workspace_slack
+        self.kinematics = Kinematics(robot)
+
+    def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Accept, correct or refuse goals (n, J); a refused row keeps `previous`.
+
+        Returns the goal and, by reason, a bool mask (n,) of the rows that were changed. A tool outside the box may
+        still move towards it: only a goal further out than the previous one is refused.
+        """
+        finite = goal.isfinite().all(-1)
+        goal = torch.where(finite[:, None], goal, previous)
+        clipped = goal.clamp(self.low, self.high)
+        position = self.kinematics.forward(torch.cat([clipped, previous]))[0]
+        outside = (self.box[0] - position).clamp_min(0) + (position - self.box[1]).clamp_min(0)
+        now, before = outside.sum(-1).chunk(2)
+        leaves = (now > 0) & (now >= before)
+        events = {"nonfinite": ~finite, "position": (clipped != goal).any(-1), "workspace": leaves & finite}
+        return torch.where(leaves[:, None], previous, clipped), events
+
+    def follow(
+        self, position: Tensor, velocity: Tensor, goal: Tensor, goal_velocity: Tensor, dt: float
+    ) -> tuple[Tensor, Tensor]:
+        """Next command and its velocity, dt seconds on, towards a moving goal; all (n, J).
+
+        Speed and acceleration stay within their limits, and the command can always brake before a position limit.
+        """
+        step = self.acceleration * dt
+
+        def braking(distance: Tensor) -> Tensor:
+            # The largest speed from which steps of `step` still stop within the distance.
+            return (step * step / 4 + 2 * self.acceleration * distance.clamp_min(0)).sqrt() - step / 2
+
+        error = goal - position
+        desired = goal_velocity + torch.minimum(error.abs() / dt, braking(error.abs())) * error.sign()
+        # Close enough to land on the goal exactly.
+        desired = torch.where((error / dt - desired).abs() < step, error / dt, desired)
+        desired = _shrink(desired, self.velocity)
+        desired = torch.clamp(desired, -braking(position - self.low), braking(self.high - position))
+        velocity = velocity + _shrink(desired - velocity, step)
+        return position + velocity * dt, velocity
+
+
+def _shrink(vector: Tensor, limit: Tensor) -> Tensor:
+    """Scale rows (n, J) as a whole until every component is within its limit: the arm slows down on its path."""
+    return vector / (vector.abs() / limit).amax(-1, keepdim=True).clamp_min(1)
+
+
+def ramp(start: Tensor, goal: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Straight way from start to goal (n, J): positions (steps, n, J) after each tick and the step per tick (n, J)."""
+    share = torch.arange(1, steps + 1, dtype=start.dtype) / steps
+    return start + share[:, None, None] * (goal - start), (goal - start) / steps

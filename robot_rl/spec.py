@@ -1,0 +1,192 @@
+"""What goes into a policy, what comes out of it, and the robot it is for.
+
+An action lives in [-1, 1] while learning and in physical units in datasets and on the robot. `VectorSpec`
+converts between the two; nothing else does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named quantity of a flat vector."""
+
+    name: str
+    dims: tuple[str, ...]
+    """Name of each component, for example ("x", "y", "z")."""
+    unit: str
+    low: tuple[float, ...]
+    """Smallest physical value of each component."""
+    high: tuple[float, ...]
+    frame: str = ""
+    """Coordinate frame of the value, empty where it has none."""
+
+    def __post_init__(self) -> None:
+        if not len(self.dims) == len(self.low) == len(self.high):
+            raise ValueError(f"field {self.name!r}: dims, low and high differ in length")
+        for dim, low, high in zip(self.dims, self.low, self.high, strict=True):
+            if not low < high:
+                raise ValueError(f"field {self.name!r}, {dim}: low {low} is not below high {high}")
+
+
+def box(name: str, dims: str, unit: str, low: float, high: float, frame: str = "") -> Field:
+    """A field whose components share one range; `dims` is a blank-separated list."""
+    names = tuple(dims.split())
+    return Field(name, names, unit, (low,) * len(names), (high,) * len(names), frame)
+
+
+@dataclass(frozen=True)
+class VectorSpec:
+    """Ordered fields that make up one flat vector of shape (..., size)."""
+
+    fields: tuple[Field, ...]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Dataset names of the components, `<field>.<dim>`."""
+        return [f"{f.name}.{d}" for f in self.fields for d in f.dims]
+
+    @property
+    def size(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def low(self) -> Tensor:
+        return torch.tensor([v for f in self.fields for v in f.low])
+
+    @cached_property
+    def high(self) -> Tensor:
+        return torch.tensor([v for f in self.fields for v in f.high])
+
+    def slice(self, name: str) -> slice:
+        """Where a field sits in the flat vector."""
+        start = 0
+        for f in self.fields:
+            if f.name == name:
+                return slice(start, start + len(f.dims))
+            start += len(f.dims)
+        raise KeyError(f"no field {name!r}; there are {[f.name for f in self.fields]}")
+
+    def to_physical(self, unit: Tensor) -> Tensor:
+        """Map [-1, 1] to physical units; values outside are clipped to the limits."""
+        low, high = self.low.to(unit.device), self.high.to(unit.device)
+        return low + (unit.clamp(-1, 1) + 1) * 0.5 * (high - low)
+
+    def to_unit(self, physical: Tensor) -> Tensor:
+        """Map physical units to [-1, 1], clipped."""
+        low, high = self.low.to(physical.device), self.high.to(physical.device)
+        return (2 * (physical - low) / (high - low) - 1).clamp(-1, 1)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(f) for f in self.fields]
+
+    @classmethod
+    def from_json(cls, data: list[dict[str, Any]]) -> VectorSpec:
+        return cls(
+            tuple(
+                Field(d["name"], tuple(d["dims"]), d["unit"], tuple(d["low"]), tuple(d["high"]), d["frame"])
+                for d in data
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Joint:
+    """One actuated joint and its place in the serial chain."""
+
+    name: str
+    low: float
+    """Lower position limit, rad."""
+    high: float
+    """Upper position limit, rad."""
+    velocity: float
+    """Speed limit, rad/s."""
+    acceleration: float
+    """Acceleration limit, rad/s^2."""
+    effort: float
+    """Torque limit, N m."""
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Origin of the joint frame in the parent link's frame, m."""
+    quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    """Orientation of the joint frame in the parent link's frame, w x y z."""
+    axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Gripper:
+    """A parallel gripper, described by the distance between its fingers."""
+
+    joints: tuple[str, ...]
+    width: float
+    """Distance between the open fingers, m."""
+    force: float
+    """Grasping force, N."""
+
+
+@dataclass(frozen=True)
+class RosInterface:
+    """Topics of the robot's driver, relative to its namespace."""
+
+    joint_states: str = "joint_states"
+    command: str = "forward_position_controller/commands"
+    """std_msgs/Float64MultiArray: joint positions in the spec's joint order, rad."""
+    gripper_command: str = "gripper_controller/commands"
+    """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
+    image: str = "{camera}/image_raw"
+    object_pose: str = "objects/{object}/pose"
+    """geometry_msgs/PoseStamped in the robot's base frame, as a tag tracker publishes it."""
+
+
+@dataclass(frozen=True)
+class RobotSpec:
+    """The facts about a robot that simulation, controller, shield and driver share."""
+
+    name: str
+    joints: tuple[Joint, ...]
+    home: tuple[float, ...]
+    """Joint positions to start an episode from, rad."""
+    tool: str
+    """Name of the tool frame."""
+    tool_position: tuple[float, float, float]
+    """Tool frame in the last joint's link frame, m."""
+    tool_quat: tuple[float, float, float, float]
+    gripper: Gripper | None
+    workspace: tuple[tuple[float, float, float], tuple[float, float, float]]
+    """Lowest and highest tool position in the base frame, m."""
+    mjcf: str
+    """Model file inside genesis-world's assets; a user may name another."""
+    collision_bodies: tuple[str, ...] = ()
+    """Bodies whose shapes collide in simulation; empty: all."""
+    state_rate: float = 200.0
+    """Rate of the joint states, Hz."""
+    command_rate: float = 200.0
+    """Rate of the command stream, Hz."""
+    ros: RosInterface = field(default_factory=RosInterface)
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        return tuple(j.name for j in self.joints)
+
+    def limit(self, name: str) -> Tensor:
+        """One limit of every joint as a tensor (J,), for example limit("velocity")."""
+        return torch.tensor([getattr(j, name) for j in self.joints])
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a bundle compares before it drives a robot: names, order, limits, home, geometry."""
+        return {
+            "name": self.name,
+            "joint_names": list(self.joint_names),
+            "low": [j.low for j in self.joints],
+            "high": [j.high for j in self.joints],
+            "home": list(self.home),
+            "tool": self.tool,
+            "tool_position": list(self.tool_position),
+            "gripper_width": self.gripper.width if self.gripper else None,
+        }

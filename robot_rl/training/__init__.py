@@ -1,0 +1,1 @@
+"""Learning loops, and what they share: run folders, metrics, checkpoints."""

@@ -1,0 +1,74 @@
+"""Nested state in one safetensors file: tensors as tensors, the rest as JSON beside them. No pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from robot_rl.errors import UserError
+
+
+def save_state(state: Any, path: Path) -> None:
+    """Write a tree of dicts, lists, tensors, arrays and plain values; the file appears only when it is whole."""
+    tensors: dict[str, torch.Tensor] = {}
+    tree = _flatten(state, tensors)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file(tensors, temporary, {"tree": json.dumps(tree)})
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot write {path} ({error}); free space or choose another --out") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_state(path: Path) -> Any:
+    """Read what `save_state` wrote."""
+    try:
+        with safe_open(path, "pt") as file:
+            tree = json.loads((file.metadata() or {})["tree"])
+            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - safe_open is no mapping
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
+        raise UserError(f"{path} is damaged or no checkpoint ({error}); start again without --resume") from None
+    return _restore(tree, tensors)
+
+
+def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor | np.ndarray):
+        name = str(len(tensors))
+        array = isinstance(value, np.ndarray)
+        # A copy: safetensors refuses views that share memory.
+        tensors[name] = (torch.from_numpy(value.copy()) if array else value.detach()).clone().contiguous()
+        return {"array" if array else "tensor": name}
+    if isinstance(value, dict):
+        # Pairs, because an optimizer's keys are integers and JSON's are not.
+        return {"dict": [[k, _flatten(v, tensors)] for k, v in value.items()]}
+    if isinstance(value, list | tuple):
+        return {"list": [_flatten(v, tensors) for v in value]}
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def _restore(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if not isinstance(node, dict):
+        return node
+    ((kind, value),) = node.items()
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "array":
+        return tensors[value].numpy()
+    if kind == "dict":
+        return {k: _restore(v, tensors) for k, v in value}
+    return [_restore(v, tensors) for v in value]

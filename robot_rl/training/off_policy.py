@@ -1,0 +1,161 @@
+"""The off-policy loop: act in a vector environment, store, update; offline to online with demonstrations."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.residual import ResidualPolicy
+from robot_rl.data.replay import Replay, sample_mixed
+from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.training.run import Run
+
+
+@dataclass(frozen=True)
+class OffPolicyConfig:
+    """Numbers of the loop."""
+
+    steps: int = 40_000
+    """Environment steps in all."""
+    num_envs: int = 32
+    """Environments stepped side by side."""
+    updates_per_step: float = 0.5
+    """Critic updates per environment step."""
+    batch: int = 256
+    """Transitions per update."""
+    demo_share: float = 0.5
+    """Share of each batch that comes from demonstrations."""
+    n_step: int = 3
+    """Steps of reward before the critic takes over."""
+    warmup: int = 4_000
+    """Environment steps with random corrections, during which only the critic learns."""
+    warmup_noise: float = 0.4
+    """Size of the random corrections, in units of the largest one."""
+    learning_starts: int = 1_000
+    """Environment steps before the first update."""
+    capacity: int = 200_000
+    """Rows of replay."""
+    checkpoint_every: int = 8_000
+    """Environment steps between checkpoints."""
+    log_every: int = 1_600
+    """Environment steps between rows of metrics."""
+    stop_at: float = 1.1
+    """Stop early when the success rate of the last 200 episodes reaches this; above 1 never stops."""
+
+
+def demo_replay(
+    policy: ResidualPolicy, episodes: list[dict[str, Tensor]], rng: torch.Generator, rows: int | None = None
+) -> Replay:
+    """Demonstrations as replay, with the base actions the policy's base would have proposed along the way.
+
+    An episode holds state (T, D), action (T, A) in [-1, 1] and reward (T,); its last state stands for the one after.
+    """
+    total = sum(len(e["action"]) + 1 for e in episodes)
+    replay = Replay(max(rows or 0, total + 8), 1, policy.size.observation, policy.size.action)
+    for episode in episodes:
+        add_episode(replay, policy, episode, rng)
+    return replay
+
+
+def add_episode(replay: Replay, policy: ResidualPolicy, episode: dict[str, Tensor], rng: torch.Generator) -> None:
+    """Append one recorded episode, asking the base for its chunk at every `execute`-th state."""
+    state = episode["state"]
+    state = torch.cat([state, state[-1:]])
+    asked = policy.base.act({"observation.state": state[:: policy.base.execute]}, rng)
+    base = asked[:, : policy.base.execute].flatten(0, 1)[: len(state)]
+    terminated = episode["reward"] > 0
+    replay.add_episode(episode | {"state": state, "base": base, "terminated": terminated})
+
+
+def train_off_policy(
+    env: Any,
+    agent: ActorCritic,
+    demos: Replay,
+    config: OffPolicyConfig,
+    run: Run,
+    seed: int,
+    progress: Callable[[int, dict[str, float]], None],
+) -> None:
+    """Improve the agent's policy in `env`; resumes from the run's checkpoint."""
+    policy = agent.policy
+    replay = Replay(config.capacity, env.num_envs, policy.size.observation, policy.size.action)
+    rng = torch.Generator().manual_seed(seed)
+    recent: deque[float] = deque(maxlen=200)
+    step, owed = 0, 0.0
+    policy.explore = True
+    observation, _ = env.reset(seed=seed)
+    policy.reset()
+    saved = run.load()
+    if saved is not None:
+        step, owed = saved["step"], saved["owed"]
+        recent.extend(saved["recent"])
+        agent.load_state_dict(saved["agent"])
+        replay.load_state_dict(saved["replay"])
+        rng.set_state(saved["rng"])
+        policy.base_action(observation, torch.Generator())  # makes the runner whose state is restored next
+        assert policy.runner is not None
+        policy.runner.load_state_dict(saved["runner"])
+        observation = env.load_state_dict(saved["env"])
+    metrics: dict[str, Tensor] = {}
+    while step < config.steps:
+        action = _explore(policy, observation, step < config.warmup, config.warmup_noise, rng)
+        base = policy.last_base
+        following, reward, terminated, truncated, infos = env.step(action)
+        done = terminated | truncated
+        row = {"state": observation["observation.state"], "base": base, "action": action, "reward": reward}
+        final = None
+        if done.any():
+            state = infos["final_obs"]["observation.state"]
+            assert policy.runner is not None
+            final = {"state": state, "base": policy.runner.peek({"observation.state": state}, done, rng)}
+            policy.reset(done.nonzero().squeeze(-1))
+            recent.extend(terminated[done].float().tolist())
+        replay.add(row | {"terminated": terminated, "last": done}, final)
+        observation = following
+        step += env.num_envs
+        if step >= config.learning_starts:
+            owed += config.updates_per_step * env.num_envs
+        while owed >= 1:
+            owed -= 1
+            half = int(config.batch * config.demo_share)
+            batch = sample_mixed([(replay, config.batch - half), (demos, half)], config.n_step, agent.config.discount, rng)
+            metrics |= agent.update(batch, learn_actor=step >= config.warmup)
+        success = sum(recent) / max(1, len(recent))
+        if step % config.log_every < env.num_envs:
+            row_out = {k: float(v) for k, v in metrics.items()} | {"train/success": success, "train/steps": step}
+            if not all(v == v for v in row_out.values()):
+                raise FloatingPointError(f"a loss became NaN at step {step}; the last checkpoint is intact")
+            run.log(step, row_out)
+            progress(step, row_out)
+        stop = len(recent) == recent.maxlen and success >= config.stop_at
+        if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop:
+            assert policy.runner is not None
+            run.save(
+                step,
+                {
+                    "step": step,
+                    "owed": owed,
+                    "recent": list(recent),
+                    "agent": agent.state_dict(),
+                    "replay": replay.state_dict(),
+                    "rng": rng.get_state(),
+                    "runner": policy.runner.state_dict(),
+                    "env": env.state_dict(),
+                },
+            )
+        if stop:
+            break
+    policy.explore = False
+
+
+def _explore(policy: ResidualPolicy, observation: dict[str, Tensor], warmup: bool, noise: float, rng: torch.Generator) -> Tensor:
+    if not warmup:
+        return policy.act(observation, rng)[:, 0]
+    policy.last_base = policy.base_action(observation, rng)
+    random = 2 * torch.rand(policy.last_base.shape, generator=rng) - 1
+    return policy.combine(policy.last_base, noise * random)

@@ -1,0 +1,170 @@
+"""A run folder: configuration, provenance, metrics, checkpoint, bundle.
+
+    runs/<date>-<task>-<recipe>/
+        config.json  provenance.json  requirements.txt
+        metrics.jsonl  tensorboard/
+        checkpoint.safetensors  bundle/  evaluation.json  videos/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from robot_rl.errors import UserError
+from robot_rl.training.checkpoint import load_state, save_state
+
+
+def provenance() -> dict[str, Any]:
+    """Commit, versions and machine, for the record."""
+    here = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"], cwd=here, capture_output=True, text=True, timeout=10
+        ).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        commit = ""
+    packages = ("robot-rl", "torch", "mujoco", "diffusers", "gymnasium", "numpy")
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "absent"
+    return {
+        "commit": commit or "unknown",
+        "versions": versions,
+        "python": platform.python_version(),
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.system()},
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "started": datetime.now().isoformat(timespec="seconds"),
+    }
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def new_folder(root: Path, task: str, recipe: str) -> Path:
+    """A fresh name under `root`: <date>-<task>-<recipe>, numbered when taken."""
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{recipe}"
+    folder, k = root / stem, 2
+    while folder.exists():
+        folder, k = root / f"{stem}-{k}", k + 1
+    return folder
+
+
+def latest_folder(root: Path, task: str, recipe: str) -> Path:
+    """The youngest run of a task and recipe that has a checkpoint."""
+    found = sorted(p.parent for p in root.glob(f"*-{task}-{recipe}*/checkpoint.safetensors"))
+    if not found:
+        raise UserError(f"nothing to resume: no run of {task} with {recipe} under {root}/ has a checkpoint; name it with --out")
+    return found[-1]
+
+
+class Run:
+    """One run folder, locked while open so that two processes never write to it."""
+
+    def __init__(self, folder: Path, config: Any, resume: bool = False):
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock: IO[str] = open(folder / ".lock", "w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"run folder {folder} is in use by another process; choose another --out") from None
+        except OSError as error:
+            raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
+        if (folder / "config.json").exists() and not resume:
+            raise UserError(f"run folder {folder} holds a run already; go on with --resume or choose another --out")
+        self.checkpoint_file = folder / "checkpoint.safetensors"
+        self.elapsed_before = 0.0
+        self._start = time.monotonic()
+        if not (resume and (folder / "config.json").exists()):
+            self.write("config.json", asdict(config) if is_dataclass(config) and not isinstance(config, type) else config)
+            self.write("provenance.json", provenance())
+            freeze = sorted(f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions())
+            (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(freeze)) + "\n")
+        self._metrics = open(folder / "metrics.jsonl", "a", buffering=1)
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._board = SummaryWriter(str(folder / "tensorboard"))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of work so far, those before a resume included."""
+        return self.elapsed_before + time.monotonic() - self._start
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Append one row to metrics.jsonl and TensorBoard; `step` is what the loop counts."""
+        row = {"step": step, "seconds": round(self.elapsed, 3)} | {k: float(v) for k, v in metrics.items()}
+        self._metrics.write(json.dumps(row) + "\n")
+        for name, value in metrics.items():
+            self._board.add_scalar(name, float(value), step)
+
+    def write(self, name: str, data: Any) -> Path:
+        """Write a JSON file by atomic rename."""
+        path = self.folder / name
+        temporary = self.folder / f".{name}.part"
+        temporary.write_text(json.dumps(data, indent=2, default=str))
+        temporary.replace(path)
+        return path
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        """Replace the checkpoint."""
+        save_state({"step": step, "elapsed": self.elapsed, "state": state}, self.checkpoint_file)
+
+    def load(self) -> dict[str, Any] | None:
+        """The checkpoint's state, or None before the first; later metrics are dropped, so curves continue from it."""
+        if not self.checkpoint_file.exists():
+            return None
+        saved = load_state(self.checkpoint_file)
+        self.elapsed_before, self._start = saved["elapsed"], time.monotonic()
+        self._metrics.close()
+        path = self.folder / "metrics.jsonl"
+        kept = []
+        for line in path.read_text().splitlines(keepends=True):
+            if line.endswith("\n") and json.loads(line)["step"] <= saved["step"]:
+                kept.append(line)
+        path.write_text("".join(kept))
+        self._metrics = open(path, "a", buffering=1)
+        return saved["state"]
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._board.close()
+        self._lock.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """Rows of metrics.jsonl; a line cut short by a crash is skipped."""
+    rows = []
+    path = folder / "metrics.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows

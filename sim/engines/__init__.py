@@ -1,0 +1,7 @@
+"""Physics engines by name."""
+
+from __future__ import annotations
+
+from robot_rl.registry import Registry
+
+engines = Registry("engine", {"mujoco": ("sim.engines.mujoco:MujocoEngine", "mujoco.Batch on the CPU, native threads")})

@@ -1,0 +1,1 @@
+"""Scripted demonstrators and operators: functions of the observation, like any other policy."""

@@ -1,0 +1,72 @@
+"""An imperfect demonstrator that lifts a cube, from observations alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.spec import VectorSpec
+
+
+@dataclass(frozen=True)
+class Skill:
+    """How steady the demonstrator's hand is."""
+
+    aim: float = 0.006
+    """Standard deviation of where it believes the cube is, drawn per episode, m."""
+    tremor: float = 0.15
+    """Standard deviation of its action noise, in units of the largest action."""
+    haste: float = 0.4
+    """Episodes differ in speed by a factor between 1 - haste and 1."""
+
+
+STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1)
+"""An operator who corrects a robot."""
+
+
+class LiftExpert:
+    """Approach above the cube, descend, close, lift. Batched, with memory per environment."""
+
+    def __init__(self, observations: VectorSpec, actions: VectorSpec, num_envs: int, skill: Skill, seed: int = 0):
+        self.skill = skill
+        self.offset, self.width = observations.slice("cube_to_tool"), observations.slice("gripper_width")
+        self.tool = observations.slice("tool_position")
+        self.step = float(actions.high[0])
+        self.generator = torch.Generator().manual_seed(seed)
+        self.aim = torch.zeros(num_envs, 2)
+        self.speed = torch.ones(num_envs, 1)
+        self.noise = torch.zeros(num_envs, 4)
+        self.closing = torch.zeros(num_envs, dtype=torch.long)
+        self.reset(torch.arange(num_envs))
+
+    def reset(self, ids: Tensor) -> None:
+        """Forget the episodes `ids`."""
+        k, g = len(ids), self.generator
+        self.aim[ids] = self.skill.aim * torch.randn(k, 2, generator=g)
+        self.speed[ids] = 1 - self.skill.haste * torch.rand(k, 1, generator=g)
+        self.noise[ids], self.closing[ids] = 0.0, 0
+
+    def act(self, observation: dict[str, Tensor]) -> Tensor:
+        """Actions (n, 4) in [-1, 1] for observations (n, D)."""
+        state = observation["observation.state"]
+        offset, width = state[:, self.offset].clone(), state[:, self.width].squeeze(-1)
+        offset[:, :2] += self.aim
+        across = offset[:, :2].norm(dim=-1)
+        over = across < 0.012
+        deep = over & (offset[:, 2] > -0.008)
+        # Close once in place; open again when the fingers have met without a cube between them.
+        missed = (self.closing > 6) & (width < 0.015) | (across > 0.05)
+        self.closing = torch.where(missed, 0, torch.where(deep | (self.closing > 0), self.closing + 1, 0))
+        goal = offset.clone()
+        goal[:, 2] = torch.where(over, offset[:, 2], offset[:, 2] + 0.08 * (across / 0.05).clamp(max=1))
+        lift = self.closing > 5
+        hold = (self.closing > 0) & ~lift
+        goal = torch.where(hold[:, None], torch.zeros_like(goal), goal)
+        goal = torch.where(lift[:, None], torch.tensor([0.0, 0.0, 0.1]), goal)
+        motion = 0.5 * goal / self.step
+        motion = self.speed * motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)
+        self.noise = 0.7 * self.noise + 0.7 * self.skill.tremor * torch.randn(self.noise.shape, generator=self.generator)
+        fingers = torch.where(self.closing > 0, -1.0, 1.0)
+        return torch.cat([motion + self.noise[:, :3], fingers[:, None]], -1).clamp(-1, 1)

@@ -1,0 +1,58 @@
+"""Domain randomization, declared beside a task as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Randomize:
+    """One parameter that differs between episodes.
+
+    Every draw is the inverse distribution function of one uniform number, so an episode is a point of the unit cube:
+    reproducible from (seed, episode), and easy to sweep, stratify or pull towards a bound.
+    """
+
+    parameter: str
+    """What to change, for example "cube.mass"."""
+    low: float
+    high: float
+    unit: str
+    distribution: str = "uniform"
+    """uniform, log_uniform, or normal (low and high are then the mean minus and plus two standard deviations)."""
+
+    def __post_init__(self) -> None:
+        if self.distribution not in DISTRIBUTIONS:
+            raise ValueError(f"{self.parameter}: unknown distribution {self.distribution!r}; known: {sorted(DISTRIBUTIONS)}")
+        if self.low > self.high:
+            raise ValueError(f"{self.parameter}: low {self.low} is above high {self.high}")
+        if self.distribution == "log_uniform" and self.low <= 0:
+            raise ValueError(f"{self.parameter}: log_uniform needs a positive low, not {self.low}")
+        if self.parameter.endswith((".mass", ".size", ".friction", "_scale", "_noise", "_delay")) and self.low < 0:
+            raise ValueError(f"{self.parameter}: cannot be negative, low is {self.low} {self.unit}")
+
+    def quantile(self, u: np.ndarray) -> np.ndarray:
+        """Values at the uniform numbers u in [0, 1)."""
+        return DISTRIBUTIONS[self.distribution](u, self.low, self.high)
+
+
+def _normal(u: np.ndarray, low: float, high: float) -> np.ndarray:
+    from statistics import NormalDist
+
+    standard = NormalDist((low + high) / 2, max((high - low) / 4, 1e-12))
+    return np.array([standard.inv_cdf(min(max(x, 1e-3), 1 - 1e-3)) for x in u])
+
+
+DISTRIBUTIONS: dict[str, Callable[[np.ndarray, float, float], np.ndarray]] = {
+    "uniform": lambda u, low, high: low + u * (high - low),
+    "log_uniform": lambda u, low, high: low * (high / low) ** u,
+    "normal": _normal,
+}
+
+
+def episode_uniforms(seed: int, episode: int, count: int) -> np.ndarray:
+    """The point (count,) of the unit cube that belongs to one episode of one environment seed."""
+    return np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), episode])).random(count)

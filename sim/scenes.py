@@ -1,0 +1,66 @@
+"""What is in a simulated world, said once for every engine."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from robot_rl.errors import UserError
+from robot_rl.spec import RobotSpec
+
+
+@dataclass(frozen=True)
+class Box:
+    """A free cuboid on the table; its resting height follows from its size."""
+
+    name: str
+    size: float
+    """Half of its edge, m."""
+    mass: float
+    """kg"""
+    friction: float = 1.0
+    """Sliding friction coefficient."""
+    rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A fixed camera that looks at a point."""
+
+    name: str
+    position: tuple[float, float, float]
+    """m, base frame"""
+    target: tuple[float, float, float]
+    """m, base frame"""
+    fovy: float = 45.0
+    """Vertical field of view, degrees."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A robot at the origin of a table top (z = 0), with objects and cameras."""
+
+    boxes: tuple[Box, ...] = ()
+    cameras: tuple[Camera, ...] = ()
+    timestep: float = 0.005
+    """Physics step, s."""
+
+
+def robot_model(robot: RobotSpec, path: str = "") -> Path:
+    """The robot's MJCF: the user's own file, or the one inside genesis-world (found without importing it)."""
+    if path:
+        model = Path(path)
+        if not model.is_file():
+            raise UserError(f"robot model {path}: no such file; name an MJCF file of {robot.name!r}")
+        return model
+    package = importlib.util.find_spec("genesis")
+    if package is None or not package.submodule_search_locations:
+        raise UserError(
+            f"no model file for {robot.name!r}: install genesis-world, whose assets hold it "
+            '(pip install "robot-rl[sim]"), or name an MJCF file with --mjcf'
+        )
+    model = Path(package.submodule_search_locations[0]) / "assets" / robot.mjcf
+    if not model.is_file():
+        raise UserError(f"{model} is missing from the installed genesis-world; name an MJCF file with --mjcf")
+    return model

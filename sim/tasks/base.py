@@ -1,0 +1,23 @@
+"""What a task is: an interface for the policy, a scene, and what differs between episodes. It names no engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from robot_rl.interface import Interface
+from sim.randomization import Randomize
+from sim.scenes import Scene
+
+
+@dataclass(frozen=True)
+class Task:
+    interface: Interface
+    scene: Scene
+    randomization: tuple[Randomize, ...]
+    """Drawn at each reset. A box without `<box>.x`, `.y` and `.yaw` stands still at its default place."""
+    expert: str
+    """module:function that builds a scripted demonstrator."""
+
+    @property
+    def name(self) -> str:
+        return self.interface.task

@@ -1,0 +1,47 @@
+"""A Franka Panda lifts a cube from the table: 20 Hz end-effector control, sparse reward."""
+
+from __future__ import annotations
+
+from robot_rl.interface import Interface
+from sim.randomization import Randomize
+from sim.scenes import Box, Camera, Scene
+from sim.tasks.base import Task
+
+TASK = Task(
+    interface=Interface(
+        task="panda-lift",
+        robot="panda",
+        instruction="lift the cube",
+        observations=(
+            "joint_position",
+            "tool_position",
+            "gripper_width",
+            "object_position:cube",
+            "object_to_tool:cube",
+            "last_action",
+        ),
+        success="lifted:cube:0.12",
+    ),
+    scene=Scene(
+        boxes=(Box("cube", size=0.022, mass=0.1),),
+        cameras=(Camera("front", position=(1.15, 0.0, 0.55), target=(0.45, 0.0, 0.1)),),
+    ),
+    randomization=(
+        Randomize("cube.x", 0.38, 0.58, "m"),
+        Randomize("cube.y", -0.18, 0.18, "m"),
+        Randomize("cube.yaw", -0.5, 0.5, "rad"),
+        Randomize("cube.size", 0.018, 0.026, "m"),
+        Randomize("cube.mass", 0.03, 0.25, "kg", "log_uniform"),
+        Randomize("cube.friction", 0.6, 1.4, "1"),
+        Randomize("robot.stiffness_scale", 0.8, 1.25, "1", "log_uniform"),
+        Randomize("robot.damping_scale", 0.8, 1.25, "1", "log_uniform"),
+        Randomize("robot.joint_friction", 0.0, 0.5, "N m"),
+        Randomize("robot.action_delay", 0.005, 0.04, "s"),
+        Randomize("robot.home_offset", 0.0, 0.05, "rad"),
+        Randomize("sensor.joint_noise", 0.0, 0.0005, "rad"),
+        Randomize("sensor.object_noise", 0.0, 0.002, "m"),
+        Randomize("sensor.object_bias", 0.0, 0.003, "m"),
+        Randomize("sensor.object_delay", 0.0, 0.05, "s"),
+    ),
+    expert="sim.experts.lift:LiftExpert",
+)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import multiprocessing
+import socket
+from collections.abc import Mapping
+
+import pytest
+
+from real.bus import BusError, domain, open_node
+
+MULTICAST_OFF = "<General><AllowMulticast>false</AllowMulticast></General>"
+AUTO = "<ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>"
+
+
+def wrap(general: str, discovery: str) -> str:
+    return f"<CycloneDDS><Domain>{general}<Discovery>{discovery}</Discovery></Domain></CycloneDDS>,"
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, wrap("", AUTO)),
+        ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET", "ROS_STATIC_PEERS": "10.0.0.2; host.lan"},
+         wrap("", AUTO + '<Peers><Peer address="10.0.0.2"/><Peer address="host.lan"/></Peers>')),
+        ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"},
+         wrap(MULTICAST_OFF, AUTO + '<Peers><Peer address="localhost"/></Peers>')),
+        ({"ROS_LOCALHOST_ONLY": "1", "ROS_STATIC_PEERS": "10.0.0.2"},
+         wrap(MULTICAST_OFF, AUTO + '<Peers><Peer address="localhost"/></Peers>')),
+        ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF"},
+         wrap(MULTICAST_OFF, "<ParticipantIndex>none</ParticipantIndex><Tag>ros_discovery_off_7</Tag>")),
+        ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT", "CYCLONEDDS_URI": "u"}, "u"),
+        ({"CYCLONEDDS_URI": "file:///mine.xml"}, wrap("", AUTO) + "file:///mine.xml"),
+    ],
+)  # fmt: skip
+def test_configuration_is_that_of_rmw_cyclonedds(env: Mapping[str, str], expected: str) -> None:
+    assert domain.configuration(env, pid=7) == expected
+
+
+def test_an_unknown_range_is_told() -> None:
+    with pytest.raises(BusError, match="SUBNET, LOCALHOST"):
+        domain.configuration({"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCAL"})
+
+
+def test_domain_id() -> None:
+    assert domain.domain_id(None, {}) == 0
+    assert domain.domain_id(None, {"ROS_DOMAIN_ID": "42"}) == 42
+    assert domain.domain_id(7, {"ROS_DOMAIN_ID": "42"}) == 7
+    for given, env in ((233, {}), (-1, {}), (None, {"ROS_DOMAIN_ID": "x"}), (None, {"ROS_DOMAIN_ID": "300"})):
+        with pytest.raises(BusError, match="0 to 232"):
+            domain.domain_id(given, env)
+
+
+def test_no_free_participant_index_is_told(loopback: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = 100 + (loopback - 100 + 50) % 100
+    uri = "<CycloneDDS><Domain><Discovery><MaxAutoParticipantIndex>0</MaxAutoParticipantIndex></Discovery></Domain></CycloneDDS>"
+    monkeypatch.setenv("CYCLONEDDS_URI", uri)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("", 7400 + 250 * other + 10))
+        with pytest.raises(BusError, match=r"participant index.*MaxAutoParticipantIndex"):
+            open_node("n", domain=other)
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("<CycloneDDS><Nope/></CycloneDDS>", r"unknown element.*Correct the XML in CYCLONEDDS_URI"),
+        ("file:///no/such.xml", r"Correct the path in CYCLONEDDS_URI"),
+        ("<CycloneDDS><Domain><General><Interfaces><NetworkInterface name='none0'/></Interfaces></General>"
+         "</Domain></CycloneDDS>", r"none0.*Name an existing network interface"),
+    ],
+)  # fmt: skip
+def test_a_bad_uri_is_told(loopback: int, monkeypatch: pytest.MonkeyPatch, uri: str, says: str) -> None:
+    monkeypatch.setenv("CYCLONEDDS_URI", uri)
+    with pytest.raises(BusError, match=says):
+        open_node("n", domain=100 + (loopback - 100 + 51) % 100)
+
+
+def test_a_domain_used_by_other_code_is_told(loopback: int) -> None:
+    from cyclonedds.domain import Domain
+
+    from real.bus.participant import delete
+
+    other = 100 + (loopback - 100 + 52) % 100
+    theirs = Domain(other, domain.configuration())
+    with pytest.raises(BusError, match="already in use in this process"):
+        open_node("n", domain=other)
+    delete(theirs)
+    open_node("n", domain=other).close()  # nothing was left half open
+
+
+def test_another_cyclonedds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in ("0.10.5", "12.0.0"):
+        monkeypatch.setattr(domain, "version", lambda _, found=found: found)
+        with pytest.raises(BusError, match="cyclonedds>=11.0.1,<12"):
+            domain.check_version()
+
+
+def test_a_forked_child_is_told(loopback: int) -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    with open_node("parent"):
+        child = context.Process(target=_in_child, args=(theirs,))
+        child.start()
+        assert ours.poll(10)
+        assert "spawn" in ours.recv()
+        child.join(10)
+
+
+def _in_child(pipe: multiprocessing.connection.Connection) -> None:
+    import os
+
+    try:
+        open_node("child")
+        pipe.send("opened")
+    except BusError as error:
+        pipe.send(str(error))
+    os._exit(0)  # no exit handlers of the parent's DDS
+
+
+def test_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BusError, match="auto, rclpy, dds"):
+        open_node("n", backend="zenoh")
+    with pytest.raises(BusError, match="source ROS 2"):
+        open_node("n", backend="rclpy")

@@ -1,0 +1,136 @@
+"""The rclpy wrapper against a stub of rclpy: no ROS here, but its calls and bytes can be held to account."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from real.bus import BusError, encode, make, open_node, qos
+
+STATE = "sensor_msgs/msg/JointState"
+
+
+class FakeNode:
+    def __init__(self, name: str, **options: Any) -> None:
+        self.name, self.options = name, options
+        self.subscriptions: dict[str, Any] = {}
+        self.sent: list[tuple[str, bytes]] = []
+
+    def create_publisher(self, cls: Any, topic: str, profile: Any, event_callbacks: Any) -> Any:
+        def publish(raw: bytes) -> None:
+            self.sent.append((topic, raw))
+            if topic in self.subscriptions:
+                self.subscriptions[topic](raw, {"source_timestamp": 7})
+
+        return SimpleNamespace(publish=publish, get_subscription_count=lambda: topic in self.subscriptions)
+
+    def create_subscription(
+        self, cls: Any, topic: str, callback: Any, profile: Any, raw: bool, event_callbacks: Any
+    ) -> Any:
+        assert raw
+        self.subscriptions[topic] = callback
+        self.events, self.profile = event_callbacks, profile
+        return SimpleNamespace(get_publisher_count=lambda: 1)
+
+    def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
+        return [SimpleNamespace(node_namespace=n, node_name=m) for n, m in (("/arm", "here"), ("/", "rival"))]
+
+    def destroy_node(self) -> None:
+        self.destroyed = True
+
+
+class FakeExecutor:
+    def __init__(self, context: Any) -> None:
+        self.done = threading.Event()
+        self.nodes: list[FakeNode] = []
+
+    def spin(self) -> None:
+        self.done.wait(10)
+
+    def add_node(self, node: FakeNode) -> None:
+        self.nodes.append(node)
+
+    def remove_node(self, node: FakeNode) -> None:
+        self.nodes.remove(node)
+
+    def shutdown(self, timeout_sec: float) -> None:
+        self.done.set()
+
+
+@pytest.fixture
+def rclpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeNode]]:
+    made: list[FakeNode] = []
+
+    def create_node(name: str, **options: Any) -> FakeNode:
+        made.append(FakeNode(name, **options))
+        return made[-1]
+
+    def get_message(name: str) -> str:
+        if name.startswith("unitree"):
+            raise ModuleNotFoundError(name)
+        return name
+
+    events = {"PublisherEventCallbacks": SimpleNamespace, "SubscriptionEventCallbacks": SimpleNamespace}
+    stubs: dict[str, dict[str, Any]] = {
+        "rclpy": {"init": lambda **_: None, "try_shutdown": lambda **_: None, "create_node": create_node},
+        "rclpy.context": {"Context": SimpleNamespace},
+        "rclpy.duration": {"Duration": SimpleNamespace},
+        "rclpy.executors": {
+            "ExternalShutdownException": RuntimeError,
+            "SingleThreadedExecutor": FakeExecutor,
+        },
+        "rclpy.parameter": {"Parameter": lambda name, value: (name, value)},
+        "rclpy.qos": {
+            "QoSProfile": SimpleNamespace,
+            "ReliabilityPolicy": SimpleNamespace(RELIABLE="reliable", BEST_EFFORT="best effort"),
+            "DurabilityPolicy": SimpleNamespace(TRANSIENT_LOCAL="latched", VOLATILE="volatile"),
+            "qos_policy_name_from_kind": lambda kind: kind,
+        },
+        "rclpy.event_handler": events,
+        "rclpy.subscription": {"Subscription": SimpleNamespace(CallbackType=None)},
+        "rosidl_runtime_py": {},
+        "rosidl_runtime_py.utilities": {"get_message": get_message},
+    }
+    for name, content in stubs.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+        if "." in name:
+            parent, _, child = name.rpartition(".")
+            setattr(sys.modules[parent], child, module)
+    monkeypatch.delitem(sys.modules, "real.bus.ros", raising=False)
+    yield made
+    sys.modules.pop("real.bus.ros", None)
+    importlib.invalidate_caches()
+
+
+def test_rclpy_is_taken_when_it_is_there(rclpy: list[FakeNode]) -> None:
+    args = ["--ros-args", "-r", "a:=b", "-p", "k:=1"]
+    with open_node("here", "/arm", ros_args=args) as node, open_node("second") as second:
+        (fake, _) = rclpy
+        assert fake.options["parameter_overrides"] == [("k", 1)]
+        assert not fake.options["use_global_arguments"]
+        assert fake.options["context"] is rclpy[1].options["context"]  # one participant per process
+        sub = node.subscribe(STATE, "a", qos.SENSOR)
+        assert (fake.profile.reliability, fake.profile.depth) == ("best effort", 5)
+        pub = node.publisher(STATE, "a", qos.COMMAND)
+        msg = make(STATE, name=["x"], position=[1.0])
+        assert pub.publish(msg)
+        assert fake.sent == [("/arm/b", bytes(encode(msg, STATE)))]
+        assert sub.latest is not None
+        assert (sub.latest.msg.name, sub.latest.source_ns, sub.latest.count) == (["x"], 7, 1)
+        assert (pub.matched, sub.matched, pub.other_writers()) == (1, 1, ["/rival"])
+        assert node.wait_for(lambda: pub.matched == 1, 1.0)
+        fake.events.incompatible_qos(SimpleNamespace(last_policy_kind="RELIABILITY"))
+        assert "/arm/b" in node.incompatible()[0]
+        second.log("info", "hello")
+        assert rclpy[1].sent[-1][0] == "/rosout"
+        with pytest.raises(BusError, match="unitree_go"):
+            node.subscribe("unitree_go/msg/LowState", "lowstate")
+    assert all(fake.destroyed for fake in rclpy)

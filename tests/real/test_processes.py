@@ -1,0 +1,237 @@
+"""The launcher's process runner, with real processes; waits are on output and on closed pipes, never on time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from real.launch import LaunchError, NodeProcess
+from real.processes import Grace, ProcessRunner, in_starting_order
+
+# One program plays every node; its first argument is its character.
+CHILD = """
+import os, signal, subprocess, sys
+character, *rest = sys.argv[1:]
+
+def say(number, frame):
+    print("got", signal.Signals(number).name)
+    if character == "polite":
+        sys.exit(0)
+
+signal.signal(signal.SIGINT, say)
+signal.signal(signal.SIGTERM, say)
+if character == "exit":
+    sys.exit(int(rest[0]))
+if character == "die":
+    os.kill(os.getpid(), int(rest[0]))
+if character == "echo":
+    print(rest, os.environ.get("ROS_DOMAIN_ID"))
+    sys.exit()
+if character == "once":  # fails the first time
+    first = not os.path.exists(rest[0])
+    open(rest[0], "a").close()
+    sys.exit(int(rest[1]) if first else 0)
+if character == "draw":
+    os.write(1, b"10%\\r50%\\r100%\\r\\nno newline at the end")
+    sys.exit()
+if character == "parent":  # leaves a child behind that ignores every plea
+    code = "import signal, sys; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]; f = open(sys.argv[1], 'w');"
+    code += "print('orphan', flush=True); signal.pause()"
+    orphan = subprocess.Popen([sys.executable, "-c", code, rest[0]], stdout=subprocess.PIPE)
+    orphan.stdout.readline()
+    sys.exit()
+if rest:
+    held = open(rest[0], "w")  # a pipe that closes when this process is gone
+print("ready")
+while True:
+    signal.pause()
+"""
+EXECUTABLE = (sys.executable, "-I", "-S", "-u", "-c", CHILD)
+PATIENT = Grace(60.0, 60.0)
+
+
+class Log:
+    """A sink that remembers, and acts when it sees a line."""
+
+    def __init__(self, **actions: Callable[[], None]):
+        self.lines: list[str] = []
+        self.actions = {name.replace("_", " "): action for name, action in actions.items()}
+
+    def __call__(self, name: str, line: str) -> None:
+        self.lines.append(f"{name}: {line}")
+        if line in self.actions:
+            self.actions[line]()
+
+    def index(self, start: str) -> int:
+        return next(place for place, line in enumerate(self.lines) if line.startswith(start))
+
+
+def node(name: str, *command: str, **options) -> NodeProcess:
+    return NodeProcess(name, command, **options)
+
+
+def run(log: Log, *nodes: NodeProcess, grace: Grace = PATIENT, **options) -> int:
+    return ProcessRunner(nodes, EXECUTABLE, log, grace=grace, **options).run()
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def when(count: int, action: Callable[[], None]) -> Callable[[], None]:
+    """Act at the count-th call."""
+    calls = []
+
+    def called() -> None:
+        calls.append(None)
+        if len(calls) == count:
+            action()
+
+    return called
+
+
+def test_ctrl_c_stops_what_commands_the_robot_first_and_the_rest_in_reverse() -> None:
+    log = Log(ready=when(3, interrupt))
+    nodes = [
+        node("twin", "polite"),
+        node("deploy", "polite", start_after="twin", commands_robot=True, required=True),
+        node("teleop", "polite", start_after="twin"),
+    ]
+    assert run(log, *nodes) == 0  # the required node's own status
+    started = [log.index(f"launch: {name} started") for name in ("twin", "deploy", "teleop")]
+    assert started == sorted(started)
+    assert log.lines.count("deploy: got SIGINT") == 1  # forwarded once, not also by the terminal's group
+    others = [log.index(f"{name}: got SIGINT") for name in ("twin", "teleop")]
+    assert log.index("launch: deploy exited") < min(others)
+
+
+def test_without_a_required_node_the_status_is_the_signals() -> None:
+    assert run(Log(ready=interrupt), node("twin", "polite")) == 128 + signal.SIGINT
+
+
+def test_a_stubborn_node_is_terminated_then_killed() -> None:
+    log = Log(ready=interrupt)
+    code = run(log, node("deploy", "stubborn", required=True), grace=Grace(0.2, 0.2))
+    assert code == 128 + signal.SIGKILL
+    told = [line for line in log.lines if line.startswith("deploy")]
+    assert told == ["deploy: ready", "deploy: got SIGINT", "deploy: got SIGTERM"]
+    assert log.lines[-1] == "launch: deploy was killed by SIGKILL"
+
+
+def test_more_ctrl_c_do_not_wait_for_the_grace() -> None:
+    log = Log(ready=interrupt, got_SIGINT=interrupt, got_SIGTERM=interrupt)
+    assert run(log, node("deploy", "stubborn", required=True), grace=PATIENT) == 128 + signal.SIGKILL
+    assert log.lines.index("deploy: got SIGINT") < log.lines.index("deploy: got SIGTERM")
+
+
+@pytest.mark.parametrize(
+    ("command", "status"), [(("exit", "0"), 0), (("exit", "3"), 3), (("die", "9"), 128 + 9)]
+)
+def test_a_required_nodes_exit_stops_all_and_is_the_status(command: tuple[str, ...], status: int) -> None:
+    log = Log()
+    assert run(log, node("twin", "polite"), node("deploy", *command, required=True)) == status
+    assert any(line.startswith(("launch: twin exited", "launch: twin was killed")) for line in log.lines)
+
+
+def test_another_nodes_failure_stops_nothing_but_is_reported() -> None:
+    both = when(2, interrupt)
+    log = Log(ready=both, teleop_exited_with_code_3=both)
+    assert run(log, node("teleop", "exit", "3"), node("deploy", "polite", required=True)) == 0
+    assert log.index("launch: teleop exited with code 3") < log.index("launch: SIGINT: stopping")
+    assert run(Log(), node("a", "exit", "0"), node("b", "exit", "3")) == 3
+
+
+@pytest.mark.parametrize(("code", "starts"), [("1", 2), ("2", 1)])
+def test_respawn_after_a_failure_but_not_after_bad_input(tmp_path: Path, code: str, starts: int) -> None:
+    log = Log()
+    run(log, node("teleop", "once", str(tmp_path / "tried"), code, respawn=True), respawn_delay=0.0)
+    assert len([line for line in log.lines if "started" in line]) == starts
+
+
+def test_ros_arguments_and_environment_are_passed_on() -> None:
+    log = Log()
+    options = {"namespace": "/left", "remappings": (("a", "b"),), "log_level": "debug"}
+    run(log, node("twin", "echo", "--seed", "1", environment={"ROS_DOMAIN_ID": "7"}, **options))
+    expected = ["--seed", "1", "--ros-args", "-r", "__ns:=/left", "-r", "a:=b", "--log-level", "debug"]
+    assert f"twin: {expected} 7" in log.lines
+
+
+def test_output_without_a_final_newline_and_a_redrawn_line() -> None:
+    log = Log()
+    run(log, node("draw", "draw"))
+    assert [line for line in log.lines if line.startswith("draw")] == [
+        "draw: 100%",
+        "draw: no newline at the end",
+    ]
+
+
+def test_a_reader_that_leaves_stops_the_nodes_in_order(tmp_path: Path) -> None:
+    def leave(name: str, line: str) -> None:
+        if line == "ready":
+            raise BrokenPipeError
+
+    assert ProcessRunner([node("twin", "polite")], EXECUTABLE, leave, grace=PATIENT).run() == 128 + signal.SIGHUP
+
+
+def test_what_a_node_leaves_behind_is_ended(tmp_path: Path) -> None:
+    read_end = _fifo(tmp_path / "alive")
+    command = ("parent", str(tmp_path / "alive"))
+    assert run(Log(), node("finetune", *command, required=True), grace=Grace(0.1, 0.1)) == 0
+    assert _closed(read_end)
+
+
+def test_a_program_that_is_not_there() -> None:
+    log = Log()
+    runner = ProcessRunner([node("a", "polite"), node("b", "polite")], ["/nonexistent/program"], log)
+    assert runner.run() == 127
+    assert len(log.lines) == 1 and "cannot start a" in log.lines[0]
+
+
+def test_killing_the_launcher_kills_the_nodes(tmp_path: Path) -> None:
+    read_end = _fifo(tmp_path / "alive")
+    script = (
+        "import sys; from real.launch import NodeProcess; from real.processes import ProcessRunner\n"
+        f"nodes = [NodeProcess(n, ('stubborn', {str(tmp_path / 'alive')!r})) for n in 'ab']\n"
+        f"ProcessRunner(nodes, {EXECUTABLE!r}, lambda name, line: print(line, flush=True)).run()"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    ready = 0
+    while ready < 2:
+        ready += launcher.stdout.readline().startswith("ready")
+    launcher.kill()
+    launcher.wait()
+    assert _closed(read_end)
+    launcher.stdout.close()
+
+
+def test_starting_order_and_conditions() -> None:
+    nodes = [
+        node("c", start_after="b"),
+        node("b", start_after="a"),
+        node("a", start_after="left out"),
+        node("left out", condition=False),
+    ]
+    assert [found.name for found in in_starting_order(nodes)] == ["a", "b", "c"]
+    with pytest.raises(LaunchError, match="circle among a, b"):
+        in_starting_order([node("a", start_after="b"), node("b", start_after="a")])
+
+
+def _fifo(path: Path) -> int:
+    os.mkfifo(path)
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+
+def _closed(read_end: int) -> bool:
+    """Wait for the end of the pipe, when all who held it are gone; the test's own timeout is the limit."""
+    os.set_blocking(read_end, True)
+    try:
+        return os.read(read_end, 1) == b""
+    finally:
+        os.close(read_end)

@@ -1,0 +1,72 @@
+"""A small dataset with every kind of feature, and episodes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robot_rl.data import DatasetWriter, EpisodeData, Feature
+
+Episode = dict[str, Any]
+CAMERA = "observation.images.front"
+
+
+def make_features(video: bool = True) -> dict[str, Feature]:
+    features = {
+        "observation.state": Feature("float32", (3,), names=["x", "y", "z"]),
+        "action": Feature("float32", (2,), names=["a", "b"]),
+        "next.reward": Feature("float32", (1,)),
+        "next.done": Feature("bool", (1,)),
+    }
+    if video:
+        features[CAMERA] = Feature("video", (32, 48, 3), names=["height", "width", "channels"])
+    return features
+
+
+def make_episode(index: int, length: int = 4, video: bool = True) -> Episode:
+    rng = np.random.default_rng(index)
+    columns: Episode = {
+        "observation.state": rng.normal(size=(length, 3)).astype(np.float32),
+        "action": rng.uniform(-1, 1, size=(length, 2)).astype(np.float32),
+        "next.reward": np.arange(length, dtype=np.float32) + 100 * index,
+        "next.done": np.arange(length) == length - 1,
+    }
+    if video:
+        frames = np.zeros((length, 32, 48, 3), dtype=np.uint8)
+        for t in range(length):  # one grey level per frame, recognisable after lossy encoding
+            frames[t] = (37 * index + 20 * t) % 256
+        columns[CAMERA] = frames
+    return columns
+
+
+@pytest.fixture
+def features() -> Callable[..., dict[str, Feature]]:
+    return make_features
+
+
+@pytest.fixture
+def episode() -> Callable[..., Episode]:
+    return make_episode
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "lift"
+
+
+@pytest.fixture
+def recorded(root: Path) -> Path:
+    """A sound dataset: three episodes in two files."""
+    with DatasetWriter.create(root, fps=10, features=make_features(), robot_type="panda") as writer:
+        writer.add_episode(make_episode(0), "lift", {"randomization/cube_mass": 0.05})
+        writer.add_episodes(
+            [
+                EpisodeData(make_episode(1, 6), "lift"),
+                EpisodeData(make_episode(2, 3), "push", {"operator": "eve"}),
+            ]
+        )
+    return root

@@ -1,0 +1,253 @@
+"""Whatever happens to a writer, the finished episodes stay."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robot_rl.data import Dataset, DatasetError, DatasetWriter, Feature, storage, verify
+
+WRITER = """
+    import os, signal, sys
+    import numpy as np
+    from robot_rl.data import DatasetWriter, Feature, storage
+
+    root, kill_at = sys.argv[1], int(sys.argv[2])
+    features = {"x": Feature("float32", (2,)), "cam": Feature("video", (16, 16, 3))}
+    calls = 0
+
+    def counted(real):
+        def call(*args, **kwargs):
+            global calls
+            if calls == kill_at:
+                if real is os_write:  # half a file, as a kill leaves it
+                    os_write(args[0], args[1][: len(args[1]) // 2])
+                print("killed", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            calls += 1
+            return real(*args, **kwargs)
+        return call
+
+    os_write = os.write
+    writer = DatasetWriter.create(root, fps=10, features=features)
+    os.write, os.replace, os.fsync = counted(os.write), counted(os.replace), counted(os.fsync)
+    for i in range(3):
+        x = np.full((3, 2), i, np.float32)
+        writer.add_episode({"x": x, "cam": np.full((3, 16, 16, 3), 60 * i, np.uint8)}, "t", {f"r{i}": i})
+        print("done", i, flush=True)
+    print("calls", calls, flush=True)
+"""
+
+
+def run_writer(root: Path, kill_at: int) -> tuple[int, list[str]]:
+    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(root), str(kill_at)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout.split("\n")
+
+
+def check_and_go_on(root: Path, finished: int) -> None:
+    """All `finished` episodes are there, and a new writer makes the dataset sound."""
+    data = Dataset(root)
+    assert data.num_episodes in (finished, finished + 1)  # killed between the commit and its announcement
+    count = data.num_episodes
+    assert data.column("x")[:, 0].tolist() == [float(i) for i in range(count) for _ in range(3)]
+    assert (
+        abs(int(data.frames("cam", range(3 * count)).float().mean()) - 30 * (count - 1)) < 4
+        if count
+        else True
+    )
+    for stats in data.stats.values():
+        assert "mean" in stats
+    with DatasetWriter.append(root) as writer:
+        x = np.full((3, 2), count, np.float32)
+        writer.add_episode({"x": x, "cam": np.full((3, 16, 16, 3), 60 * count, np.uint8)}, "t", {"late": 1.5})
+    assert data.refresh() == 1
+    assert data.column("x")[-1, 0] == count
+    assert verify(root) == []
+    assert not (root / ".staging").exists()
+
+
+def test_kill_9(tmp_path: Path) -> None:
+    """Kill a real writer process at calls spread over its whole life."""
+    code, lines = run_writer(tmp_path / "whole", -1)
+    assert code == 0, lines
+    calls = int(next(line.split()[1] for line in lines if line.startswith("calls")))
+    points = np.linspace(0, calls - 1, 9).round().astype(int)
+    for kill_at in points:
+        root = tmp_path / f"killed-{kill_at}"
+        code, lines = run_writer(root, int(kill_at))
+        assert code == -signal.SIGKILL
+        assert "killed" in lines
+        check_and_go_on(root, sum(line.startswith("done") for line in lines))
+
+
+class Fault:
+    """Make the k-th call of os.write, os.replace or os.fsync fail."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException, after: bool = False
+    ) -> None:
+        self.calls, self.fired = 0, False
+        for name in ("write", "replace", "fsync"):
+            monkeypatch.setattr(storage.os, name, self._wrap(name, getattr(os, name), at, error, after))
+
+    def _wrap(self, name, real, at: int, error: BaseException, after: bool):
+        def call(*args):
+            number, self.calls = self.calls, self.calls + 1
+            if number != at:
+                return real(*args)
+            self.fired = True
+            if after:
+                real(*args)
+            elif name == "write":
+                real(args[0], args[1][: len(args[1]) // 2])
+            raise error
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("error", "after"),
+    [(OSError(errno.ENOSPC, "No space left on device"), False), (KeyboardInterrupt(), True)],
+    ids=["disk full", "ctrl-c"],
+)
+def test_every_call_may_fail(tmp_path: Path, monkeypatch, episode, features, error, after) -> None:
+    """Fail at the k-th call, for every k; the same writer then goes on."""
+    k, finished = 0, False
+    while not finished:
+        root = tmp_path / f"fail-{k}"
+        writer = DatasetWriter.create(root, fps=10, features=features(video=False))
+        writer.add_episode(episode(0, video=False), "lift", {"a": 1})
+        with monkeypatch.context() as patch:
+            fault = Fault(patch, k, error, after)
+            try:
+                writer.add_episode(episode(1, video=False), "push", {"b": 1})
+            except DatasetError as problem:
+                assert str(root) in str(problem)
+                assert "disk is full" in str(problem)
+            except KeyboardInterrupt:
+                pass
+        finished, k = not fault.fired, k + 1
+        count = writer.num_episodes
+        data = Dataset(root)
+        assert data.num_episodes == count
+        assert len(data.uncounted_files()) == 0
+        assert not (root / ".staging").exists()
+        assert data.column("next.reward")[:4, 0].tolist() == [0, 1, 2, 3]
+        assert int(data.stats["index"]["count"]) == data.num_frames
+        writer.add_episode(episode(7, video=False), "push", {"b": 2})
+        writer.close()
+        assert data.refresh() == 1
+        assert data.column("next.reward")[-4:, 0].tolist() == [700, 701, 702, 703]
+        assert verify(root) == []
+    assert k > 10
+
+
+def test_disk_full_says_what_to_do(root: Path, monkeypatch, episode, features) -> None:
+    writer = DatasetWriter.create(root, fps=10, features=features())
+    writer.add_episode(episode(0), "lift")
+
+    def full(fd: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.os, "write", full)
+        with pytest.raises(
+            DatasetError, match=r"file-001.parquet: the disk is full; free some space and add"
+        ) as e:
+            writer.add_episode(episode(1), "lift")
+    assert "earlier episodes are intact" in str(e.value)
+    writer.add_episode(episode(1), "lift")
+    writer.close()
+    assert verify(root) == []
+
+
+def test_append_removes_orphans(recorded: Path, episode, caplog) -> None:
+    """What a kill between the last renames leaves behind is reported, then removed."""
+    before = (recorded / "meta/info.json").read_bytes()
+    stats = (recorded / "meta/stats.json").read_bytes()
+    with DatasetWriter.append(recorded) as writer:
+        writer.add_episode(episode(3), "new task", {"extra": 1})
+    (recorded / "meta/info.json").write_bytes(before)  # the commit never happened
+    problems = verify(recorded)
+    assert sum("a writer was killed; DatasetWriter.append removes it" in problem for problem in problems) == 3
+    assert any("stats.json is missing or of other episodes" in problem for problem in problems)
+    data = Dataset(recorded)
+    assert data.num_episodes == 3
+    assert data.tasks == ["lift", "push"]
+    assert data.column("action").shape == (13, 2)
+    assert int(data.stats["index"]["count"]) == 13
+    DatasetWriter.append(recorded).close()
+    assert "was left by a writer that died" in caplog.text
+    assert verify(recorded) == []
+    assert (recorded / "meta/stats.json").read_bytes() == stats
+
+
+def test_two_writers(recorded: Path, tmp_path: Path) -> None:
+    code = "import sys; from robot_rl.data import DatasetWriter; w = DatasetWriter.append(sys.argv[1]); "
+    code += "print('open', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(recorded)]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "open\n"
+    with pytest.raises(DatasetError, match=f"being written by process {other.pid}; close that writer"):
+        DatasetWriter.append(recorded)
+    other.kill()
+    other.communicate()
+    writer = DatasetWriter.append(recorded)  # a dead process holds no lock
+    with pytest.raises(DatasetError, match="being written by process"):
+        DatasetWriter.append(recorded)
+    writer.close()
+    with pytest.raises(DatasetError, match="is closed"):
+        writer.add_episode({}, "x")
+    with pytest.raises(DatasetError, match="already holds a dataset"):
+        DatasetWriter.create(recorded, fps=1, features={})
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/notes.txt").write_text("mine")
+    with pytest.raises(DatasetError, match="not empty"):
+        DatasetWriter.create(tmp_path / "full", fps=1, features={})
+
+
+def test_reader_beside_writer(root: Path) -> None:
+    """A learner polls while another process records; it never sees half an episode."""
+    code = """
+    import sys, numpy as np
+    from robot_rl.data import DatasetWriter, Feature
+    writer = DatasetWriter.create(sys.argv[1], fps=10, features={"x": Feature("int64", (1,))})
+    print("ready", flush=True)
+    for i in range(40):
+        writer.add_episode({"x": np.full(5, i)}, f"task {i % 3}", {f"key {i // 10}": i})
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        data, seen, looks = Dataset(root), 0, 0
+        seen = data.num_episodes
+        while data.num_episodes < 40:
+            alive = other.poll() is None
+            seen += data.refresh()
+            looks += 1
+            assert seen == data.num_episodes == len(data.episodes)
+            assert data.column("x")[:, 0].tolist() == [i for i in range(seen) for _ in range(5)]
+            assert alive or data.num_episodes == 40 or other.returncode == 0
+        assert other.wait(30) == 0
+    assert looks > 2
+    assert data.tasks == ["task 0", "task 1", "task 2"]
+    assert data.refresh() == 0
+
+
+def test_empty_dataset(root: Path) -> None:
+    DatasetWriter.create(root, fps=10, features={"x": Feature("float32", (2,))}).close()
+    data = Dataset(root)
+    assert (data.num_episodes, data.num_frames, data.tasks, data.stats) == (0, 0, [], {})
+    assert data.column("x").shape == (0, 2)
+    assert verify(root) == []

@@ -1,0 +1,192 @@
+"""Damage is found, and said in one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from robot_rl.cli.dataset import Info, Verify
+from robot_rl.data import Dataset, DatasetError, verify
+from robot_rl.data.video import encode_video
+
+CAMERA = "observation.images.front"
+DATA = "data/chunk-000/file-001.parquet"
+EPISODES = "meta/episodes/chunk-000/file-001.parquet"
+VIDEO = f"videos/{CAMERA}/chunk-000/file-001.mp4"
+Plant = Callable[[Path], None]
+
+
+def column(name: str, key: str, row: int, value: object) -> Plant:
+    def plant(root: Path) -> None:
+        table = pq.read_table(root / name)
+        values = table[key].to_pylist()
+        values[row] = value
+        at = table.column_names.index(key)
+        pq.write_table(table.set_column(at, key, pa.array(values, table.schema.field(key).type)), root / name)
+
+    return plant
+
+
+def truncate(name: str) -> Plant:
+    return lambda root: (root / name).write_bytes((root / name).read_bytes()[:-200]) and None  # type: ignore
+
+
+def remove(name: str) -> Plant:
+    return lambda root: (root / name).unlink()
+
+
+def flip(name: str) -> Plant:
+    def plant(root: Path) -> None:
+        data = bytearray((root / name).read_bytes())
+        data[40] ^= 0xFF
+        (root / name).write_bytes(data)
+
+    return plant
+
+
+def entry(name: str, change: Callable[[dict], object]) -> Plant:
+    def plant(root: Path) -> None:
+        value = json.loads((root / name).read_text())
+        change(value)
+        (root / name).write_text(json.dumps(value))
+
+    return plant
+
+
+def drop(name: str, key: str) -> Plant:
+    return lambda root: pq.write_table(pq.read_table(root / name).drop_columns([key]), root / name)
+
+
+def rows(root: Path) -> None:
+    pq.write_table(pq.read_table(root / DATA).slice(0, 8), root / DATA)
+
+
+def video(count: int, height: int) -> Plant:
+    frames = [np.zeros((height, 48, 3), np.uint8)] * count
+    return lambda root: (root / VIDEO).write_bytes(encode_video(frames, 10)) and None  # type: ignore
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        (truncate(DATA), "file-001.parquet is truncated or damaged"),
+        (flip(DATA), "file-001.parquet is truncated or damaged"),
+        (remove(DATA), "file-001.parquet is missing"),
+        (rows, "has 8 rows, its episodes 9"),
+        (drop(DATA, "action"), "no column 'action'"),
+        (column(DATA, "index", 3, 99), "index is 99 at row 3, expected 7"),
+        (column(DATA, "frame_index", 6, 6), "frame_index is 6 at row 6, expected 0"),
+        (column(DATA, "episode_index", 0, 0), "episode_index is 0 at row 0, expected 1"),
+        (column(DATA, "timestamp", 2, 0.21), "timestamp is 0.21.* at row 2, expected 0.2"),
+        (column(DATA, "task_index", 0, 5), "task_index .*5"),
+        (column(DATA, "action", 2, [0.0, float("nan")]), "'action' is not finite at row 2"),
+        (column(DATA, "next.reward", 2, None), "'next.reward' has 1 empty rows"),
+        (truncate(VIDEO), "cannot be opened as a video|frames"),
+        (remove(VIDEO), "cannot be opened as a video"),
+        (video(8, 32), "has 8 frames, its episodes 9"),
+        (video(9, 64), r"frames of \(64, 48\), meta/info.json says \(32, 48\)"),
+        (truncate(EPISODES), "file-001.parquet is truncated or damaged"),
+        (remove(EPISODES), "lacks episode 1 of the 3"),
+        (column(EPISODES, "dataset_from_index", 1, 9), "starts at row 9, the one before ends at 10"),
+        (column(EPISODES, "length", 1, 0), "has 0 frames"),
+        (column(EPISODES, "tasks", 1, ["dance"]), "task 'dance'"),
+        (drop("meta/episodes/chunk-000/file-000.parquet", "operator"), "LeRobot cannot read it: .*operator"),
+        (column(EPISODES, f"videos/{CAMERA}/from_timestamp", 1, 0.8), "frames start at 8, expected 6"),
+        (remove("meta/stats.json"), "stats.json is missing or of other"),
+        (entry("meta/stats.json", lambda s: s.pop("action")), "no statistics of 'action'"),
+        (entry("meta/stats.json", lambda s: s["action"].pop("q50")), "'q50' of 'action'"),
+        (
+            entry("meta/stats.json", lambda s: s["action"].update(std=[1.0, float("inf")])),
+            "'std' .* not finite",
+        ),
+        (entry("meta/stats.json", lambda s: s["index"].update(count=[12])), "of other episodes"),
+        (truncate("meta/tasks.parquet"), "tasks.parquet is truncated or damaged"),
+        (remove("meta/tasks.parquet"), "tasks.parquet is missing"),
+        (
+            entry("meta/info.json", lambda i: i.update(total_frames=12)),
+            "counts 12 frames, the episodes have 13",
+        ),
+        (entry("meta/info.json", lambda i: i.update(total_episodes=4)), "lacks episode 3 of the 4"),
+        (
+            entry("meta/info.json", lambda i: i["features"]["action"].update(shape=[4])),
+            "'action' is .*, not float",
+        ),
+        (entry("meta/info.json", lambda i: i.update(codebase_version="v2.1")), "codebase_version 'v2.1'"),
+        (entry("meta/info.json", lambda i: i.pop("fps")), "no 'fps'"),
+        (
+            lambda root: (root / "data/chunk-000/file-009.parquet").write_bytes(b"x"),
+            "file-009.parquet is not counted",
+        ),
+    ],
+)
+def test_verify_finds(recorded: Path, plant: Plant, words: str) -> None:
+    import re
+
+    assert verify(recorded) == []
+    plant(recorded)
+    problems = verify(recorded)
+    assert any(re.search(words, problem) for problem in problems), problems
+    assert all(str(recorded) in p or "meta/info.json" in p for p in problems)
+    assert Verify(recorded).run() == 1
+
+
+@pytest.mark.parametrize(
+    ("plant", "read", "words"),
+    [
+        (truncate(DATA), lambda d: d.column("action"), f"{DATA} is truncated or damaged .*restore"),
+        (rows, lambda d: d.column("action"), f"{DATA} lacks some of rows 4 to 12"),
+        (drop(DATA, "action"), lambda d: d.column("action"), f"{DATA} has no column 'action'"),
+        (remove(VIDEO), lambda d: d.frames(CAMERA, [5]), "cannot be opened as a video"),
+        (video(5, 32), lambda d: d.frames(CAMERA, [12]), "ends before frame 8"),
+        (video(9, 64), lambda d: d.frames(CAMERA, [12]), "has frames of"),
+        (
+            lambda root: None,
+            lambda d: d.column("acton"),
+            "no feature 'acton'; it has observation.state, action",
+        ),
+        (lambda root: None, lambda d: d.column(CAMERA), r"read it with frames\(key, indices\)"),
+        (lambda root: None, lambda d: d.frames("action", [0]), r"read it with column\(key\)"),
+        (lambda root: None, lambda d: d.frames(CAMERA, [13]), "has 13 frames"),
+    ],
+)
+def test_reading_says_what_to_do(recorded: Path, plant: Plant, read: Callable, words: str) -> None:
+    plant(recorded)
+    with pytest.raises(DatasetError, match=words):
+        read(Dataset(recorded))
+
+
+def test_foreign_folders(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="nowhere does not exist; check the path"):
+        Dataset(tmp_path / "nowhere")
+    with pytest.raises(DatasetError, match="meta/info.json is missing, so .* is not a LeRobot v3.0 dataset"):
+        Dataset(tmp_path)
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta/info.json").write_text("{")
+    with pytest.raises(DatasetError, match="not valid JSON"):
+        Dataset(tmp_path)
+    (tmp_path / "meta/info.json").write_text('{"codebase_version": "v2.1"}')
+    with pytest.raises(DatasetError, match="convert_dataset_v21_to_v30"):
+        Dataset(tmp_path)
+    assert len(verify(tmp_path)) == 1
+
+
+def test_cli(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Info(recorded, json=True).run() == 0
+    info = json.loads(capsys.readouterr().out)
+    assert (info["episodes"], info["frames"], info["fps"], info["tasks"]) == (3, 13, 10, ["lift", "push"])
+    assert info["features"]["action"] == {"dtype": "float32", "shape": [2], "names": ["a", "b"]}
+    assert Info(recorded).run() == 0
+    text = capsys.readouterr().out
+    assert "observation.state" in text
+    assert "3 episodes, 13 frames at 10 fps (1.3 s)" in text
+    assert Verify(recorded).run() == 0
+    assert "is sound: 3 episodes, 13 frames" in capsys.readouterr().out
+    (recorded / VIDEO).unlink()
+    assert Verify(recorded, json=True).run() == 1
+    assert len(json.loads(capsys.readouterr().out)["problems"]) == 1

@@ -1,0 +1,169 @@
+"""What is written is what is read."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robot_rl.data import Dataset, DatasetError, DatasetWriter, EpisodeData, Feature, verify
+
+CAMERA = "observation.images.front"
+DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    columns=st.lists(
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(1, 3), min_size=1, max_size=3)),
+        min_size=1,
+        max_size=3,
+    ),
+    batched=st.booleans(),
+    reopen=st.booleans(),
+    fps=st.integers(1, 120),
+)
+def test_any_numbers(
+    lengths: list[int], columns: list[tuple[str, list[int]]], batched: bool, reopen: bool, fps: int
+) -> None:
+    rng = np.random.default_rng(len(lengths))
+    features = {f"column.{i}": Feature(dtype, tuple(shape)) for i, (dtype, shape) in enumerate(columns)}
+    episodes = [
+        EpisodeData(
+            {key: (rng.normal(size=(n, *f.shape)) > 0.5).astype(f.dtype) for key, f in features.items()},
+            f"task {n % 2}",
+            {"n": n},
+        )
+        for n in lengths
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "data=1"
+        writer = DatasetWriter.create(root, fps=fps, features=features)
+        if batched:
+            writer.add_episodes(episodes)
+        else:
+            for episode in episodes:
+                writer.add_episode(episode.columns, episode.task, episode.record)
+                if reopen:
+                    writer.close()
+                    writer = DatasetWriter.append(root)
+        writer.close()
+        data = Dataset(root)
+        assert [e.length for e in data.episodes] == lengths
+        assert [e.task for e in data.episodes] == [e.task for e in episodes]
+        assert [e.record for e in data.episodes] == [{"n": n} for n in lengths]
+        assert data.num_frames == sum(lengths)
+        for key, feature in features.items():
+            want = np.concatenate([e.columns[key] for e in episodes])
+            got = data.column(key)
+            assert got.shape == (sum(lengths), *feature.shape)
+            assert str(got.dtype) == f"torch.{feature.dtype}"
+            np.testing.assert_array_equal(got.numpy(), want)
+            np.testing.assert_allclose(data.stats[key]["mean"], want.mean(0), atol=1e-9)
+            np.testing.assert_allclose(data.stats[key]["std"], want.std(0), atol=1e-9)
+            np.testing.assert_allclose(data.stats[key]["q50"], np.quantile(want.astype(float), 0.5, axis=0))
+        assert verify(root) == []
+
+
+def test_video_within_codec_error(recorded: Path, episode) -> None:
+    data = Dataset(recorded)
+    want = np.concatenate([episode(0)[CAMERA], episode(1, 6)[CAMERA], episode(2, 3)[CAMERA]])
+    order = [12, 0, 5, 5, 4, 9, 3, 10]
+    frames = data.frames(CAMERA, order)
+    assert frames.dtype == torch.uint8
+    assert frames.shape == (8, 32, 48, 3)
+    assert np.abs(frames.numpy().astype(int) - want[order]).mean() < 4  # neighbours differ by 20
+    assert data.frames(CAMERA, []).shape == (0, 32, 48, 3)
+    stats = data.stats[CAMERA]
+    assert stats["mean"].shape == (3, 1, 1)
+    np.testing.assert_allclose(stats["mean"].reshape(-1), (want / 255).mean((0, 1, 2)), atol=1e-9)
+    np.testing.assert_allclose(stats["std"].reshape(-1), (want / 255).std((0, 1, 2)), atol=1e-9)
+
+
+def test_encodes_faster_than_300_frames_per_second() -> None:
+    from robot_rl.data.video import encode_video
+
+    ramp = np.add.outer(np.arange(96), np.arange(96))
+    frames = [np.repeat(((ramp + 5 * t) % 256)[..., None], 3, -1).astype(np.uint8) for t in range(100)]
+    start = time.process_time()
+    encode_video(frames, 20)
+    assert 100 / (time.process_time() - start) > 300
+
+
+def test_tensors_and_short_forms(root: Path) -> None:
+    features = {"action": Feature("float32", (2,)), "next.reward": Feature("float32", (1,))}
+    with DatasetWriter.create(root, fps=5, features=features) as writer:
+        writer.add_episode(
+            {"action": torch.ones(3, 2, dtype=torch.bfloat16, requires_grad=True), "next.reward": [0, 0, 1]},
+            "x",
+        )
+    assert Dataset(root).column("next.reward").tolist() == [[0.0], [0.0], [1.0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"action": np.zeros((4, 3), np.float32)}, r"'action' has shape \(4, 3\).*\(T, 2\)"),
+        ({"action": np.zeros((3, 2), np.float32)}, "same number of frames"),
+        ({"action": np.full((4, 2), np.nan)}, "'action' is no finite float32 at frame 0"),
+        ({"action": np.full((4, 2), 1e300)}, "no finite float32"),
+        ({"next.done": np.zeros(4)}, "'next.done' is float64; its feature needs bool"),
+        ({CAMERA: np.zeros((4, 32, 48, 3), np.float32)}, "needs uint8"),
+        ({"extra": np.zeros(4)}, "'extra' is not a feature"),
+        ({"timestamp": np.zeros(4)}, "'timestamp' is filled by the writer"),
+        ({"action": None}, "lacks action"),
+    ],
+)
+def test_refuses_columns(root: Path, features, episode, change: dict, words: str) -> None:
+    columns = {key: value for key, value in {**episode(0), **change}.items() if value is not None}
+    with DatasetWriter.create(root, fps=10, features=features()) as writer:
+        with pytest.raises(DatasetError, match=words):
+            writer.add_episode(columns, "lift")
+        writer.add_episode(episode(0), "lift")
+    assert verify(root) == []
+
+
+def test_records_widen(root: Path, episode, features) -> None:
+    """New and wider record columns go into the first file too, whose schema LeRobot takes for all."""
+    records = [
+        {"mass": 1, "hint": None},
+        {"mass": 0.5, "who": "eve", "push": [1, 2]},
+        {"push": torch.tensor([0.5]), "ok": True, "names": ["a", "b"]},
+        {"seed": 2**62 + 1},
+    ]
+    writer = DatasetWriter.create(root, fps=10, features=features(video=False))
+    for index, record in enumerate(records):
+        writer.add_episode(episode(index, video=False), "lift", record)
+        writer.close()
+        writer = DatasetWriter.append(root)
+    with pytest.raises(DatasetError, match="record 'who' was string .* is int64 now"):
+        writer.add_episode(episode(0, video=False), "lift", {"who": 3})
+    with pytest.raises(DatasetError, match="record 'm' is .*flat list"):
+        writer.add_episode(episode(0, video=False), "lift", {"m": np.eye(2)})
+    with pytest.raises(DatasetError, match="LeRobot uses itself"):
+        writer.add_episode(episode(0, video=False), "lift", {"stats/x": 1})
+    writer.close()
+    want = [{"mass": 1}, {"mass": 0.5, "who": "eve", "push": [1, 2]}]
+    want += [{"push": [0.5], "ok": True, "names": ["a", "b"]}, {"seed": 2**62 + 1}]
+    assert [e.record for e in Dataset(root).episodes] == want
+    assert verify(root) == []
+
+
+def test_quantiles_do_not_depend_on_sessions() -> None:
+    from robot_rl.data.stats import RowSample
+
+    values = np.random.default_rng(0).normal(size=(20000, 2))
+    whole, parts = RowSample(512), RowSample(512)
+    whole.add(0, {"x": values})
+    for start in range(0, 20000, 64):
+        parts.add(start, {"x": values[start : start + 64]})
+    for name, q in {"q01": 0.01, "q50": 0.5, "q99": 0.99}.items():
+        assert np.array_equal(whole.quantiles()["x"][name], parts.quantiles()["x"][name])
+        assert np.abs(whole.quantiles()["x"][name] - np.quantile(values, q, axis=0)).max() < 0.35
