@@ -1,4 +1,9 @@
-"""What ROS 2's build (colcon, ament_python) needs beside pyproject.toml, which describes everything else."""
+"""What ROS 2's build (colcon, ament_python) needs beside pyproject.toml, which describes everything else.
+
+The licence is here because Jazzy's setuptools takes no plain string for it in pyproject.toml, the version of
+Python because colcon cannot read it there. pyproject.toml is among the data because `colcon build
+--symlink-install` builds in a folder that holds nothing but what is named here.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,11 @@ from glob import glob
 from setuptools import setup
 
 setup(
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
     data_files=[
         ("share/ament_index/resource_index/packages", ["resource/robot_rl"]),
-        ("share/robot_rl", ["package.xml"]),
+        ("share/robot_rl", ["package.xml", "pyproject.toml"]),
         ("share/robot_rl/launch", sorted(glob("launch/*.launch.py"))),
     ],
 )

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from real.launch import LaunchError, NodeProcess, arguments, describe, files
 from real.processes import ProcessRunner
-from robot_rl.errors import UserError
 
 USAGE = """usage: robot-rl launch FILE [name:=value ...]
        robot-rl launch FILE --show-args    list the file's arguments
@@ -30,27 +29,19 @@ class _Output(Console):
 
 
 def main(argv: list[str]) -> int:
-    """Run the launch file that the arguments name; return the exit status, 2 for wrong arguments."""
+    """Run the launch file that the arguments name; return the exit status. Raises UserError, code 2."""
     console = _Output(highlight=False, soft_wrap=True)
     flags = {word for word in argv if word.startswith("-")}
     words = [word for word in argv if word not in flags]
-    try:
-        if flags & {"-h", "--help"} or not words:
-            return _help(console, asked=bool(flags & {"-h", "--help"}))
-        if unknown := sorted(flags - {"--show-args", "-s", "--debug"}):
-            raise LaunchError(
-                f"unknown flag {unknown[0]}; arguments are written name:=value, see --show-args"
-            )
-        file = words[0].removesuffix(".py").removesuffix(".launch")
-        if flags & {"--show-args", "-s"}:
-            return _show(console, file)
-        nodes = describe(file, parse(words[1:]))
-        return _run(console, nodes)
-    except UserError as error:
-        if "--debug" in flags:
-            raise
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"robot-rl launch: {error}", markup=False)
-        return error.code
+    asked = bool(flags & {"-h", "--help"})
+    if asked or not words:
+        return _help(console, asked)
+    if unknown := sorted(flags - {"--show-args", "-s"}):
+        raise LaunchError(f"unknown flag {unknown[0]}; arguments are written name:=value, see --show-args")
+    file = words[0].removesuffix(".py").removesuffix(".launch")
+    if flags:
+        return _show(console, file)
+    return _run(console, describe(file, parse(words[1:])))
 
 
 def parse(words: list[str]) -> dict[str, str]:

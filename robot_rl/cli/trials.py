@@ -1,4 +1,4 @@
-"""The checks of `robot-rl doctor` that try something: rendering, the ROS transport, real-time priority, a timer."""
+"""The checks of `robot-rl doctor` that try: rendering, the ROS transport, real-time priority, a timer."""
 
 from __future__ import annotations
 

@@ -112,13 +112,14 @@ def publish(
             for path in placed:
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
-        clear_staging(root)
         if isinstance(error, OSError):
             raise DatasetError(f"{root / current}: {_remedy(error)}; earlier episodes are intact") from error
         raise
-    with contextlib.suppress(OSError):  # the commit stands; only a power cut right now could undo it
-        sync_folder(final.parent)
-    clear_staging(root)
+    else:
+        with contextlib.suppress(OSError):  # the commit stands; only a power cut right now could undo it
+            sync_folder(final.parent)
+    finally:
+        clear_staging(root)
 
 
 def is_published(root: Path, commit: tuple[str, bytes]) -> bool:

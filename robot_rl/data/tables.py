@@ -149,9 +149,12 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -
             except pa.ArrowException as error:
                 raise DatasetError(f"record '{key}': {error}; give a list of one type") from error
             known = types.get(key, pa.null())
-            if not (pa.types.is_fixed_size_list(known) or pa.types.is_large_list(known)):  # foreign files
-                known = wider_type(key, known, kind)
-            types[key] = known
+            if key.startswith("stats/"):
+                types[key] = kind  # LeRobot keeps bool statistics of bool columns, we keep numbers
+            elif pa.types.is_fixed_size_list(known) or pa.types.is_large_list(known):
+                types[key] = known  # another program's file
+            else:
+                types[key] = wider_type(key, known, kind)
     # A column that has only seen empty values is stored as if they had been numbers.
     types = {key: _known_type(kind) for key, kind in types.items()}
     wide = pa.schema(list(types.items()))

@@ -169,6 +169,12 @@ class MujocoEngine(Engine):
             # Layout of a delay line: user, cursor, n times, n values (mjModel, actuator_history).
             history[ids, adr + 2 + n : adr + 2 + 2 * n] = control[:, a : a + 1]
 
+    def place(self, name: str, pose: np.ndarray) -> None:
+        """Put an object at rest at poses (n, 7) while the robots go on."""
+        start, speed = self._objects[name], self.model.joint(name).dofadr[0]
+        self.qpos[:, start : start + 7] = pose
+        self.qvel[:, speed : speed + 6] = 0
+
     # ---- parameters --------------------------------------------------------------------------------------------
     def _make_parameters(self) -> dict[str, Any]:
         b, m = self.batch, self.model

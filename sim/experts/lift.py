@@ -22,6 +22,9 @@ class Skill:
     """Episodes differ in speed by a factor between 1 - haste and 1."""
 
 
+CLUMSY = Skill()
+"""A demonstrator in a hurry."""
+
 STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1)
 """An operator who corrects a robot."""
 

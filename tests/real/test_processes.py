@@ -1,8 +1,9 @@
-"""The launcher's process runner, with real processes; waits are on output and on closed pipes, never on time."""
+"""The launcher's process runner, with real processes; it is output and closed pipes that tests wait for."""
 
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -26,6 +27,8 @@ def say(number, frame):
 
 signal.signal(signal.SIGINT, say)
 signal.signal(signal.SIGTERM, say)
+if character == "type":
+    print("typed", input())
 if character == "exit":
     sys.exit(int(rest[0]))
 if character == "die":
@@ -41,8 +44,8 @@ if character == "draw":
     os.write(1, b"10%\\r50%\\r100%\\r\\nno newline at the end")
     sys.exit()
 if character == "parent":  # leaves a child behind that ignores every plea
-    code = "import signal, sys; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]; f = open(sys.argv[1], 'w');"
-    code += "print('orphan', flush=True); signal.pause()"
+    code = "import signal, sys; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)];"
+    code += "held = open(sys.argv[1], 'w'); print('orphan', flush=True); signal.pause()"
     orphan = subprocess.Popen([sys.executable, "-c", code, rest[0]], stdout=subprocess.PIPE)
     orphan.stdout.readline()
     sys.exit()
@@ -176,7 +179,9 @@ def test_a_reader_that_leaves_stops_the_nodes_in_order(tmp_path: Path) -> None:
         if line == "ready":
             raise BrokenPipeError
 
-    assert ProcessRunner([node("twin", "polite")], EXECUTABLE, leave, grace=PATIENT).run() == 128 + signal.SIGHUP
+    assert (
+        ProcessRunner([node("twin", "polite")], EXECUTABLE, leave, grace=PATIENT).run() == 128 + signal.SIGHUP
+    )
 
 
 def test_what_a_node_leaves_behind_is_ended(tmp_path: Path) -> None:
@@ -202,13 +207,44 @@ def test_killing_the_launcher_kills_the_nodes(tmp_path: Path) -> None:
     )
     launcher = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
-    ready = 0
-    while ready < 2:
-        ready += launcher.stdout.readline().startswith("ready")
-    launcher.kill()
-    launcher.wait()
+    try:
+        ready = 0
+        while ready < 2:
+            ready += launcher.stdout.readline().startswith("ready")
+    finally:
+        launcher.kill()
+        launcher.wait()
+        launcher.stdout.close()
     assert _closed(read_end)
-    launcher.stdout.close()
+
+
+def test_one_node_reads_the_terminal_and_ctrl_c_typed_there_stops_all() -> None:
+    script = (
+        "from real.launch import NodeProcess; from real.processes import ProcessRunner\n"
+        "nodes = [NodeProcess('teleop', ('type',), interactive=True), NodeProcess('deploy', ('polite',))]\n"
+        "def sink(name, line): print(name, line, sep=': ', flush=True)\n"
+        f"ProcessRunner(nodes, {EXECUTABLE!r}, sink).run()"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", script])
+    try:
+        _read_until(terminal, "deploy: ready")
+        os.write(terminal, b"hello\n")
+        _read_until(terminal, "teleop: typed hello")
+        os.write(terminal, b"\x03")
+        assert "deploy: got SIGINT" in _read_until(terminal, "launch: deploy exited with code 0")
+    finally:
+        os.kill(pid, signal.SIGKILL)  # teleop ignores what it gets
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def _read_until(terminal: int, text: str) -> str:
+    seen = ""
+    while text not in seen:
+        seen += os.read(terminal, 4096).decode()
+    return seen
 
 
 def test_starting_order_and_conditions() -> None:

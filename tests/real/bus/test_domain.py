@@ -52,7 +52,7 @@ def test_domain_id() -> None:
 
 def test_no_free_participant_index_is_told(loopback: int, monkeypatch: pytest.MonkeyPatch) -> None:
     other = 100 + (loopback - 100 + 50) % 100
-    uri = "<CycloneDDS><Domain><Discovery><MaxAutoParticipantIndex>0</MaxAutoParticipantIndex></Discovery></Domain></CycloneDDS>"
+    uri = wrap("", "<MaxAutoParticipantIndex>0</MaxAutoParticipantIndex>")
     monkeypatch.setenv("CYCLONEDDS_URI", uri)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("", 7400 + 250 * other + 10))

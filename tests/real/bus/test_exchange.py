@@ -29,7 +29,8 @@ def test_state_and_image_go_both_ways(node: Node, peer: Any) -> None:
         "node = open_node('echo', '/arm')\n"
         "back = {k: node.publisher(t, k + '_back') for k, t in "
         f"(('state', {STATE!r}), ('image', {IMAGE!r}))}}\n"
-        "subs = {k: node.subscribe(p.type_name, k, callback=lambda s, p=p: p.publish(s.msg)) for k, p in back.items()}"
+        "subs = {k: node.subscribe(p.type_name, k, callback=lambda s, p=p: p.publish(s.msg))"
+        " for k, p in back.items()}"
     )
     out = {"state": node.publisher(STATE, "state"), "image": node.publisher(IMAGE, "image", qos.COMMAND)}
     back = {k: node.subscribe(p.type_name, f"{k}_back") for k, p in out.items()}
@@ -74,7 +75,8 @@ def test_a_late_joiner_gets_the_latched_sample(node: Node, peer: Any) -> None:
         latched.publish(make("std_msgs/msg/String", data=text))
         plain.publish(make("std_msgs/msg/String", data=text))
     peer.do(
-        f"{IMPORT}\nnode = open_node('late')\nargs = ('std_msgs/msg/String', '/arm/robot_description', qos.LATCHED)"
+        f"{IMPORT}\nnode = open_node('late')\n"
+        "args = ('std_msgs/msg/String', '/arm/robot_description', qos.LATCHED)"
     )
     peer.do("first = node.subscribe(*args); missed = node.subscribe('std_msgs/msg/String', '/arm/plain')")
     assert peer.do("first.wait(10, after=0) and (first.latest.msg.data, first.latest.count)") == (
@@ -149,7 +151,8 @@ def user_data(qos):
         "whole = until(graph, lambda s: any(len(n.writer_gid_seq) == 3 for n in s.node_entities_info_seq))"
     )
     namespace, name, gids = peer.do(
-        "[(n.node_namespace, n.node_name, [bytes(g.data) for g in n.writer_gid_seq]) for n in whole.node_entities_info_seq][0]"
+        "[(n.node_namespace, n.node_name, [bytes(g.data) for g in n.writer_gid_seq])"
+        " for n in whole.node_entities_info_seq][0]"
     )
     assert (namespace, name) == ("/arm", "here")
     assert gids == [item.endpoint.guid for item in node._endpoints]  # /rosout and our two
@@ -189,7 +192,7 @@ def test_other_writers_are_named(node: Node, peer: Any) -> None:
     assert node.wait_for(lambda: mine.other_writers() == ["/x/rival"], WAIT)
     with open_node("second", "/arm") as second:  # same process, same participant
         second.publisher(FLOATS, "commands")
-        assert mine.other_writers() == ["/arm/second", "/x/rival"]
+        assert node.wait_for(lambda: mine.other_writers() == ["/arm/second", "/x/rival"], WAIT)
     peer.do("node.close()")
     assert node.wait_for(lambda: mine.other_writers() == [], WAIT)
 

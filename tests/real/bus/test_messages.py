@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from real.bus import BusError, decode, encode, make, message, register, type_hash
 from real.bus.messages import load_store, store
 
+# From a Jazzy build.
 JAZZY = """
 std_msgs/msg/Bool feb91e995ff9ebd09c0cb3d2aed18b11077585839fb5db80193b62d74528f6c9
 std_msgs/msg/Float32 7170d3d8f841f7be3172ce5f4f59f3a4d7f63b0447e8b33327601ad64d83d6e2
@@ -36,7 +37,8 @@ rosgraph_msgs/msg/Clock 692f7a66e93a3c83e71765d033b60349ba68023a8c689a79e48078bc
 lifecycle_msgs/msg/TransitionEvent d5f8873a2f0146498f812d7885c7327ce27e463d36811d8792f35ee38c0d6c38
 control_msgs/msg/JointJog ba249455a20f70168a1acb7bf43b776b72ff1f7eb5fc4cfea443f749e963c6e7
 control_msgs/msg/DynamicJointState 18024c98a62697680f581108eeed40b28fb4542fa0ac5a8e36f56c62b6813d26
-control_msgs/msg/JointTrajectoryControllerState 51d8dd89cc624cbe9daaeeb4d80d6de9b86168ffdc3be41fefc0953e3c26e480
+control_msgs/msg/JointTrajectoryControllerState\
+ 51d8dd89cc624cbe9daaeeb4d80d6de9b86168ffdc3be41fefc0953e3c26e480
 rmw_dds_common/msg/ParticipantEntitiesInfo 91a0593bacdcc50ea9bdcf849a938b128412cc1ea821245c663bcd26f83c295e
 action_msgs/msg/GoalStatusArray 6c1684b00f177d37438febe6e709fc4e2b0d4248dca4854946f9ed8b30cda83e
 """

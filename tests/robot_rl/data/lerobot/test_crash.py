@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -15,42 +14,45 @@ import pytest
 
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, Feature, storage, verify
 
-WRITER = """
+WRITERS = """
     import os, signal, sys
+    from pathlib import Path
     import numpy as np
-    from robot_rl.data import DatasetWriter, Feature, storage
+    from robot_rl.data import DatasetWriter, Feature
 
-    root, kill_at = sys.argv[1], int(sys.argv[2])
-    features = {"x": Feature("float32", (2,)), "cam": Feature("video", (16, 16, 3))}
-    calls = 0
+    def write(root, kill_at):
+        calls = 0
 
-    def counted(real):
-        def call(*args, **kwargs):
-            global calls
-            if calls == kill_at:
-                if real is os_write:  # half a file, as a kill leaves it
-                    os_write(args[0], args[1][: len(args[1]) // 2])
-                print("killed", flush=True)
-                os.kill(os.getpid(), signal.SIGKILL)
-            calls += 1
-            return real(*args, **kwargs)
-        return call
+        def counted(real):
+            def call(*args):
+                nonlocal calls
+                if calls == kill_at:
+                    if real is os_write:  # half a file, as a kill leaves it
+                        os_write(args[0], args[1][: len(args[1]) // 2])
+                    os.kill(os.getpid(), signal.SIGKILL)
+                calls += 1
+                return real(*args)
+            return call
 
-    os_write = os.write
-    writer = DatasetWriter.create(root, fps=10, features=features)
-    os.write, os.replace, os.fsync = counted(os.write), counted(os.replace), counted(os.fsync)
-    for i in range(3):
-        x = np.full((3, 2), i, np.float32)
-        writer.add_episode({"x": x, "cam": np.full((3, 16, 16, 3), 60 * i, np.uint8)}, "t", {f"r{i}": i})
-        print("done", i, flush=True)
-    print("calls", calls, flush=True)
+        os_write = os.write
+        features = {"x": Feature("float32", (2,)), "cam": Feature("video", (16, 16, 3))}
+        writer = DatasetWriter.create(root, fps=10, features=features)
+        os.write, os.replace, os.fsync = counted(os.write), counted(os.replace), counted(os.fsync)
+        for i in range(2):
+            x = np.full((3, 2), i, np.float32)
+            writer.add_episode({"x": x, "cam": np.full((3, 16, 16, 3), 60 * i, np.uint8)}, "t", {f"r{i}": i})
+            Path(f"{root}.done").write_text(str(i + 1))
+
+    kill_at, status = 0, None
+    while status != 0:
+        pid = os.fork()  # one interpreter start for all writers
+        if pid == 0:
+            write(f"{sys.argv[1]}/killed-{kill_at}", kill_at)
+            os._exit(0)
+        status = os.waitpid(pid, 0)[1]
+        assert status in (0, signal.SIGKILL)
+        kill_at += 1
 """
-
-
-def run_writer(root: Path, kill_at: int) -> tuple[int, list[str]]:
-    command = [sys.executable, "-c", textwrap.dedent(WRITER), str(root), str(kill_at)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stdout.split("\n")
 
 
 def check_and_go_on(root: Path, finished: int) -> None:
@@ -76,17 +78,17 @@ def check_and_go_on(root: Path, finished: int) -> None:
 
 
 def test_kill_9(tmp_path: Path) -> None:
-    """Kill a real writer process at calls spread over its whole life."""
-    code, lines = run_writer(tmp_path / "whole", -1)
-    assert code == 0, lines
-    calls = int(next(line.split()[1] for line in lines if line.startswith("calls")))
-    points = np.linspace(0, calls - 1, 9).round().astype(int)
-    for kill_at in points:
-        root = tmp_path / f"killed-{kill_at}"
-        code, lines = run_writer(root, int(kill_at))
-        assert code == -signal.SIGKILL
-        assert "killed" in lines
-        check_and_go_on(root, sum(line.startswith("done") for line in lines))
+    """Kill writer processes with SIGKILL at the first, second, ... last thing they do to the disk."""
+    subprocess.run([sys.executable, "-c", textwrap.dedent(WRITERS), str(tmp_path)], check=True, timeout=100)
+    roots = sorted(path for path in tmp_path.iterdir() if path.is_dir())
+    assert len(roots) > 30
+    seen = set()
+    for root in roots:
+        done = Path(f"{root}.done")
+        finished = int(done.read_text()) if done.exists() else 0
+        seen.add(finished)
+        check_and_go_on(root, finished)
+    assert seen == {0, 1, 2}
 
 
 class Fault:

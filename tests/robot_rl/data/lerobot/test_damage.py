@@ -83,7 +83,7 @@ def video(count: int, height: int) -> Plant:
         (column(DATA, "index", 3, 99), "index is 99 at row 3, expected 7"),
         (column(DATA, "frame_index", 6, 6), "frame_index is 6 at row 6, expected 0"),
         (column(DATA, "episode_index", 0, 0), "episode_index is 0 at row 0, expected 1"),
-        (column(DATA, "timestamp", 2, 0.21), "timestamp is 0.21.* at row 2, expected 0.2"),
+        (column(DATA, "timestamp", 2, 0.21), "timestamp is 0.2.* at row 2, expected 0.2"),
         (column(DATA, "task_index", 0, 5), "task_index .*5"),
         (column(DATA, "action", 2, [0.0, float("nan")]), "'action' is not finite at row 2"),
         (column(DATA, "next.reward", 2, None), "'next.reward' has 1 empty rows"),

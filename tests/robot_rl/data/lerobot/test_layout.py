@@ -172,3 +172,18 @@ def test_refuses_features(root: Path, features: dict[str, Feature], words: str) 
         DatasetWriter.create(root, fps=10, features=features)
     with pytest.raises(DatasetError, match="whole number"):
         DatasetWriter.create(root, fps=29.97, features={})  # type: ignore[arg-type]
+
+
+def test_appends_to_files_of_lerobot(recorded: Path, episode) -> None:
+    """LeRobot writes bool statistics of bool columns; the first file takes the number type of ours."""
+    key = "stats/next.done/min"
+    for path in sorted((recorded / "meta/episodes").glob("*/*.parquet")):
+        table = pq.read_table(path)
+        at = table.column_names.index(key)
+        pq.write_table(table.set_column(at, key, table[key].cast(pa.list_(pa.bool_()))), path)
+    with DatasetWriter.append(recorded) as writer:
+        writer.add_episode(episode(3), "lift")
+    first = pq.read_schema(recorded / "meta/episodes/chunk-000/file-000.parquet")
+    assert first.field(key).type == pa.list_(pa.float64())
+    assert verify(recorded) == []
+    assert Dataset(recorded).stats["next.done"]["min"].tolist() == [0.0]

@@ -1,0 +1,103 @@
+"""Absolute deadlines on the monotonic clock, and what came of them."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+logger = logging.getLogger(__name__)
+SPIN = 0.0002
+"""Seconds before a deadline that are spun instead of slept: the scheduler wakes that late."""
+
+
+class Ticker:
+    """Wakes every `period` seconds. Deadlines are absolute, so errors never add up; a missed one is skipped, not
+    made up for by a burst::
+
+        deadline   1    2    3    4    5
+        wake       1    2      3.4     5      (4 is counted as missed)
+    """
+
+    def __init__(self, period: float):
+        self.period = period
+        self.next = time.monotonic() + period
+        self.timing = Timing(period)
+
+    def wait(self) -> float:
+        """Sleep until the next deadline; return the lateness in seconds."""
+        pause = self.next - SPIN - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+        while time.monotonic() < self.next:
+            pass
+        late = time.monotonic() - self.next
+        skipped = int(late / self.period)
+        self.timing.add(late, skipped)
+        self.next += (1 + skipped) * self.period
+        return late
+
+
+@dataclass
+class Timing:
+    """Lateness of a periodic loop."""
+
+    period: float
+    """s"""
+    late: list[float] = field(default_factory=list)
+    """Lateness of each tick, s."""
+    missed: int = 0
+    """Deadlines that passed entirely while an earlier tick was late."""
+
+    def add(self, late: float, skipped: int) -> None:
+        self.late.append(late)
+        self.missed += skipped
+
+    def summary(self) -> dict[str, Any]:
+        """Figures for the report; times in microseconds."""
+        us = np.array(self.late or [0.0]) * 1e6
+        edges = [0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 1e9]
+        counts, _ = np.histogram(us, edges)
+        ticks = len(self.late)
+        return {
+            "rate": 1 / self.period,
+            "ticks": ticks,
+            "seconds": (ticks + self.missed) * self.period,
+            "late_share": float((us > 1000).sum() + self.missed) / max(1, ticks + self.missed),
+            "missed": self.missed,
+            "drift_us": float(us[-1]),
+            "lateness_us": {
+                "p50": float(np.percentile(us, 50)),
+                "p99": float(np.percentile(us, 99)),
+                "p999": float(np.percentile(us, 99.9)),
+                "max": float(us.max()),
+            },
+            "histogram": {"edges_us": edges[:-1], "counts": counts.tolist()},
+        }
+
+
+def prefer_realtime(priority: int = 40) -> bool:
+    """Give the calling thread SCHED_FIFO and fine timer slack where permitted; say so where not."""
+    if sys.platform != "linux":
+        return False
+    ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, ns
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+    except (PermissionError, OSError):
+        logger.warning("no real-time priority: allow it with `ulimit -r 40` or CAP_SYS_NICE for steadier timing")
+        return False
+    return True
+
+
+def bare_loop(rate: float, seconds: float) -> dict[str, Any]:
+    """Lateness of a loop that does nothing: the floor of this machine."""
+    ticker = Ticker(1 / rate)
+    for _ in range(round(rate * seconds)):
+        ticker.wait()
+    return ticker.timing.summary()

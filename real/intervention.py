@@ -1,0 +1,70 @@
+"""Who acts: the policy, the person, or nobody. The person is above the policy and below the shield."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from real.teleop.commands import Operator, OperatorInput
+
+
+class Phase(Enum):
+    """State of the hand-over."""
+
+    AUTONOMOUS = "autonomous"
+    CORRECTING = "correcting"
+    HANDING_BACK = "handing back"
+    """First step after a correction: the policy's chunk is dropped and it looks anew."""
+    STOPPED = "stopped"
+
+
+_NEXT = {
+    # phase: (operator holds, operator does not)
+    Phase.AUTONOMOUS: (Phase.CORRECTING, Phase.AUTONOMOUS),
+    Phase.CORRECTING: (Phase.CORRECTING, Phase.HANDING_BACK),
+    Phase.HANDING_BACK: (Phase.CORRECTING, Phase.AUTONOMOUS),
+    Phase.STOPPED: (Phase.STOPPED, Phase.STOPPED),
+}
+
+
+@dataclass
+class Decision:
+    """What is executed in one control period."""
+
+    action: Tensor
+    """(1, A) in [-1, 1]"""
+    phase: Phase
+    takeover: bool
+    """The correction begins here."""
+    operator: Operator | None
+
+
+class Arbiter:
+    """Decides once per control period, so a takeover takes at most one.
+
+    No jump: both sides send steps relative to the *measured* tool position through one controller and one shield.
+    """
+
+    def __init__(self, operator: OperatorInput | None):
+        self.operator = operator
+        self.phase = Phase.AUTONOMOUS
+
+    def reset(self) -> None:
+        """Start an episode under the policy's control."""
+        self.phase = Phase.AUTONOMOUS
+
+    def decide(self, policy_action: Tensor) -> Decision:
+        """Choose between the policy's action (1, A) and the person's."""
+        operator = self.operator.read() if self.operator else None
+        before = self.phase
+        if operator is not None and operator.stop:
+            self.phase = Phase.STOPPED
+        else:
+            self.phase = _NEXT[before][0 if operator is not None and operator.held else 1]
+        if self.phase is not Phase.CORRECTING or operator is None:
+            return Decision(policy_action, self.phase, False, operator)
+        action = torch.tensor([[*operator.motion, operator.gripper]], dtype=policy_action.dtype).clamp(-1, 1)
+        return Decision(action, self.phase, before is not Phase.CORRECTING, operator)

@@ -1,0 +1,194 @@
+"""The command thread: from the policy's goals to a stream of commands that the shield has limited."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from real.clock import Ticker, prefer_realtime
+from real.robots.arm import ArmDriver, NotReady
+from robot_rl.interface import Pipeline
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SafetyConfig:
+    """When the loop stops trusting what it gets."""
+
+    state_timeout: float = 0.05
+    """Oldest joint state to move on, s."""
+    goal_timeout: float = 0.15
+    """Oldest goal to move on, s: three control periods at 20 Hz."""
+    start_mismatch: float = 0.2
+    """Largest distance of a first goal from the measured position, rad."""
+    max_nonfinite: int = 3
+    """Non-finite goals in a row that latch a stop."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Where to be after `duration` seconds from `posted` on."""
+
+    position: Tensor
+    """(1, J) rad"""
+    start: Tensor
+    """(1, J) the goal before it, rad"""
+    gripper: float
+    """m"""
+    posted: float
+    """Monotonic time, s."""
+    duration: float
+    """s"""
+
+
+@dataclass
+class Events:
+    """What the shield and the watchdogs did, by reason."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, reason: str, times: int = 1) -> None:
+        if times:
+            self.counts[reason] = self.counts.get(reason, 0) + times
+
+
+class CommandLoop(threading.Thread):
+    """Publishes at the robot's command rate from `arm()` until `close()`.
+
+    Each tick moves along a straight line from the previous goal to the present one and through `Shield.follow`. With
+    a stale state, a stale goal or a latched stop it brakes and holds; it goes on sending the held position, because a
+    forward controller would keep the last command for ever anyway.
+    """
+
+    def __init__(self, driver: ArmDriver, pipeline: Pipeline, safety: SafetyConfig | None = None):
+        super().__init__(name="command-loop", daemon=True)
+        self.driver, self.pipeline, self.safety = driver, pipeline, safety or SafetyConfig()
+        self.events = Events()
+        self.stopped = ""
+        """Reason of a latched stop, empty while running."""
+        self.ticker: Ticker | None = None
+        self.state_ages: list[float] = []
+        """Age of the joint state at each tick, s."""
+        self.error: BaseException | None = None
+        self._goal: Goal | None = None
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._nonfinite = 0
+        self._holding = ""
+
+    # ---- policy side -------------------------------------------------------------------------------------------
+    def arm(self) -> None:
+        """Seed the command with the measured position and start sending; the robot stands still."""
+        self.driver.wait_ready()
+        reading = self.driver.reading()
+        assert reading is not None
+        self._position = torch.from_numpy(reading.position).float()[None]
+        self._velocity = torch.zeros_like(self._position)
+        with self._lock:
+            now = time.monotonic()
+            self._goal = Goal(self._position, self._position, reading.gripper, now, self.pipeline.tick)
+        sys.setswitchinterval(0.0005)  # the policy thread must not keep the interpreter for its default 5 ms
+        self.start()
+
+    def set_goal(self, position: Tensor, gripper: float, duration: float) -> None:
+        """Post a goal (1, J) to reach `duration` seconds from now; the shield decides what becomes of it."""
+        self.check()
+        with self._lock:
+            assert self._goal is not None, "arm() first"
+            previous = self._goal.position
+        if self._holding:
+            previous = self._measured()
+        admitted, events = self.pipeline.shield.admit(position, previous)
+        for reason, mask in events.items():
+            self.events.add(reason, int(mask.sum()))
+        self._nonfinite = self._nonfinite + 1 if events["nonfinite"].any() else 0
+        if self._nonfinite >= self.safety.max_nonfinite:
+            self.stop(f"{self._nonfinite} non-finite goals in a row")
+        if not np.isfinite(gripper):
+            gripper = self._goal.gripper
+        with self._lock:
+            self._goal = Goal(admitted, previous, gripper, time.monotonic(), duration)
+
+    def stop(self, reason: str) -> None:
+        """Latch a stop: brake and hold until `reset_stop`."""
+        if not self.stopped:
+            logger.error("stopped: %s", reason)
+            self.events.add("stop")
+        self.stopped = reason
+
+    def reset_stop(self) -> None:
+        """Clear a latched stop; the robot stays where it is until the next goal."""
+        self.stopped = ""
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self.error is not None:
+            raise NotReady(f"the command loop ended: {self.error}") from self.error
+
+    def close(self) -> None:
+        """Brake, hold, and end the thread; the last command is the position where the robot stands."""
+        if self.is_alive():
+            self.stop("shutting down")
+            time.sleep(10 * self.pipeline.tick)  # ten more ticks brake from any permitted speed of a small step
+            self._closing.set()
+            self.join(timeout=2.0)
+
+    # ---- command side ------------------------------------------------------------------------------------------
+    def run(self) -> None:
+        prefer_realtime()
+        torch.set_num_threads(1)
+        self.ticker = Ticker(self.pipeline.tick)
+        try:
+            with torch.inference_mode():
+                while not self._closing.is_set():
+                    self.ticker.wait()
+                    self._tick(time.monotonic())
+        except BaseException as error:
+            self.error = error
+            logger.exception("the command loop ended")
+
+    def _tick(self, now: float) -> None:
+        reading = self.driver.reading()
+        with self._lock:
+            goal = self._goal
+        assert goal is not None and reading is not None
+        self.state_ages.append(now - reading.received)
+        reason = self.stopped and "stop"
+        if not reason and now - reading.received > self.safety.state_timeout:
+            reason = "stale state"
+        if not reason and now - goal.posted - goal.duration > self.safety.goal_timeout:
+            reason = "stale goal"
+        if reason and reason != self._holding:
+            self.events.add(reason)
+        self._holding = reason
+        tick = self.pipeline.tick
+        if reason:
+            # Brake: the goal is wherever the command already is.
+            at, speed = self._position, torch.zeros_like(self._velocity)
+        else:
+            share = min(1.0, (now - goal.posted + tick) / goal.duration)
+            at = goal.start + share * (goal.position - goal.start)
+            speed = (goal.position - goal.start) / goal.duration if share < 1 else torch.zeros_like(at)
+        self._position, self._velocity = self.pipeline.shield.follow(self._position, self._velocity, at, speed, tick)
+        self.driver.send(self._position[0].double().numpy(), goal.gripper)
+
+    def _measured(self) -> Tensor:
+        reading = self.driver.reading()
+        assert reading is not None
+        return torch.from_numpy(reading.position).float()[None]
+
+    def summary(self) -> dict[str, Any]:
+        """Timing and events for the report."""
+        timing = self.ticker.timing.summary() if self.ticker else {}
+        ages = np.array(self.state_ages or [0.0]) * 1e3
+        age = {"p50": float(np.percentile(ages, 50)), "p99": float(np.percentile(ages, 99)), "max": float(ages.max())}
+        return timing | {"state_age_ms": age, "shield": dict(self.events.counts)}

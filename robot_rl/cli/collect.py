@@ -1,0 +1,57 @@
+"""`robot-rl collect`: record demonstrations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass
+class Collect:
+    """Record demonstrations of a task with its scripted, imperfect demonstrator, as a LeRobot v3.0 dataset."""
+
+    task: tyro.conf.Positional[str]
+    """Name of the task, see `robot-rl tasks`."""
+    episodes: int = 60
+    """Demonstrations to keep."""
+    out: Path | None = None
+    """Folder of the dataset; default datasets/<task>."""
+    seed: int = 0
+    """Seed of the first episode; held-out evaluation uses seeds from 1000000000 on."""
+    num_envs: int = 32
+    """Simulations side by side."""
+    image_size: int = 96
+    """Height and width of the camera pictures, pixels; 0 records none."""
+    skill: str = "CLUMSY"
+    """Whose hand: CLUMSY or STEADY."""
+    keep_failures: bool = False
+    """Keep failed episodes too."""
+    resume: bool = False
+    """Go on with a dataset that was interrupted."""
+    engine: str = "mujoco"
+    """Physics engine."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Record; return the exit status."""
+        from robot_rl.cli.console import bar, show
+        from robot_rl.errors import UnknownName
+        from sim.collect import collect
+        from sim.env import TaskEnv
+
+        if self.skill not in ("CLUMSY", "STEADY"):
+            raise UnknownName("skill", self.skill, ["CLUMSY", "STEADY"])
+        out = self.out or Path("datasets") / self.task
+        env = TaskEnv(self.task, self.num_envs, engine=self.engine, seed=self.seed)
+        with bar("demonstrations") as update:
+            result = collect(
+                env, out, self.episodes, seed=self.seed, skill=self.skill, image_size=self.image_size,
+                keep_failures=self.keep_failures, resume=self.resume,
+                progress=lambda done, attempts: update(done, self.episodes, f"{attempts} attempts"),
+            )  # fmt: skip
+        summary = {"path": str(out), "episodes": result.episodes, "frames": result.frames, "attempts": result.attempts}
+        show(summary, self.json, "demonstrations")
+        return 0

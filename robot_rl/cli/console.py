@@ -1,0 +1,40 @@
+"""Progress bars and tables that every command shares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+console = Console(stderr=True, highlight=False)
+"""Progress goes to stderr, results to stdout."""
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Any]:
+    """A live progress bar; call what it yields with (done, total, text)."""
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=console) as progress:
+        task = progress.add_task(title, total=None, text="")
+
+        def update(done: int, total: int, text: str = "") -> None:
+            progress.update(task, completed=min(done, total), total=total, text=text)
+
+        yield update
+
+
+def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
+    """Print a result as a table of two columns, or as one JSON object."""
+    out = Console(highlight=False)
+    if as_json:
+        out.out(json.dumps(dict(result), default=str), highlight=False)
+        return
+    table = Table(title=title, box=None, show_header=False)
+    for key, value in result.items():
+        table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
+    out.print(table)

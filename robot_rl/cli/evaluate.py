@@ -1,0 +1,69 @@
+"""`robot-rl evaluate`: measure a policy in simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass
+class Evaluate:
+    """Run a bundle's policy on held-out episodes of its task and report success with a 95 % Wilson interval."""
+
+    bundle: tyro.conf.Positional[Path]
+    """Bundle, or a run folder that holds one."""
+    episodes: int = 200
+    """Episodes; number k is drawn from seed + k, so two policies meet the same ones."""
+    seed: int = 1_000_000_000
+    """First seed; held-out seeds start at 1000000000."""
+    num_envs: int = 100
+    """Simulations side by side."""
+    video: Path | None = None
+    """Also record the first episodes to this mp4."""
+    video_episodes: int = 3
+    """Episodes in the video."""
+    label: str = ""
+    """Name of the policy in the report."""
+    out: Path | None = None
+    """Also write the result to this JSON file."""
+    engine: str = "mujoco"
+    """Physics engine."""
+    threads: int = 2
+    """Threads of the policy; physics uses all cores."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Evaluate; return the exit status."""
+        import json
+        import time
+
+        import torch
+
+        from policies.bundle import load_bundle
+        from robot_rl.cli.console import bar, show
+        from robot_rl.evaluation import evaluate
+        from sim.env import TaskEnv
+        from sim.video import record
+
+        torch.set_num_threads(self.threads)
+        bundle = load_bundle(self.bundle)
+        env = TaskEnv(bundle.interface.task, min(self.num_envs, self.episodes), engine=self.engine)
+        bundle.check_robot(env.robot)
+        start = time.monotonic()
+        with bar("evaluate") as update:
+            result = evaluate(
+                bundle.policy, env, self.episodes, self.seed, lambda done, _: update(done, self.episodes, "episodes")
+            )
+        summary = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed} | result.summary()
+        summary["seconds"] = time.monotonic() - start
+        if self.video:
+            record(bundle.policy, bundle.interface.task, self.video, self.video_episodes, self.seed, self.engine)
+            summary["video"] = str(self.video)
+        if self.out:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            self.out.write_text(json.dumps(summary, indent=2))
+        show(summary, self.json, "evaluation")
+        return 0

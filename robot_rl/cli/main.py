@@ -1,0 +1,103 @@
+"""The `robot-rl` command. Each subcommand is imported only when it runs, so that help is instant."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+
+from robot_rl.errors import UnknownName, UserError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("robot_rl.cli.demo:Demo", "the whole journey: collect, imitate, improve, deploy, correct, report"),
+    "collect": ("robot_rl.cli.collect:Collect", "record demonstrations of a task"),
+    "train": ("robot_rl.cli.train:main", "train a policy with a recipe"),
+    "evaluate": ("robot_rl.cli.evaluate:Evaluate", "measure a policy on held-out episodes"),
+    "twin": ("robot_rl.cli.twin:Twin", "a simulated robot behind real ROS 2 topics"),
+    "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot, or on its twin"),
+    "teleop": ("robot_rl.cli.teleop:Teleop", "publish a keyboard's, gamepad's or scripted operator's commands"),
+    "finetune": ("robot_rl.cli.finetune:main", "go on learning on the robot while a person corrects it"),
+    "launch": ("robot_rl.cli.launch:main", "start a launch file's nodes without ROS 2"),
+    "report": ("robot_rl.cli.report:Report", "write report.html from run folders"),
+    "dataset info": ("robot_rl.cli.dataset:Info", "show what a dataset holds"),
+    "dataset verify": ("robot_rl.cli.dataset:Verify", "check a dataset file by file"),
+    "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),
+    "robots": ("robot_rl.cli.lists:robots_main", "list the robots"),
+    "recipes": ("robot_rl.cli.lists:recipes_main", "list the recipes"),
+    "doctor": ("robot_rl.cli.doctor:Doctor", "check this machine"),
+}
+
+
+def usage() -> str:
+    lines = ["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", ""]
+    lines += [f"  {name:<15} {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join([*lines, "", "  --debug         show the traceback of an error", "  --version       print the version"])
+
+
+def _find(argv: list[str]) -> tuple[str, list[str]]:
+    name = " ".join(argv[:2])
+    if name in COMMANDS:
+        return name, argv[2:]
+    if argv[0] in COMMANDS:
+        return argv[0], argv[1:]
+    raise UnknownName("command", name if argv[0] == "dataset" else argv[0], COMMANDS)
+
+
+def _run(argv: list[str]) -> int:
+    name, rest = _find(argv)
+    module, attribute = COMMANDS[name][0].split(":")
+    command = getattr(importlib.import_module(module), attribute)
+    ros = rest.index("--ros-args") if "--ros-args" in rest else len(rest)
+    if not isinstance(command, type):
+        return int(command(rest))
+    import tyro
+
+    parsed = tyro.cli(command, args=rest[:ros], prog=f"robot-rl {name}")
+    if hasattr(parsed, "ros_args"):
+        parsed.ros_args = rest[ros:]
+    return int(parsed.run())  # type: ignore[attr-defined]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; return its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in argv
+    argv = [a for a in argv if a != "--debug"]
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        sys.stdout.write(usage() + "\n")
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from robot_rl import __version__
+
+        sys.stdout.write(f"robot-rl {__version__}\n")
+        return 0
+    try:
+        return _run(argv)
+    except UserError as error:
+        if debug:
+            raise
+        return _say(str(error), error.code)
+    except KeyboardInterrupt:
+        return _say("interrupted; what had finished is on disk", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if debug:
+            raise
+        remedy = "free some space" if error.errno == errno.ENOSPC else "check the path and its permissions"
+        return _say(f"{error.strerror or error}: {error.filename or 'no file named'}; {remedy}", 1)
+    except Exception as error:
+        if debug:
+            raise
+        return _say(f"{type(error).__name__}: {error} (a defect; run again with --debug and report it)", 1)
+
+
+def _say(sentence: str, code: int) -> int:
+    sys.stderr.write(f"robot-rl: {sentence}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""`robot-rl report`: run folders as one HTML page."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass
+class Report:
+    """Write what runs achieved, with intervals, curves, timing and videos, as one HTML file that needs nothing else."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders, or folders of run folders, in the order to show them."""
+    out: Path | None = None
+    """File to write; by default report.html in the folder, or here when several are named."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Write the report and print its stages; return the exit status."""
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        from robot_rl.errors import UserError
+        from robot_rl.report import write_report
+        from robot_rl.report.figures import figure, interval, percent
+
+        if not self.runs:
+            raise UserError("name at least one run folder: robot-rl report runs/<date>-demo")
+        out = self.out or (self.runs[0] if len(self.runs) == 1 else Path()) / "report.html"
+        report = write_report(list(self.runs), out)
+        if self.json:
+            sys.stdout.write(jsonlib.dumps(report) + "\n")
+            return 0
+        console = Console(highlight=False)
+        if report["stages"]:
+            table = Table("stage", "where", box=None)
+            for name in ("episodes", "success", "95 % interval"):
+                table.add_column(name, justify="right")
+            for stage in report["stages"]:
+                table.add_row(
+                    escape(stage["label"]), escape(stage["where"]), figure(stage["episodes"]),
+                    percent(stage["success"]), interval(stage["success_low"], stage["success_high"]),
+                )  # fmt: skip
+            console.print(table)
+        for note in report["notes"]:
+            console.print(note, markup=False, soft_wrap=True)
+        console.print(f"written: {out}", markup=False, soft_wrap=True)
+        return 0

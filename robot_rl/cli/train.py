@@ -1,0 +1,91 @@
+"""`robot-rl train`: train a policy with a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import tyro
+
+from robot_rl.errors import UserError
+
+R = TypeVar("R")
+
+
+@dataclass
+class Train(Generic[R]):
+    """Train a policy. Everything lands in one run folder; Ctrl-C or a kill loses nothing but the time since the last
+    checkpoint, and --resume goes on from there."""
+
+    task: tyro.conf.Positional[str]
+    """Name of the task, see `robot-rl tasks`."""
+    config: Annotated[R, tyro.conf.arg(name="")]
+    recipe: str = "diffusion-bc"
+    """How to train, see `robot-rl recipes`; its options are listed below."""
+    dataset: Path | None = None
+    """Demonstrations; default datasets/<task>."""
+    base: Path | None = None
+    """Bundle of the policy to start from."""
+    out: Path | None = None
+    """Run folder; default runs/<date>-<task>-<recipe>."""
+    seed: int = 0
+    """Seed of everything random."""
+    resume: bool = False
+    """Go on from the checkpoint in --out, or in the latest run of this task and recipe."""
+    threads: int = 1
+    """Threads of the learner; physics uses all cores."""
+    engine: str = "mujoco"
+    """Physics engine."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Train; return the exit status."""
+        import torch
+
+        from policies.bundle import save_bundle
+        from robot_rl.cli.console import bar, show
+        from robot_rl.recipes.job import Job
+        from robot_rl.training.run import Run, latest_folder, new_folder, provenance
+        from sim.tasks import tasks
+
+        recipe: Any = self.config
+        if not hasattr(recipe, "train"):
+            raise UserError(f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`")
+        tasks.get(self.task)
+        torch.set_num_threads(self.threads)
+        runs = Path("runs")
+        if self.out is not None:
+            folder = self.out
+        else:
+            folder = (latest_folder if self.resume else new_folder)(runs, self.task, self.recipe)
+        dataset = self.dataset or Path("datasets") / self.task
+        settings = {"task": self.task, "recipe": self.recipe, "seed": self.seed, "dataset": str(dataset)}
+        settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
+        with Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run, bar(self.recipe) as update:
+
+            def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
+                names = ("train/success", "bc/loss", "critic/loss")
+                update(done, total, what + "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics))
+
+            bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, self.engine, progress))
+            bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
+            save_bundle(bundle, folder / "bundle")
+            elapsed = run.elapsed
+        show({"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}, self.json, self.recipe)
+        return 0
+
+
+def main(argv: list[str]) -> int:
+    """Parse the recipe's name first: its own options then appear in --help."""
+    from robot_rl.recipes import recipes
+
+    name = "diffusion-bc"
+    for k, word in enumerate(argv):
+        if word == "--recipe" and k + 1 < len(argv):
+            name = argv[k + 1]
+        elif word.startswith("--recipe="):
+            name = word.split("=", 1)[1]
+    recipe = recipes.get(name)
+    return tyro.cli(Train[recipe], args=argv, prog="robot-rl train").run()  # type: ignore[valid-type]

@@ -1,0 +1,96 @@
+"""Which columns our datasets have, and how a learner reads them back, for simulation and robot alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.lerobot import DatasetError, Feature
+from robot_rl.interface import Pipeline
+
+STATE, ACTION = "observation.state", "action"
+
+
+def features(pipeline: Pipeline, images: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Feature]:
+    """Columns of a recorded control period; actions are in physical units. `images` gives (height, width) by camera."""
+    observations, actions = pipeline.observer.spec, pipeline.actions
+    one = {
+        "next.reward": Feature("float32", (1,)),
+        "next.success": Feature("bool", (1,)),
+        "next.done": Feature("bool", (1,)),
+        "intervention": Feature("bool", (1,)),
+    }
+    columns = {
+        STATE: Feature("float32", (observations.size,), observations.names),
+        ACTION: Feature("float32", (actions.size,), actions.names),
+        "action.policy": Feature("float32", (actions.size,), actions.names),
+        **one,
+    }
+    for camera, (height, width) in (images or {}).items():
+        columns[f"observation.images.{camera}"] = Feature("video", (height, width, 3), ["height", "width", "channels"])
+    return columns
+
+
+def check(dataset: Dataset, pipeline: Pipeline) -> None:
+    """Refuse a dataset that was recorded for something else, with the differences."""
+    differences = []
+    rate = pipeline.interface.controller.rate
+    if dataset.fps != rate:
+        differences.append(f"rate: {dataset.fps} Hz in the dataset, {rate:g} Hz in the task")
+    for key, spec in ((STATE, pipeline.observer.spec), (ACTION, pipeline.actions)):
+        feature = dataset.features.get(key)
+        if feature is None:
+            differences.append(f"{key}: absent from the dataset")
+        elif feature.names is not None and list(feature.names) != spec.names:
+            theirs, ours = set(feature.names), set(spec.names)
+            differences.append(f"{key}: dataset lacks {sorted(ours - theirs)}, has {sorted(theirs - ours)} besides")
+        elif feature.shape != (spec.size,):
+            differences.append(f"{key}: shape {feature.shape} in the dataset, ({spec.size},) in the task")
+    if differences:
+        raise DatasetError(
+            f"the dataset does not fit task {pipeline.interface.task!r}:\n  " + "\n  ".join(differences)
+            + "\ncollect another with `robot-rl collect`"
+        )
+
+
+def load_episodes(path: Path | str, pipeline: Pipeline, first: int = 0, successes: bool = True) -> list[dict[str, Tensor]]:
+    """Episodes from number `first` on: state (T, D), action (T, A) in [-1, 1], reward (T,), intervention (T,).
+
+    With `successes`, episodes that never reached `next.success` are left out.
+    """
+    dataset = Dataset(path)
+    check(dataset, pipeline)
+    return episodes_of(dataset, pipeline, first, successes)
+
+
+def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: bool) -> list[dict[str, Tensor]]:
+    """As `load_episodes`, for a dataset that is open and checked."""
+    columns = dataset.columns([STATE, ACTION, "next.reward", "next.success", "intervention"])
+    action = pipeline.actions.to_unit(columns[ACTION])
+    out = []
+    for episode in dataset.episodes[first:]:
+        rows = slice(episode.start, episode.start + episode.length)
+        if successes and not bool(columns["next.success"][rows].any()):
+            continue
+        out.append(
+            {
+                "state": columns[STATE][rows],
+                "action": action[rows],
+                "reward": columns["next.reward"][rows].flatten().float(),
+                "intervention": columns["intervention"][rows].flatten().bool(),
+            }
+        )
+    if not out and first == 0:
+        raise DatasetError(f"{dataset.root} holds no {'successful ' if successes else ''}episode; collect more")
+    return out
+
+
+def concatenate(episodes: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """States, actions, first rows and lengths of episodes laid end to end."""
+    lengths = torch.tensor([len(e["action"]) for e in episodes])
+    starts = torch.cumsum(lengths, 0) - lengths
+    return torch.cat([e["state"] for e in episodes]), torch.cat([e["action"] for e in episodes]), starts, lengths

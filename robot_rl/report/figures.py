@@ -1,0 +1,88 @@
+"""Numbers as people read them, and numbers out of files that may hold anything."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+ABSENT = "\u2013"
+"""Stands where a figure was not recorded."""
+_THIN = "\u202f"
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def figure(value: Any, unit: str = "") -> str:
+    """Return a number with four digits that count: 12 345, 0.01234."""
+    found = number(value)
+    if found is None:
+        return ABSENT
+    if found == round(found) and abs(found) < 1e12:
+        shown = f"{found:,.0f}".replace(",", _THIN)
+    elif abs(found) >= 1000:
+        shown = f"{found:,.0f}".replace(",", _THIN)
+    else:
+        shown = f"{found:.4g}" if abs(found) >= 0.001 else f"{found:.2g}"
+    return shown.replace("-", "\u2212", 1) + (_THIN + unit if unit else "")
+
+
+def percent(value: Any, digits: int = 1) -> str:
+    """Return a share of 1 in per cent: 0.995 is 99.5 %, 0.54 is 54 %."""
+    found = number(value)
+    return ABSENT if found is None else _trimmed(100 * found, digits) + _THIN + "%"
+
+
+def interval(low: Any, high: Any) -> str:
+    """Return an interval of shares in per cent: 64.1–76.9 %."""
+    a, b = number(low), number(high)
+    return ABSENT if a is None or b is None else f"{_trimmed(100 * a, 1)}\u2013{percent(b)}"
+
+
+def _trimmed(value: float, digits: int) -> str:
+    shown = f"{value:.{digits}f}"
+    shown = shown.rstrip("0").rstrip(".") if "." in shown else shown
+    return "0" if shown == "-0" else shown
+
+
+def compact(value: float) -> str:
+    """Return a tick label: 0, 0.02, 500, 1.5k, 20k, 3M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}".replace("-", "\u2212")
+    return f"{value:.4g}".replace("-", "\u2212") if abs(value) >= 1e-4 or value == 0 else f"{value:.0e}"
+
+
+def duration(seconds: Any) -> str:
+    """Return a time as 0.8 s, 42 s, 3 min 05 s or 2 h 10 min."""
+    found = number(seconds)
+    if found is None:
+        return ABSENT
+    if found < 60:
+        return f"{found:.3g}{_THIN}s"
+    whole = round(found)
+    if whole < 3600:
+        return f"{whole // 60}{_THIN}min {whole % 60:02d}{_THIN}s"
+    return f"{whole // 3600}{_THIN}h {whole % 3600 // 60:02d}{_THIN}min"
+
+
+def plain(value: Any) -> str:
+    """Return any JSON value as text for a table."""
+    if value is None or value == "":
+        return ABSENT
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return figure(value) if number(value) is not None else str(value)
+    if isinstance(value, list):
+        return ", ".join(plain(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {plain(item)}" for key, item in value.items())
+    return str(value)

@@ -1,0 +1,151 @@
+"""Run folders as they are found: every part may be missing, cut short or foreign, and none is made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robot_rl.errors import UserError
+
+Row = dict[str, Any]
+
+_PARTS = (
+    "config.json", "provenance.json", "metrics.jsonl", "evaluation*.json", "dataset.json", "randomization.json",
+    "loop.json", "episodes.jsonl", "videos/*.mp4", "bundle/policy.json",
+)  # fmt: skip
+"""Files of which any one makes a folder a run folder."""
+
+
+@dataclass
+class RunFolder:
+    """What one run folder holds."""
+
+    path: Path
+    name: str
+    config: Row = field(default_factory=dict)
+    provenance: Row = field(default_factory=dict)
+    metrics: list[Row] = field(default_factory=list)
+    evaluations: list[Row] = field(default_factory=list)
+    dataset: Row = field(default_factory=dict)
+    randomization: list[Row] = field(default_factory=list)
+    loop: Row = field(default_factory=dict)
+    episodes: list[Row] = field(default_factory=list)
+    videos: list[Path] = field(default_factory=list)
+    captions: Row = field(default_factory=dict)
+    bundle: Row = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Sentences about files that could not be read."""
+
+    @property
+    def started(self) -> str:
+        """When the run began, ISO 8601; empty if that was not recorded."""
+        value = self.provenance.get("started")
+        return value if isinstance(value, str) else ""
+
+    def setting(self, name: str) -> str:
+        """A top-level entry of the configuration as text, empty if it is not there."""
+        value = self.config.get(name)
+        return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def read_folders(folders: Sequence[Path]) -> list[RunFolder]:
+    """Read run folders, and folders of run folders, whose children come in the order in which they started."""
+    runs: list[RunFolder] = []
+    seen: set[Path] = set()
+    for folder in folders:
+        for found in _runs_in(folder):
+            if found.resolve() not in seen:
+                seen.add(found.resolve())
+                runs.append(_read(found))
+    for run in runs:
+        if sum(other.name == run.name for other in runs) > 1:
+            run.name = f"{run.path.resolve().parent.name}/{run.path.resolve().name}"
+    return runs
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    if not folder.exists():
+        raise UserError(f"{folder} does not exist; name a run folder, or a folder of them such as runs/<date>-demo")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; name the run folder that holds it")
+    try:
+        children = sorted(child for child in folder.iterdir() if child.is_dir() and _is_run(child))
+        own = [folder] if _is_run(folder) else []
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}; mend its permissions") from error
+    if not own and not children:
+        raise UserError(
+            f"{folder} is no run folder: neither it nor a folder in it has a config.json, metrics.jsonl, "
+            "evaluation.json or loop.json; name one that robot-rl wrote under runs/"
+        )
+    # a child that never said when it started goes last
+    return own + sorted(children, key=lambda child: _started(child) or "~")
+
+
+def _started(folder: Path) -> str:
+    return RunFolder(folder, "", provenance=_read_json(folder / "provenance.json", dict, [])).started
+
+
+def _is_run(folder: Path) -> bool:
+    return any(next(folder.glob(part), None) is not None for part in _PARTS)
+
+
+def _read(folder: Path) -> RunFolder:
+    run = RunFolder(folder, folder.resolve().name)
+    notes = run.notes
+    run.config = _read_json(folder / "config.json", dict, notes)
+    run.provenance = _read_json(folder / "provenance.json", dict, notes)
+    run.metrics = _read_lines(folder / "metrics.jsonl", notes)
+    run.evaluations = [_read_json(path, dict, notes) for path in sorted(folder.glob("evaluation*.json"))]
+    run.evaluations = [found for found in run.evaluations if found]
+    run.dataset = _read_json(folder / "dataset.json", dict, notes)
+    run.randomization = _rows(_read_json(folder / "randomization.json", list, notes))
+    run.loop = _read_json(folder / "loop.json", dict, notes)
+    run.episodes = _read_lines(folder / "episodes.jsonl", notes)
+    run.videos = sorted(path for path in folder.glob("videos/*.mp4") if path.is_file())
+    run.captions = _read_json(folder / "videos" / "captions.json", dict, notes)
+    run.bundle = _read_json(folder / "bundle" / "policy.json", dict, notes)
+    return run
+
+
+def _read_json(path: Path, kind: type, notes: list[str]) -> Any:
+    """Return a file's content, or an empty `kind` with a note when it is damaged or holds something else."""
+    if not path.is_file():
+        return kind()
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        notes.append(f"{path} is damaged and was left out")
+        return kind()
+    if isinstance(found, kind):
+        return found
+    notes.append(f"{path} holds something else than expected and was left out")
+    return kind()
+
+
+def _read_lines(path: Path, notes: list[str]) -> list[Row]:
+    """Return the rows of a file of JSON lines; lines cut short by a crash are counted in a note."""
+    if not path.is_file():
+        return []
+    rows: list[Any] = []
+    damaged = 0
+    try:
+        for line in path.read_bytes().splitlines():
+            try:
+                rows.append(json.loads(line))
+            except (ValueError, RecursionError):
+                damaged += 1
+    except OSError:
+        notes.append(f"{path} cannot be read and was left out")
+    kept = _rows(rows)
+    damaged += len(rows) - len(kept)
+    if damaged:
+        notes.append(f"{damaged} unreadable line{'s' * (damaged > 1)} of {path} left out")
+    return kept
+
+
+def _rows(values: Iterable[Any]) -> list[Row]:
+    return [value for value in values if isinstance(value, dict)]

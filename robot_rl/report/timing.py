@@ -1,0 +1,112 @@
+"""The control loop against the clock, and what the shield did to its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from robot_rl.report.axes import Axis
+from robot_rl.report.charts import bars, chart, outline, stairs
+from robot_rl.report.figures import ABSENT, compact, figure, number, percent, plain
+from robot_rl.report.folders import Row, RunFolder
+from robot_rl.report.markup import Html, join, table, tag
+
+
+def loop_section(runs: Sequence[RunFolder]) -> Html | None:
+    """Return lateness and other times of every control loop, beside those of a bare loop on the same machine."""
+    found = [run for run in runs if run.loop]
+    if not found:
+        return None
+    rows, times = [], []
+    for run in found:
+        learner = run.loop.get("learner")
+        rows.append(_lateness(run.name, run.loop, plain(learner) if learner else ABSENT))
+        if bare := _part(run.loop, "bare"):
+            rows.append(_lateness(f"bare loop beside {run.name}", bare, ABSENT))
+        for name, key in (("inference", "inference_ms"), ("age of the state acted on", "state_age_ms")):
+            if part := _part(run.loop, key):
+                times.append((run.name, name, *(figure(part.get(k), "ms") for k in ("p50", "p99", "max"))))
+    head = ("Loop", "Learner", "Rate", "Ticks", "p50", "p99", "p99.9", "Largest", "Late > 1\u202fms", "Missed", "Drift")
+    drawings = [drawing for run in found if (drawing := histogram(run))]
+    return join([
+        table("How late the ticks of the command loop were", head, rows, numbers=range(2, 11)),
+        tag("div", drawings, class_="charts") if drawings else None,
+        table("Times of the policy thread", ("Loop", "What", "p50", "p99", "Largest"), times, numbers=(2, 3, 4))
+        if times else None,
+    ])  # fmt: skip
+
+
+def _lateness(name: str, loop: Row, learner: str) -> tuple[str, ...]:
+    late = _part(loop, "lateness_us")
+    return (
+        name, learner, figure(loop.get("rate"), "Hz"), figure(loop.get("ticks")),
+        *(figure(late.get(key), "\u00b5s") for key in ("p50", "p99", "p999", "max")),
+        percent(loop.get("late_share"), 3), figure(loop.get("missed")), figure(loop.get("drift_us"), "\u00b5s"),
+    )  # fmt: skip
+
+
+def histogram(run: RunFolder) -> Html | None:
+    """Return the distribution of lateness: bars for the loop, a line for the bare loop, shares on a log scale."""
+    mine, bare = _shares(run.loop), _shares(_part(run.loop, "bare"))
+    if mine is None:
+        return None
+    edges, shares, total = mine
+    # the floor lies below a single tick, so that one late tick in a million still stands out
+    floor = 10.0 ** -len(str(int(total)))
+    ticks = [10.0**k for k in range(-len(str(int(total))), 1)]
+    ticks = ticks[:: max(1, -(-len(ticks) // 5))]
+    y = Axis(floor, 1.0, tuple((t, percent(t, 6)) for t in ticks), log=True)
+    n = len(shares)
+    every = -(-n // 6)
+    x = Axis(0, n, tuple((i, edges[i]) for i in range(0, n + 1, every)))
+    titles = [f"{edges[i]} to {edges[i + 1]} \u00b5s: {percent(s, 4)}" for i, s in enumerate(shares)]
+    same = bare is not None and bare[0] == edges
+    line = outline(stairs(bare[1], y), "c2") if bare and same else None
+    note = "Bars: this loop. " + ("Line: the bare loop. " if line else "") + "Share of ticks, on a logarithmic scale."
+    worst = figure(_part(run.loop, "lateness_us").get("max"), "\u00b5s")
+    alt = f"Histogram of the lateness of {figure(total)} ticks of {run.name}; the largest is {worst}"
+    drawing = join([bars(shares, y, "c1", titles), line])
+    return chart(f"Lateness, {run.name}", alt, x, y, "\u00b5s", under=drawing, note=note)
+
+
+def _shares(loop: Row) -> tuple[list[str], list[float], float] | None:
+    """Return labels of the edges, shares, and the number of ticks; the last bin may be open."""
+    found = _part(loop, "histogram")
+    edges, counts = found.get("edges_us"), found.get("counts")
+    if not isinstance(edges, list) or not isinstance(counts, list) or not counts:
+        return None
+    values = [number(count) for count in counts]
+    labels = [compact(v) if (v := number(edge)) is not None else "\u221e" for edge in edges]
+    if len(labels) == len(values):
+        labels.append("\u221e")
+    if len(labels) != len(values) + 1 or any(v is None or v < 0 for v in values):
+        return None
+    total = sum(v or 0.0 for v in values)
+    return (labels, [(v or 0.0) / total for v in values], total) if 0 < total < 1e15 else None
+
+
+def shield_section(runs: Sequence[RunFolder]) -> Html | None:
+    """Return how often the shield changed or refused a command, by reason."""
+    found = [(run, run.loop["shield"]) for run in runs if isinstance(run.loop.get("shield"), dict)]
+    if not found:
+        return None
+    reasons = sorted({reason for _, counts in found for reason in counts})
+    if not reasons:
+        return tag("p", "The shield changed no command.")
+    rows = [(reason, *(_count(counts, reason, run) for run, counts in found)) for reason in reasons]
+    head = ("Reason", *(run.name for run, _ in found))
+    return table(
+        "Ticks at which the shield changed or refused a command, and their share", head, rows, numbers=range(1, len(head))
+    )
+
+
+def _count(counts: Row, reason: str, run: RunFolder) -> str:
+    count, ticks = number(counts.get(reason, 0)), number(run.loop.get("ticks"))
+    if count is None:
+        return ABSENT
+    return f"{figure(count)} ({percent(count / ticks, 2)})" if count and ticks else figure(count)
+
+
+def _part(row: Row, name: str) -> dict[str, Any]:
+    value = row.get(name)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,100 @@
+"""Demonstrations by a task's scripted expert, written as they finish."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robot_rl.data import DatasetWriter, EpisodeData
+from robot_rl.data.recording import features
+from sim.env import TaskEnv
+
+
+@dataclass
+class Collected:
+    """What came of it."""
+
+    episodes: int
+    frames: int
+    attempts: int
+
+
+def make_expert(env: TaskEnv, skill: str, seed: int) -> Any:
+    """The expert of a task; `skill` names a constant of its module, for example "CLUMSY"."""
+    module_name, name = env.task.expert.split(":")
+    module = importlib.import_module(module_name)
+    return getattr(module, name)(env.pipeline.observer.spec, env.pipeline.actions, env.num_envs, getattr(module, skill), seed)
+
+
+def collect(
+    env: TaskEnv,
+    out: Path,
+    episodes: int,
+    *,
+    seed: int,
+    skill: str = "CLUMSY",
+    image_size: int = 96,
+    keep_failures: bool = False,
+    resume: bool = False,
+    progress: Callable[[int, int], None] = lambda episodes, attempts: None,
+) -> Collected:
+    """Write `episodes` demonstrations to a dataset; image_size 0 records no camera.
+
+    Episodes are on disk as soon as they end. After a kill, `resume` goes on behind the last one, with fresh seeds.
+    """
+    cameras = [c.name for c in env.task.scene.cameras] if image_size else []
+    if resume and (out / "meta" / "info.json").exists():
+        writer = DatasetWriter.append(out)
+    else:
+        columns = features(env.pipeline, {c: (image_size, image_size) for c in cameras})
+        fps = round(env.task.interface.controller.rate)
+        writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
+    with writer:
+        done_before = writer.num_episodes
+        start = seed + 1_000_003 * done_before
+        expert = make_expert(env, skill, start)
+        observation, _ = env.reset(seed=start)
+        rows: list[dict[str, list[Any]]] = [{} for _ in range(env.num_envs)]
+        written, attempts, frames = done_before, 0, 0
+        progress(written, attempts)
+        while written < episodes:
+            action = expert.act(observation)
+            physical = env.pipeline.actions.to_physical(action)
+            pictures = {c: [env.engine.render(i, c, image_size, image_size) for i in range(env.num_envs)] for c in cameras}
+            records = [env.episode_record(i) for i in range(env.num_envs)]
+            following, reward, terminated, truncated, infos = env.step(action)
+            done = terminated | truncated
+            step = {
+                "observation.state": observation["observation.state"].numpy(),
+                "action": physical.numpy(),
+                "action.policy": physical.numpy(),
+                "next.reward": reward.numpy()[:, None],
+                "next.success": infos["success"].numpy()[:, None],
+                "next.done": done.numpy()[:, None],
+                "intervention": np.zeros((env.num_envs, 1), bool),
+            } | {f"observation.images.{c}": p for c, p in pictures.items()}
+            for i, buffer in enumerate(rows):
+                for key, values in step.items():
+                    buffer.setdefault(key, []).append(values[i])
+            finished = []
+            for i in done.nonzero().squeeze(-1).tolist():
+                attempts += 1
+                if (bool(terminated[i]) or keep_failures) and written + len(finished) < episodes:
+                    columns = {k: np.stack(v) for k, v in rows[i].items()}
+                    finished.append(EpisodeData(columns, env.task.interface.instruction, records[i]))
+                rows[i] = {}
+            if finished:
+                writer.add_episodes(finished)
+                written += len(finished)
+                frames += sum(len(e.columns["action"]) for e in finished)
+            if done.any():
+                expert.reset(done.nonzero().squeeze(-1))
+                progress(written, attempts)
+            observation = following
+    return Collected(written, frames, attempts)
+

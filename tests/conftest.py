@@ -1,0 +1,129 @@
+"""Shared builders, small by default; every test overrides what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Network weights are drawn from torch's global generator: the same in every run of a test."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def panda() -> Any:
+    from robot_rl.robots import robots
+
+    return robots.get("panda")
+
+
+@pytest.fixture
+def state_at(panda: Any) -> Callable[..., Any]:
+    """Measured state of robots at joint positions (n, J), tool by forward kinematics."""
+    from robot_rl.kinematics import Kinematics, matrix_to_quat
+    from robot_rl.state import RobotState
+
+    def build(q: torch.Tensor, **views: Any) -> RobotState:
+        position, rotation = Kinematics(panda).forward(q)
+        n = len(q)
+        state = RobotState(
+            q, torch.zeros_like(q), position, matrix_to_quat(rotation), torch.full((n, 1), 0.08), torch.zeros(n, 4), {}
+        )
+        return replace(state, **views)
+
+    return build
+
+
+@pytest.fixture
+def task() -> Callable[..., Any]:
+    """The shipped lift task; keywords go to its interface, `randomization` replaces what is drawn."""
+    from sim.tasks import tasks
+
+    def build(randomization: Any = None, **interface: Any) -> Any:
+        lift = tasks.get("panda-lift")
+        drawn = lift.randomization if randomization is None else tuple(randomization)
+        return replace(lift, interface=replace(lift.interface, **interface), randomization=drawn)
+
+    return build
+
+
+@pytest.fixture
+def diffusion() -> Callable[..., Any]:
+    """A tiny diffusion policy."""
+    from policies.base import Size
+    from policies.diffusion import DiffusionConfig, DiffusionPolicy
+
+    def build(observation: int = 3, action: int = 2, **config: Any) -> DiffusionPolicy:
+        numbers: dict[str, Any] = dict(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5)
+        return DiffusionPolicy(Size(observation, action), DiffusionConfig(**(numbers | config)))
+
+    return build
+
+
+@pytest.fixture
+def residual(diffusion: Callable[..., Any]) -> Callable[..., Any]:
+    """A tiny residual policy on a tiny diffusion policy; keywords go to the actor."""
+    from policies.gaussian import GaussianConfig
+    from policies.residual import ResidualConfig, ResidualPolicy
+
+    def build(observation: int = 3, action: int = 2, scale: float = 0.5, base: Any = None, **actor: Any) -> ResidualPolicy:
+        numbers: dict[str, Any] = dict(hidden=(16,), std=0.1, zero_init=True)
+        config = ResidualConfig(scale, GaussianConfig(**(numbers | actor)))
+        return ResidualPolicy(base or diffusion(observation, action), config)
+
+    return build
+
+
+@pytest.fixture
+def agent(residual: Callable[..., Any]) -> Callable[..., Any]:
+    """A tiny actor-critic on a tiny residual policy; keywords go to the actor-critic."""
+    from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+
+    def build(policy: Any = None, seed: int = 0, **config: Any) -> ActorCritic:
+        numbers: dict[str, Any] = dict(hidden=(16, 16))
+        return ActorCritic(policy or residual(), ActorCriticConfig(**(numbers | config)), seed)
+
+    return build
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Open run folders, closed at the end."""
+    from robot_rl.training.run import Run
+
+    opened = []
+
+    def build(name: str = "run", config: Any = None, resume: bool = False) -> Run:
+        opened.append(Run(tmp_path / name, config or {}, resume))
+        return opened[-1]
+
+    yield build
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def same() -> Callable[[Any, Any], bool]:
+    """Whether two trees of dicts, lists and tensors are equal to the bit, NaN equal to NaN."""
+    import numpy as np
+
+    def compare(a: Any, b: Any) -> bool:
+        if isinstance(a, torch.Tensor) or isinstance(a, np.ndarray):
+            left, right = np.asarray(a), np.asarray(b)
+            return type(a) is type(b) and left.dtype == right.dtype and np.array_equal(left, right, left.dtype.kind == "f")
+        if isinstance(a, dict):
+            return a.keys() == b.keys() and all(compare(a[k], b[k]) for k in a)
+        if isinstance(a, list | tuple):
+            return len(a) == len(b) and all(compare(x, y) for x, y in zip(a, b, strict=True))
+        return type(a) is type(b) and (a == b or a != a and b != b)
+
+    return compare

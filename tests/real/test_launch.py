@@ -1,0 +1,266 @@
+"""The description of the nodes, and both of its readers: ROS 2's launch files and `robot-rl launch`."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import robot_rl.cli.launch as cli
+from real.launch import LaunchError, NodeProcess, arguments, describe, files
+from robot_rl.cli.main import main
+from robot_rl.errors import UnknownName, UserError
+
+ROOT = Path(__file__).parents[2]
+LAUNCH_FILES = sorted((ROOT / "launch").glob("*.launch.py"))
+POLICY = {"policy": "runs/lift/bundle"}
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.name.replace(".", "_"), path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+stub = load(Path(__file__).with_name("launch_stub.py"))
+
+
+def commands(file: str, **values: str) -> dict[str, str]:
+    return {node.name: " ".join(node.command) for node in describe(file, values) if node.condition}
+
+
+def test_twin_alone() -> None:
+    assert commands("twin", seed="3") == {"twin": "twin panda --task panda-lift --seed 3"}
+
+
+def test_arm_with_everything() -> None:
+    found = commands(
+        "arm", **POLICY, twin="true", dry_run="true", teleop="gamepad", episodes="5", out="runs/x"
+    )
+    assert found == {
+        "twin": "twin panda --task panda-lift --seed 0",
+        "deploy": "deploy runs/lift/bundle --robot panda --episodes 5 --out runs/x --dry-run",
+        "teleop": "teleop gamepad --task panda-lift",
+    }
+    assert commands("arm", **POLICY) == {"deploy": "deploy runs/lift/bundle --robot panda"}
+
+
+def test_finetune_starts_the_operator_first() -> None:
+    found = commands("finetune", **POLICY, twin="true", teleop="scripted", minutes="0.5")
+    assert list(found) == ["twin", "teleop", "finetune"]
+    learn = "finetune runs/lift/bundle --robot panda --recipe hil-serl --minutes 0.5"
+    assert found["finetune"] == learn
+    assert commands("finetune", **POLICY, teleop="none").keys() == {"finetune"}
+
+
+def test_what_commands_the_robot_is_required_and_stopped_first() -> None:
+    for file in ("arm", "finetune"):
+        roles = {node.name: node for node in describe(file, POLICY)}
+        assert [name for name, node in roles.items() if node.commands_robot] == [
+            {"arm": "deploy"}.get(file, file)
+        ]
+        assert all(node.required == (name != "teleop") for name, node in roles.items())
+
+
+def test_namespace_domain_and_log_level_reach_every_node() -> None:
+    values = {**POLICY, "twin": "true", "namespace": "left/arm", "domain_id": "7", "log_level": "debug"}
+    for node in describe("arm", values):
+        assert node.ros_arguments() == ("--ros-args", "-r", "__ns:=/left/arm", "--log-level", "debug")
+        assert node.environment == {"ROS_DOMAIN_ID": "7"}
+    assert all(not node.ros_arguments() and not node.environment for node in describe("twin", {}))
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("arn", {}, "unknown launch file 'arn'; did you mean arm?"),
+        ("arm", {}, "arm.launch needs policy:="),
+        ("arm", {"policy": ""}, "arm.launch needs policy:="),
+        ("arm", {**POLICY, "polcy": "x"}, "did you mean policy?"),
+        ("arm", {**POLICY, "teleop": "keybord"}, "did you mean keyboard?"),
+        ("arm", {**POLICY, "twin": "yes"}, "known: false, true"),
+        ("arm", {**POLICY, "robot": "pandas"}, "did you mean panda?"),
+        ("arm", {**POLICY, "episodes": "0"}, "episodes:=0 is not a whole number of 1 or more"),
+        ("arm", {**POLICY, "episodes": "2.5"}, "is not a whole number"),
+        ("finetune", {**POLICY, "minutes": "nan"}, "minutes:=nan is not a number of 0.0 or more"),
+        ("twin", {"domain_id": "233"}, "domain_id:=233 is above 232"),
+        ("twin", {"domain_id": "-1"}, "domain_id:=-1"),
+        ("twin", {"namespace": "left arm"}, "namespace:=left arm is no ROS namespace"),
+    ],
+)
+def test_bad_arguments_name_the_remedy(file: str, values: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        describe(file, values)
+    assert caught.value.code == 2
+    assert isinstance(caught.value, (LaunchError, UnknownName))
+
+
+def test_every_argument_is_described_and_its_default_is_valid() -> None:
+    for file in files():
+        for argument in arguments(file):
+            assert argument.description
+            assert argument.default is None or argument.check(argument.default) == argument.default
+
+
+# The launch files themselves.
+
+
+def test_there_is_one_launch_file_for_each_description() -> None:
+    assert {path.name for path in LAUNCH_FILES} == {f"{name}.launch.py" for name in files()}
+
+
+@pytest.mark.parametrize("path", LAUNCH_FILES, ids=lambda path: path.name)
+def test_launch_files_are_thin(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported == {"__future__", "launch", "real.launch_actions"}
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert functions == ["generate_launch_description"]
+
+
+def visit(file: str, prefix: str | None = None, **values: str) -> list[Any]:
+    with stub.installed(prefix):
+        description = load(ROOT / "launch" / f"{file}.launch.py").generate_launch_description()
+        return stub.run(description, values)
+
+
+def processes(visited: list[Any]) -> list[Any]:
+    return [action for action in visited if isinstance(action, stub.ExecuteProcess)]
+
+
+def test_ros_declares_the_same_arguments() -> None:
+    for file in files():
+        visited = visit(file, **POLICY)
+        declared = [action for action in visited if isinstance(action, stub.DeclareLaunchArgument)]
+        assert [action.name for action in declared] == [argument.name for argument in arguments(file)]
+        assert all(action.description for action in declared)
+
+
+def test_ros_refuses_what_we_refuse() -> None:
+    with pytest.raises(RuntimeError, match="policy"):
+        visit("arm")
+    with pytest.raises(RuntimeError, match="teleop"):
+        visit("arm", **POLICY, teleop="keybord")
+    with pytest.raises(LaunchError, match="domain_id"):
+        visit("arm", **POLICY, domain_id="x")
+
+
+def test_ros_starts_pip_installed_nodes_as_we_do() -> None:
+    values = {**POLICY, "twin": "true", "teleop": "gamepad", "namespace": "left", "domain_id": "7"}
+    found = processes(visit("arm", **values))
+    ours = [node for node in describe("arm", values) if node.condition]
+    assert [process.name for process in found] == [node.name for node in ours]  # in the same order
+    for process, node in zip(found, ours, strict=True):
+        expected = [sys.executable, "-m", "robot_rl.cli.main", *node.command, *node.ros_arguments()]
+        assert process.cmd == expected
+        assert process.additional_env == {"ROS_DOMAIN_ID": "7"}
+        assert isinstance(process.on_exit, stub.Shutdown) == node.required
+        assert process.respawn == node.respawn
+        assert process.output == "screen"
+
+
+def test_ros_waits_for_the_twins_start() -> None:
+    visited = visit("arm", **POLICY, twin="true")
+    handlers = [a.event_handler for a in visited if isinstance(a, stub.RegisterEventHandler)]
+    twin, deploy = processes(visited)
+    assert [(h.target_action, h.on_start) for h in handlers] == [(twin, [deploy])]
+    (alone,) = processes(visit("arm", **POLICY))
+    assert alone.name == "deploy"
+
+
+def test_ros_finds_the_colcon_installed_executable(tmp_path: Path) -> None:
+    executable = tmp_path / "lib" / "robot_rl" / "robot-rl"
+    executable.parent.mkdir(parents=True)
+    executable.touch()
+    (twin,) = processes(visit("twin", str(tmp_path), namespace="left", log_level="debug"))
+    assert isinstance(twin, stub.Node)
+    assert (twin.package, twin.executable) == ("robot_rl", "robot-rl")
+    assert twin.arguments == ["twin", "panda", "--task", "panda-lift", "--seed", "0"]
+    assert (twin.namespace, twin.ros_arguments) == ("/left", ["--log-level", "debug"])
+    executable.unlink()  # the marker alone, as a wheel leaves it, is not enough
+    (twin,) = processes(visit("twin", str(tmp_path)))
+    assert not isinstance(twin, stub.Node)
+
+
+@pytest.mark.parametrize("terminal", ["/usr/bin/xterm", None])
+def test_ros_gives_the_keyboard_a_terminal(monkeypatch: pytest.MonkeyPatch, terminal: str | None) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: terminal)
+    visited = visit("arm", **POLICY, teleop="keyboard")
+    prefixes = {process.name: process.prefix for process in processes(visited)}
+    if terminal:
+        assert prefixes == {"deploy": None, "teleop": "xterm -e"}
+    else:
+        assert prefixes == {"deploy": None}
+        (hint,) = [action.msg for action in visited if isinstance(action, stub.LogInfo)]
+        assert hint.endswith("robot-rl teleop keyboard --task panda-lift")
+
+
+@pytest.mark.parametrize("path", LAUNCH_FILES, ids=lambda path: path.name)
+def test_with_ros_2_itself(path: Path) -> None:
+    launch = pytest.importorskip("launch")
+    if not hasattr(launch, "LaunchDescription"):  # our own folder of launch files, seen from the root
+        pytest.skip("ROS 2's launch is not installed")
+    description = load(path).generate_launch_description()
+    assert isinstance(description, launch.LaunchDescription)
+    declared = {argument.name for argument in description.get_launch_arguments()}
+    assert declared == {argument.name for argument in arguments(path.name.split(".")[0])}
+
+
+# robot-rl launch.
+
+ECHO = (sys.executable, "-I", "-S", "-c", "import sys; print(sys.argv[1:]); sys.exit(3)")
+
+
+def test_cli_runs_the_description(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "EXECUTABLE", ECHO)
+    assert cli.main(["twin.launch.py", "seed:=1", "seed:=2"]) == 3
+    out = capfd.readouterr().out
+    assert "[twin]   ['twin', 'panda', '--task', 'panda-lift', '--seed', '2']\n" in out
+    assert "[launch] twin exited with code 3\n" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["arn"], "did you mean arm?"),
+        (["arm", "robot=panda"], "'robot=panda' is not name:=value; did you mean robot:=panda?"),
+        (["arm", "panda"], "did you mean panda:=VALUE?"),
+        (["arm", ":=panda"], "is not name:=value"),
+        (["arm", "policy:=x", "robt:=panda"], "did you mean robot"),
+        (["arm", "policy:=x", "--twin"], "unknown flag --twin"),
+        (["arm"], "needs policy:="),
+    ],
+)
+def test_cli_bad_input(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", *argv]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1 and not captured.out
+    with pytest.raises(UserError):
+        main(["launch", *argv, "--debug"])
+
+
+def test_cli_lists_files_and_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(summary in out for summary in files().values())
+    assert cli.main(["arm", "--show-args"]) == 0
+    out = capsys.readouterr().out
+    assert all(argument.name in out for argument in arguments("arm"))
+
+
+def test_values_may_contain_the_separator() -> None:
+    assert cli.parse(["policy:=a:=b", "out:="]) == {"policy": "a:=b", "out": ""}
+
+
+def test_a_node_without_ros_arguments_gets_none() -> None:
+    assert NodeProcess("a", ("twin",)).ros_arguments() == ()

@@ -1,0 +1,103 @@
+"""The Panda's facts against the model file that genesis-world ships."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.kinematics import Kinematics
+from sim.scenes import robot_model
+
+
+@pytest.fixture(scope="module")
+def model() -> mujoco.MjModel:
+    from robot_rl.robots.panda import PANDA
+
+    return mujoco.MjModel.from_xml_path(str(robot_model(PANDA)))
+
+
+def random_joints(panda: Any, count: int) -> torch.Tensor:
+    low, high = panda.limit("low").double(), panda.limit("high").double()
+    rng = torch.Generator().manual_seed(0)
+    return low + torch.rand(count, len(panda.joints), generator=rng, dtype=torch.float64) * (high - low)
+
+
+def test_joints_and_limits_are_the_models(panda: Any, model: mujoco.MjModel) -> None:
+    for joint in panda.joints:
+        theirs = model.joint(joint.name)
+        assert (joint.low, joint.high) == pytest.approx(tuple(theirs.range), abs=1e-9), joint.name
+        assert np.allclose(theirs.axis, joint.axis), joint.name
+        of_joints = model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT
+        (actuator,) = np.flatnonzero(of_joints & (model.actuator_trnid[:, 0] == theirs.id))
+        assert model.actuator_forcerange[actuator, 1] == joint.effort, joint.name
+    assert model.nq == len(panda.joints) + len(panda.gripper.joints)
+
+
+def test_gripper_width_is_the_fingers_travel(panda: Any, model: mujoco.MjModel) -> None:
+    travel = [model.joint(name).range[1] for name in panda.gripper.joints]
+    assert sum(travel) == pytest.approx(panda.gripper.width)
+
+
+def test_forward_kinematics_and_jacobian_are_mujocos(panda: Any, model: mujoco.MjModel) -> None:
+    data = mujoco.MjData(model)
+    joints = random_joints(panda, 40)
+    dofs = [model.joint(n).dofadr[0] for n in panda.joint_names]
+    position, rotation, jacobian = Kinematics(panda, torch.float32).jacobian(joints.float())
+    hand = model.body("hand").id
+    for k, q in enumerate(joints.numpy()):
+        data.qpos[dofs] = q
+        mujoco.mj_fwdPosition(model, data)
+        frame = data.body("hand").xmat.reshape(3, 3)
+        tool = data.body("hand").xpos + frame @ [0.0, 0.0, 0.1034]
+        jp, jr = np.zeros((3, model.nv)), np.zeros((3, model.nv))
+        mujoco.mj_jac(model, data, jp, jr, tool, hand)
+        assert np.allclose(position[k], tool, atol=1e-5)
+        assert np.allclose(rotation[k], frame, atol=1e-5)
+        assert np.allclose(jacobian[k], np.vstack([jp, jr])[:, dofs], atol=1e-5)
+
+
+def test_jacobian_in_double_precision_is_the_derivative(panda: Any) -> None:
+    kinematics = Kinematics(panda, torch.float64)
+    q = random_joints(panda, 5)
+    position, _, jacobian = kinematics.jacobian(q)
+    step = 1e-6
+    for j in range(7):
+        moved = q.clone()
+        moved[:, j] += step
+        assert torch.allclose((kinematics.forward(moved)[0] - position) / step, jacobian[:, :3, j], atol=1e-5)
+
+
+def test_tool_is_between_the_finger_pads(panda: Any, model: mujoco.MjModel) -> None:
+    data = mujoco.MjData(model)
+    data.qpos[:7] = panda.home
+    mujoco.mj_kinematics(model, data)
+    pads = []
+    for name in ("left_finger", "right_finger"):
+        body = model.body(name)
+        geoms = range(body.geomadr[0], body.geomadr[0] + body.geomnum[0])
+        boxes = [g for g in geoms if model.geom_type[g] == mujoco.mjtGeom.mjGEOM_BOX]
+        pads.append(data.geom_xpos[max(boxes, key=lambda g: model.geom_size[g].prod())])
+    tool = Kinematics(panda).forward(torch.tensor([panda.home]))[0][0].numpy()
+    assert np.allclose(tool, np.mean(pads, 0), atol=1e-3)
+
+
+def test_home_is_a_safe_start(panda: Any) -> None:
+    home = torch.tensor(panda.home)
+    assert (home > panda.limit("low") + 0.1).all() and (home < panda.limit("high") - 0.1).all()
+    position, rotation = Kinematics(panda).forward(home[None])
+    low, high = torch.tensor(panda.workspace)
+    assert ((position > low) & (position < high)).all()
+    assert torch.allclose(position[0], torch.tensor([0.45, 0.0, 0.25]), atol=0.01)
+    assert torch.allclose(rotation[0, :, 2], torch.tensor([0.0, 0.0, -1.0]), atol=1e-3)  # pointing down
+
+
+def test_fingerprint_tells_robots_apart(panda: Any) -> None:
+    from dataclasses import replace
+
+    other = replace(panda, tool_position=(0.0, 0.0, 0.3))
+    assert other.fingerprint() != panda.fingerprint()
+    assert panda.fingerprint()["joint_names"] == [f"joint{k}" for k in range(1, 8)]

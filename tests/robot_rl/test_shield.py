@@ -1,0 +1,144 @@
+"""The last thing before the wire: whatever comes in, what goes out is within the limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from robot_rl.robots.panda import PANDA
+from robot_rl.shield import Shield, ShieldConfig, ramp
+
+DT = 1 / PANDA.command_rate
+SHIELD = Shield(PANDA)
+PLENTY = 1e-5  # float32 rounding, relative
+
+
+def run(goals: Tensor, hold: int, feed: bool, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Follow each goal (k, n, J) for `hold` ticks, as the control loop does; positions and velocities (T, n, J)."""
+    position = start if start is not None else goals[0]
+    previous, velocity = position, torch.zeros_like(position)
+    positions, velocities = [position], [velocity]
+    for goal in goals:
+        way, step = ramp(previous, goal, hold)
+        for k in range(hold):
+            aim, speed = (way[k], step / DT) if feed else (goal, torch.zeros_like(goal))
+            position, velocity = SHIELD.follow(position, velocity, aim, speed, DT)
+            positions.append(position)
+            velocities.append(velocity)
+        previous = goal
+    return torch.stack(positions), torch.stack(velocities)
+
+
+@st.composite
+def goal_sequences(draw: st.DrawFn) -> Tensor:
+    """A few goals anywhere between the limits, of small steps, jumps and corners of the joint space."""
+    rng = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    kind = draw(st.sampled_from(["steps", "jumps", "corners", "single joint"]))
+    count, rows = draw(st.integers(2, 10)), 8
+    share = torch.rand(count, rows, 7, generator=rng)
+    if kind == "steps":
+        share = 0.5 + 0.05 * (share - 0.5).cumsum(0)
+    elif kind == "corners":
+        share = share.round()
+    elif kind == "single joint":
+        share[..., 1:] = share[:1, :, 1:]
+    return SHIELD.low + share * (SHIELD.high - SHIELD.low)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(goal_sequences(), st.sampled_from([1, 3, 10, 40]), st.booleans())
+def test_speed_and_acceleration_limits_always_hold(goals: Tensor, hold: int, feed: bool) -> None:
+    positions, velocities = run(goals, hold, feed)
+    assert (velocities.abs() <= SHIELD.velocity * (1 + PLENTY)).all()
+    assert (velocities.diff(dim=0).abs() <= SHIELD.acceleration * DT * (1 + 1e-3)).all()
+    # What the robot sees is positions: their differences obey the same limits.
+    assert (positions.diff(dim=0).abs() <= SHIELD.velocity * DT + 1e-6).all()
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(goal_sequences(), st.sampled_from([1, 3, 10, 40]), st.booleans())
+def test_position_limits_always_hold(goals: Tensor, hold: int, feed: bool) -> None:
+    positions, _ = run(goals, hold, feed)
+    over = torch.maximum(SHIELD.low - positions, positions - SHIELD.high).max()
+    assert over <= 1e-5, f"a command leaves the position limits by {over:.2e} rad"
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(goal_sequences(), st.booleans())
+def test_reaches_a_fixed_goal_exactly_and_stays(goals: Tensor, feed: bool) -> None:
+    positions, velocities = run(goals, 10, feed)
+    position, velocity, goal = positions[-1], velocities[-1], goals[-1]
+    for _ in range(1600):
+        position, velocity = SHIELD.follow(position, velocity, goal, torch.zeros_like(goal), DT)
+    assert torch.allclose(position, goal, atol=1e-6)
+    for _ in range(20):
+        position, velocity = SHIELD.follow(position, velocity, goal, torch.zeros_like(goal), DT)
+        assert torch.allclose(position, goal, atol=1e-6) and velocity.abs().max() < 1e-3
+
+
+def test_a_goal_within_reach_is_followed_to_the_tick(panda: Any) -> None:
+    """A slow ramp is inside every limit, so the command is the ramp itself once it has got up to speed."""
+    home = torch.tensor(panda.home)[None]
+    goal = home + 0.02
+    way, step = ramp(home, goal, 10)
+    position, velocity = home, torch.zeros_like(home)
+    for k in range(10):
+        position, velocity = SHIELD.follow(position, velocity, way[k], step / DT, DT)
+    assert torch.allclose(position, goal, atol=1e-6)
+
+
+def test_from_rest_the_way_is_straight(panda: Any) -> None:
+    """Joints that need different times still move in proportion: rows are scaled as a whole."""
+    home = torch.tensor(panda.home)[None]
+    direction = torch.tensor([[1.0, -0.5, 0.8, 0.3, -0.2, 0.6, 0.9]])
+    goal = home + 0.5 * direction
+    position, velocity = home, torch.zeros_like(home)
+    moved = []
+    for _ in range(12):
+        position, velocity = SHIELD.follow(position, velocity, goal, torch.zeros_like(goal), DT)
+        moved.append(position - home)
+    # While every joint still speeds up, velocity changes are one common multiple of what was desired.
+    change = torch.cat(moved).diff(dim=0)
+    first = change[0] / change[0].norm()
+    assert (change[:4] / change[:4].norm(dim=-1, keepdim=True) - first).abs().max() < 1e-2
+    used = velocity.abs() / SHIELD.velocity
+    assert used.max() <= 1 + PLENTY and (used < 0.999).any(), "one joint sets the pace, the others wait for it"
+
+
+def test_saturated_speed_scales_the_row(panda: Any) -> None:
+    home = torch.tensor(panda.home)[None]
+    speed = 3 * SHIELD.velocity * torch.tensor([[1.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
+    position, velocity = home, torch.zeros_like(home)
+    for k in range(60):  # a goal that runs away faster than any joint may move
+        position, velocity = SHIELD.follow(position, velocity, home + (k + 1) * DT * speed, speed, DT)
+    share = velocity / speed
+    assert velocity[0, 0] == pytest.approx(float(SHIELD.velocity[0]), rel=1e-4)
+    assert (share.max() - share.min()) < 0.25 * share.max()
+
+
+def test_rows_do_not_influence_each_other(panda: Any) -> None:
+    home = torch.tensor(panda.home)
+    goals = torch.stack([home, home + 1.0, home + 0.01])
+    start, still = home.expand(3, 7), torch.zeros(3, 7)
+    together = SHIELD.follow(start, still, goals, still, DT)[0]
+    alone = [SHIELD.follow(start[k : k + 1], still[:1], goals[k : k + 1], still[:1], DT)[0] for k in range(3)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_config_is_a_share_of_the_robots_limits(panda: Any) -> None:
+    shield = Shield(panda, ShieldConfig(velocity=0.25, acceleration=0.1, margin=0.2))
+    assert torch.allclose(shield.velocity, 0.25 * panda.limit("velocity"))
+    assert torch.allclose(shield.acceleration, 0.1 * panda.limit("acceleration"))
+    assert torch.allclose(shield.low, panda.limit("low") + 0.2)
+
+
+def test_ramp_ends_on_the_goal() -> None:
+    start, goal = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, -1.0]])
+    way, step = ramp(start, goal, 4)
+    assert torch.equal(way[-1], goal)
+    assert torch.allclose(way[0], start + step) and torch.allclose(step, torch.tensor([[0.25, -0.5]]))
