@@ -32,6 +32,19 @@ class Policy(nn.Module):
         """Forget the environments `ids`, or all of them: their next call starts an episode."""
 
 
+class RandomPolicy(Policy):
+    """Uniformly random actions: the floor that every learned policy is compared with."""
+
+    horizon = execute = 1
+
+    def __init__(self, actions: int):
+        super().__init__()
+        self.actions = actions
+
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        return 2 * torch.rand(len(observation["observation.state"]), 1, self.actions, generator=rng) - 1
+
+
 @dataclass(frozen=True)
 class Size:
     """Sizes of what a policy reads and writes."""

@@ -1,8 +1,8 @@
 """A bundle: one folder with everything a robot's computer needs to run a policy, and no pickled code.
 
-    policy.json          class, configuration, interface, robot, provenance, evaluation
-    policy.safetensors   weights and normalization
-    critic.safetensors   optional: value functions, for whoever goes on learning
+policy.json          class, configuration, interface, robot, provenance, evaluation
+policy.safetensors   weights and normalization
+critic.safetensors   optional: value functions, for whoever goes on learning
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         temporary.rename(path)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        raise BundleError(f"cannot write the bundle {path}: {error.strerror}; free space or choose another --out") from error
+        raise BundleError(
+            f"cannot write the bundle {path}: {error.strerror}; free space or choose another --out"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -118,7 +120,9 @@ def load_bundle(path: Path | str) -> Bundle:
     try:
         meta = json.loads(file.read_text())
         if meta["format"] != FORMAT:
-            raise BundleError(f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; update robot-rl")
+            raise BundleError(
+                f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; update robot-rl"
+            )
         policy = _build(meta["policy"])
         interface = Interface.from_json(meta["interface"])
         robots.get(interface.robot)

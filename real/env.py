@@ -73,7 +73,9 @@ class RobotEnv(VectorEnv):
         self.loop.arm()
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Open the gripper, go home, have the objects placed, and return the first observation."""
         self.episode += 1
         self._announce("resetting")
@@ -90,7 +92,7 @@ class RobotEnv(VectorEnv):
         self._observed = time.monotonic()
         return self._observe(), {}
 
-    def step(self, actions: Tensor | np.ndarray):  # type: ignore[override]
+    def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Execute the policy's action (1, A), or the person's in its place, for one control period."""
         wanted = torch.as_tensor(actions, dtype=torch.float32)
         self.inference.append(time.monotonic() - self._observed)
@@ -114,8 +116,10 @@ class RobotEnv(VectorEnv):
         marked = operator is not None and operator.success
         success = self.held >= self.interface.success_hold or marked
         failed = operator is not None and operator.failure
-        over = self.steps >= self.interface.horizon or failed or decision.phase is Phase.STOPPED
         correcting = decision.phase is Phase.CORRECTING
+        # The clock does not cut a correction off, within reason.
+        late = self.steps >= self.interface.horizon * (2 if correcting else 1)
+        over = late or failed or decision.phase is Phase.STOPPED
         infos = {
             "success": torch.tensor([success]),
             "executed": self.last_action,
@@ -160,7 +164,9 @@ class RobotEnv(VectorEnv):
         settled = 0
         while settled < 3:
             if time.monotonic() > deadline:
-                raise NotReady(f"the robot did not reach its home position within {timeout:g} s; is something in its way?")
+                raise NotReady(
+                    f"the robot did not reach its home position within {timeout:g} s; is something in its way?"
+                )
             state = self._read()
             error = home - state.joint_position
             reach = 0.15 / error.abs().max().clamp_min(0.15)
@@ -174,9 +180,13 @@ class RobotEnv(VectorEnv):
         if self.node.wait_for(lambda: self.placer.matched > 0, 0.5):
             before = {name: s.latest.count if s.latest else 0 for name, s in self.driver.poses.items()}
             self.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
-            for name, subscription in self.driver.poses.items():
-                # The pose that is on its way may be of before; the third one is not.
-                self._hold_until(lambda s=subscription, n=before[name]: s.latest.count >= n + 6, timeout, "object pose")
+
+            def placed() -> bool:
+                # Poses that are on their way are of before; the sixth one is not.
+                poses = self.driver.poses.items()
+                return all(s.latest is not None and s.latest.count >= before[name] + 6 for name, s in poses)
+
+            self._hold_until(placed, timeout, "object pose")
         else:
             logger.warning("place the object and press reset on the teleop device")
             operator = self.arbiter.operator

@@ -137,7 +137,7 @@ class CommandLoop(threading.Thread):
     def close(self) -> None:
         """Brake, hold, and end the thread; the last command is the position where the robot stands."""
         if self.is_alive():
-            self.stop("shutting down")
+            self.stopped = self.stopped or "shutting down"
             time.sleep(10 * self.pipeline.tick)  # ten more ticks brake from any permitted speed of a small step
             self._closing.set()
             self.join(timeout=2.0)

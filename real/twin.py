@@ -62,7 +62,9 @@ class HiddenDynamics:
 class Twin:
     """Runs one simulated robot in real time until `close`."""
 
-    def __init__(self, node: Node, task: Task, hidden: HiddenDynamics | None = None, seed: int = 0, cameras: bool = True):
+    def __init__(
+        self, node: Node, task: Task, hidden: HiddenDynamics | None = None, seed: int = 0, cameras: bool = True
+    ):
         from robot_rl.robots import robots
 
         self.node, self.task, self.hidden = node, task, hidden or HiddenDynamics()
@@ -134,7 +136,9 @@ class Twin:
         width = torch.full((1, 1, 1), self.robot.gripper.width if self.robot.gripper else 0.0)
         every_object = round(self.robot.command_rate / self.hidden.object_rate)
         every_image = round(self.robot.command_rate / self.hidden.camera_rate)
-        history: deque[dict[str, np.ndarray]] = deque(maxlen=1 + round(self.hidden.object_latency * self.robot.command_rate))
+        history: deque[dict[str, np.ndarray]] = deque(
+            maxlen=1 + round(self.hidden.object_latency * self.robot.command_rate)
+        )
         count = 0
         while not self._closing.is_set():
             ticker.wait()
@@ -182,7 +186,10 @@ class Twin:
         self.states.publish(
             make(
                 "sensor_msgs/msg/JointState",
-                header=self._header("base"), name=names, position=position, velocity=velocity,
+                header=self._header("base"),
+                name=names,
+                position=position,
+                velocity=velocity,
                 effort=np.zeros(len(names)),
             )  # fmt: skip
         )
@@ -211,7 +218,12 @@ class Twin:
             publisher.publish(
                 make(
                     "sensor_msgs/msg/Image",
-                    header=self._header(f"{name}_optical_frame"), height=size, width=size, encoding="rgb8",
-                    is_bigendian=0, step=3 * size, data=picture.reshape(-1),
+                    header=self._header(f"{name}_optical_frame"),
+                    height=size,
+                    width=size,
+                    encoding="rgb8",
+                    is_bigendian=0,
+                    step=3 * size,
+                    data=picture.reshape(-1),
                 )  # fmt: skip
             )

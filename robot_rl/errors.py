@@ -16,7 +16,7 @@ class UserError(Exception):
     code = 1
 
 
-class UnknownName(UserError):
+class UnknownName(UserError):  # noqa: N818 - it reads as a sentence
     """A name that is not in a registry; the message lists the nearest ones."""
 
     code = 2

@@ -5,6 +5,8 @@ The robot's computer needs no simulator for end-effector control, and simulation
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -51,7 +53,7 @@ class Kinematics:
     """Forward kinematics of one robot for batches of joint positions."""
 
     def __init__(self, spec: RobotSpec, dtype: torch.dtype = torch.float32):
-        def tensor(values: list[tuple[float, ...]]) -> Tensor:
+        def tensor(values: Sequence[tuple[float, ...]]) -> Tensor:
             return torch.tensor(values, dtype=dtype)
 
         # The tool is a last, fixed link of the chain.

@@ -66,7 +66,15 @@ def object_to_tool(robot: RobotSpec, actions: VectorSpec, name: str) -> Term:
 
 TERMS: dict[str, Callable[..., Term]] = {
     f.__name__: f
-    for f in (joint_position, joint_velocity, tool_position, gripper_width, last_action, object_position, object_to_tool)
+    for f in (
+        joint_position,
+        joint_velocity,
+        tool_position,
+        gripper_width,
+        last_action,
+        object_position,
+        object_to_tool,
+    )
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,7 @@ class Registry:
         module, attribute = self.entries[name][0].split(":")
         return getattr(importlib.import_module(module), attribute)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.entries))
 
     def describe(self, name: str) -> str:

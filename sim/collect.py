@@ -28,7 +28,9 @@ def make_expert(env: TaskEnv, skill: str, seed: int) -> Any:
     """The expert of a task; `skill` names a constant of its module, for example "CLUMSY"."""
     module_name, name = env.task.expert.split(":")
     module = importlib.import_module(module_name)
-    return getattr(module, name)(env.pipeline.observer.spec, env.pipeline.actions, env.num_envs, getattr(module, skill), seed)
+    return getattr(module, name)(
+        env.pipeline.observer.spec, env.pipeline.actions, env.num_envs, getattr(module, skill), seed
+    )
 
 
 def collect(
@@ -51,7 +53,7 @@ def collect(
     if resume and (out / "meta" / "info.json").exists():
         writer = DatasetWriter.append(out)
     else:
-        columns = features(env.pipeline, {c: (image_size, image_size) for c in cameras})
+        columns = features(env.pipeline, dict.fromkeys(cameras, (image_size, image_size)))
         fps = round(env.task.interface.controller.rate)
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
     with writer:
@@ -65,7 +67,9 @@ def collect(
         while written < episodes:
             action = expert.act(observation)
             physical = env.pipeline.actions.to_physical(action)
-            pictures = {c: [env.engine.render(i, c, image_size, image_size) for i in range(env.num_envs)] for c in cameras}
+            pictures = {
+                c: [env.engine.render(i, c, image_size, image_size) for i in range(env.num_envs)] for c in cameras
+            }
             records = [env.episode_record(i) for i in range(env.num_envs)]
             following, reward, terminated, truncated, infos = env.step(action)
             done = terminated | truncated
@@ -81,12 +85,12 @@ def collect(
             for i, buffer in enumerate(rows):
                 for key, values in step.items():
                     buffer.setdefault(key, []).append(values[i])
-            finished = []
+            finished: list[EpisodeData] = []
             for i in done.nonzero().squeeze(-1).tolist():
                 attempts += 1
                 if (bool(terminated[i]) or keep_failures) and written + len(finished) < episodes:
-                    columns = {k: np.stack(v) for k, v in rows[i].items()}
-                    finished.append(EpisodeData(columns, env.task.interface.instruction, records[i]))
+                    stacked = {k: np.stack(v) for k, v in rows[i].items()}
+                    finished.append(EpisodeData(stacked, env.task.interface.instruction, records[i]))
                 rows[i] = {}
             if finished:
                 writer.add_episodes(finished)
@@ -97,4 +101,3 @@ def collect(
                 progress(written, attempts)
             observation = following
     return Collected(written, frames, attempts)
-

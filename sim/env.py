@@ -89,10 +89,14 @@ class TaskEnv(VectorEnv):
         known = set(self.engine.parameters) | set(SENSOR_PARAMETERS) | places
         unknown = [r.parameter for r in self.randomization if r.parameter not in known]
         if unknown:
-            raise UserError(f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}")
+            raise UserError(
+                f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}"
+            )
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Start new episodes everywhere; with a seed, episode 0 of environment i is that of seed + i."""
         if seed is not None:
             self.seed = seed
@@ -106,7 +110,7 @@ class TaskEnv(VectorEnv):
         self.velocity = torch.zeros_like(self.goal)
         return self._observe(true), {}
 
-    def step(self, actions: Tensor | np.ndarray):  # type: ignore[override]
+    def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Act for one control period; see the class for what comes back."""
         actions = torch.as_tensor(actions, dtype=torch.float32)
         valid = actions.isfinite().all(-1, keepdim=True)
@@ -156,7 +160,9 @@ class TaskEnv(VectorEnv):
         q, v = self.engine.joint_state()
         position, rotation = self.pipeline.controller.kinematics.forward(q)
         objects = {box.name: self.engine.object_pose(box.name) for box in self.task.scene.boxes}
-        return RobotState(q, v, position, matrix_to_quat(rotation), self.engine.gripper_width(), self.last_action, objects)
+        return RobotState(
+            q, v, position, matrix_to_quat(rotation), self.engine.gripper_width(), self.last_action, objects
+        )
 
     def _observe(self, true: RobotState) -> dict[str, Tensor]:
         privileged = [*true.objects.values(), torch.from_numpy(self.drawn).float()]
@@ -253,4 +259,6 @@ class TaskEnv(VectorEnv):
 
     def episode_record(self, index: int) -> dict[str, float]:
         """What randomization drew for the running episode of one environment."""
-        return {f"randomization/{r.parameter}": float(v) for r, v in zip(self.randomization, self.drawn[index], strict=True)}
+        return {
+            f"randomization/{r.parameter}": float(v) for r, v in zip(self.randomization, self.drawn[index], strict=True)
+        }

@@ -26,7 +26,7 @@ class SensorModel:
         self.previous: dict[str, Tensor] = {}
 
     def reset(self, ids: Tensor, state: RobotState, direction: Tensor) -> None:
-        """Start episodes `ids` at a true state; `direction` (k, 3) in [-1, 1] turns the bias magnitude into a vector."""
+        """Start episodes `ids` at a true state; `direction` (k, 3) in [-1, 1] is that of the bias."""
         self.bias[ids] = self.values["sensor.object_bias"][ids] * direction
         for name, pose in state.objects.items():
             self.previous.setdefault(name, pose.clone())[ids] = pose[ids]

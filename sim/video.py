@@ -11,7 +11,7 @@ from policies.base import ChunkRunner, Policy
 from robot_rl.data.video import encode_video
 from sim.env import TaskEnv
 
-HEIGHT, WIDTH = 240, 320
+HEIGHT, WIDTH = 360, 480
 
 
 def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, engine: str = "mujoco") -> None:

@@ -42,9 +42,7 @@ class _Endpoint:
         self.policies: set[int] = set()
         self.closed = False
         mask = DDSStatus.PublicationMatched | DDSStatus.OfferedIncompatibleQos
-        entity.set_status_mask(
-            mask if writer else DDSStatus.SubscriptionMatched | DDSStatus.RequestedIncompatibleQos
-        )
+        entity.set_status_mask(mask if writer else DDSStatus.SubscriptionMatched | DDSStatus.RequestedIncompatibleQos)
         self._token = owner.participant.attach(entity, self._on_status)
         self._on_status()  # peers in this process matched before the mask was set
 

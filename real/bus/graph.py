@@ -37,9 +37,7 @@ def graph_bytes(participant: bytes, nodes: Iterable[Entry], store: Typestore) ->
         return types["rmw_dds_common/msg/Gid"](np.frombuffer(guid.ljust(size, b"\0"), np.uint8))
 
     info = types["rmw_dds_common/msg/NodeEntitiesInfo"]
-    entries = [
-        info(n.namespace, n.name, [gid(g) for g in n.readers], [gid(g) for g in n.writers]) for n in nodes
-    ]
+    entries = [info(n.namespace, n.name, [gid(g) for g in n.readers], [gid(g) for g in n.writers]) for n in nodes]
     raw = bytes(store.serialize_cdr(types[TYPE](gid(participant), entries), TYPE, little_endian=True))
     return raw + bytes(-len(raw) % 4)
 

@@ -68,17 +68,9 @@ def message(type_name: str) -> type:
     if type_name not in known:
         short = {name.rsplit("/", 1)[1].lower(): name for name in known}
         near = difflib.get_close_matches(type_name, known, 3, 0.7)
-        near += [
-            short[s] for s in difflib.get_close_matches(type_name.rsplit("/", 1)[-1].lower(), short, 2, 0.7)
-        ]
-        hint = (
-            f"Did you mean {', '.join(dict.fromkeys(near))}?"
-            if near
-            else "Names look like std_msgs/msg/Bool."
-        )
-        raise BusError(
-            f"unknown message type {type_name!r}. {hint} Add others with real.bus.register(name, text)."
-        )
+        near += [short[s] for s in difflib.get_close_matches(type_name.rsplit("/", 1)[-1].lower(), short, 2, 0.7)]
+        hint = f"Did you mean {', '.join(dict.fromkeys(near))}?" if near else "Names look like std_msgs/msg/Bool."
+        raise BusError(f"unknown message type {type_name!r}. {hint} Add others with real.bus.register(name, text).")
     return known[type_name]
 
 
@@ -111,11 +103,7 @@ def _value(where: str, desc: Any, given: Any, key: tuple[str, str]) -> Any:
     count = length if kind == ARRAY else 0
     if inner_kind == BASE and inner[0] != "string":
         given = np.frombuffer(given, np.uint8) if isinstance(given, (bytes, bytearray, memoryview)) else given
-        array = (
-            np.zeros(count, _DTYPE[inner[0]])
-            if given is None
-            else np.asarray(given, _DTYPE[inner[0]]).ravel()
-        )
+        array = np.zeros(count, _DTYPE[inner[0]]) if given is None else np.asarray(given, _DTYPE[inner[0]]).ravel()
         _check_length(where, kind, length, len(array))
         return array
     items = [None] * count if given is None else list(given)
@@ -125,9 +113,7 @@ def _value(where: str, desc: Any, given: Any, key: tuple[str, str]) -> Any:
 
 def _check_length(where: str, kind: int, length: int, got: int) -> None:
     if (kind == ARRAY and got != length) or (kind == SEQUENCE and length and got > length):
-        raise BusError(
-            f"{where} holds {'exactly' if kind == ARRAY else 'at most'} {length} values, got {got}"
-        )
+        raise BusError(f"{where} holds {'exactly' if kind == ARRAY else 'at most'} {length} values, got {got}")
 
 
 def encode(msg: Any, type_name: str) -> bytes | memoryview:
@@ -148,9 +134,7 @@ def decode(raw: bytes, type_name: str) -> Any:
     try:
         return store().deserialize_cdr(raw, type_name)
     except (SerdeError, IndexError) as error:
-        raise BusError(
-            f"{len(raw)} bytes received are no {type_name}: {error}. Do both sides agree on it?"
-        ) from error
+        raise BusError(f"{len(raw)} bytes received are no {type_name}: {error}. Do both sides agree on it?") from error
 
 
 @cache

@@ -24,9 +24,7 @@ class Remap:
 def check_node_name(name: str) -> str:
     """Return the node name, or refuse it with a sentence."""
     if not _TOKEN.fullmatch(name):
-        raise BusError(
-            f"node name {name!r} is not valid: use letters, digits and '_', and start with no digit"
-        )
+        raise BusError(f"node name {name!r} is not valid: use letters, digits and '_', and start with no digit")
     return name
 
 

@@ -175,12 +175,8 @@ class Node(ABC):
             "file": caller.f_code.co_filename, "function": caller.f_code.co_name, "line": caller.f_lineno,
         }  # fmt: skip
         stamp = {"sec": sec, "nanosec": nanosec}
-        name = self.full_name.strip("/").replace(
-            "/", "."
-        )  # the logger's name: what rosout readers look nodes up by
-        self._rosout.publish(
-            make("rcl_interfaces/msg/Log", stamp=stamp, level=number, name=name, msg=text, **where)
-        )
+        name = self.full_name.strip("/").replace("/", ".")  # the logger's name: what rosout readers look nodes up by
+        self._rosout.publish(make("rcl_interfaces/msg/Log", stamp=stamp, level=number, name=name, msg=text, **where))
 
     @abstractmethod
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:

@@ -19,7 +19,7 @@ from robot_rl.spec import RobotSpec
 from robot_rl.state import RobotState
 
 
-class NotReady(UserError):
+class NotReady(UserError):  # noqa: N818 - it reads as a sentence
     """The robot does not send what control needs."""
 
 
@@ -41,11 +41,16 @@ class ArmDriver:
     """Subscribes to joint states, object poses and cameras; publishes joint positions and the gripper's width.
 
     Joints are matched by name, never by index; a message may hold more joints, or come in parts from several
-    publishers. With `dry_run` everything happens except the sending.
+    publishers. With `dry_run` there are no command publishers: everything happens except the sending.
     """
 
     def __init__(
-        self, node: Node, robot: RobotSpec, objects: Sequence[str] = (), cameras: Sequence[str] = (), dry_run: bool = False
+        self,
+        node: Node,
+        robot: RobotSpec,
+        objects: Sequence[str] = (),
+        cameras: Sequence[str] = (),
+        dry_run: bool = False,
     ):
         self.node, self.robot, self.dry_run = node, robot, dry_run
         self.kinematics = Kinematics(robot)
@@ -64,8 +69,9 @@ class ArmDriver:
         self.images = {
             name: node.subscribe("sensor_msgs/msg/Image", ros.image.format(camera=name), qos.SENSOR) for name in cameras
         }
-        self.command = node.publisher("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
-        self.gripper = node.publisher("std_msgs/msg/Float64MultiArray", ros.gripper_command, qos.COMMAND)
+        if not dry_run:
+            self.command = node.publisher("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
+            self.gripper = node.publisher("std_msgs/msg/Float64MultiArray", ros.gripper_command, qos.COMMAND)
         self.rejected = 0
         """Joint states that were malformed or not finite."""
 
@@ -158,8 +164,9 @@ class ArmDriver:
                 f"no {' and no '.join(missing)} within {timeout:g} s; is the robot's driver running on this domain "
                 f"(for a rehearsal: robot-rl twin {self.robot.name})? {mismatches}".rstrip()
             )
-        others = self.command.other_writers()
-        if others and not self.dry_run:
+        for mismatch in self.node.incompatible():
+            self.node.log("warn", mismatch)
+        if not self.dry_run and (others := self.command.other_writers()):
             raise NotReady(f"{', '.join(others)} already sends commands on {self.command.topic}; stop it first")
 
     def _missing(self) -> list[str]:

@@ -35,9 +35,7 @@ def python() -> Check:
     detail = f"{platform.python_version()} at {sys.executable}"
     if (3, 11) <= sys.version_info[:2] < (3, 14):
         return Check("Python", "ok", detail)
-    return Check(
-        "Python", "fail", detail, "use Python 3.11, 3.12 or 3.13: make clean; make PYTHON=python3.12"
-    )
+    return Check("Python", "fail", detail, "use Python 3.11, 3.12 or 3.13: make clean; make PYTHON=python3.12")
 
 
 def packages() -> Iterator[Check]:

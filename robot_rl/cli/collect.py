@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tyro
@@ -20,8 +20,9 @@ class Collect:
     """Folder of the dataset; default datasets/<task>."""
     seed: int = 0
     """Seed of the first episode; held-out evaluation uses seeds from 1000000000 on."""
-    num_envs: int = 32
-    """Simulations side by side."""
+    num_envs: int = 8
+    """Simulations side by side. Episodes are kept in the order in which they end, so many more than a few per
+    demonstration would favour short ones."""
     image_size: int = 96
     """Height and width of the camera pictures, pixels; 0 records none."""
     skill: str = "CLUMSY"
@@ -30,6 +31,8 @@ class Collect:
     """Keep failed episodes too."""
     resume: bool = False
     """Go on with a dataset that was interrupted."""
+    log: Path | None = None
+    """Folder for the report's dataset.json, randomization.json and provenance.json."""
     engine: str = "mujoco"
     """Physics engine."""
     json: bool = False
@@ -39,6 +42,7 @@ class Collect:
         """Record; return the exit status."""
         from robot_rl.cli.console import bar, show
         from robot_rl.errors import UnknownName
+        from robot_rl.training.run import provenance, write_json
         from sim.collect import collect
         from sim.env import TaskEnv
 
@@ -53,5 +57,11 @@ class Collect:
                 progress=lambda done, attempts: update(done, self.episodes, f"{attempts} attempts"),
             )  # fmt: skip
         summary = {"path": str(out), "episodes": result.episodes, "frames": result.frames, "attempts": result.attempts}
+        if self.log:
+            facts = summary | {"success_of_demonstrator": result.episodes / max(1, result.attempts)}
+            facts["fps"] = env.task.interface.controller.rate
+            files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization]}
+            for name, content in (files | {"provenance": provenance()}).items():
+                write_json(self.log / f"{name}.json", content)
         show(summary, self.json, "demonstrations")
         return 0

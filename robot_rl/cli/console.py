@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,17 @@ console = Console(stderr=True, highlight=False)
 
 @contextmanager
 def bar(title: str) -> Iterator[Any]:
-    """A live progress bar; call what it yields with (done, total, text)."""
+    """A live progress bar; call what it yields with (done, total, text). Without a terminal, a line every 10 s."""
+    if not console.is_terminal:
+        last = [time.monotonic()]
+
+        def line(done: int, total: int, text: str = "") -> None:
+            if time.monotonic() - last[0] > 10:
+                last[0] = time.monotonic()
+                console.print(f"{title} {done}/{total} {text}")
+
+        yield line
+        return
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=console) as progress:
         task = progress.add_task(title, total=None, text="")

@@ -13,7 +13,7 @@ class Evaluate:
     """Run a bundle's policy on held-out episodes of its task and report success with a 95 % Wilson interval."""
 
     bundle: tyro.conf.Positional[Path]
-    """Bundle, or a run folder that holds one."""
+    """Bundle, or a run folder that holds one; random:TASK for uniformly random actions."""
     episodes: int = 200
     """Episodes; number k is drawn from seed + k, so two policies meet the same ones."""
     seed: int = 1_000_000_000
@@ -37,33 +37,39 @@ class Evaluate:
 
     def run(self) -> int:
         """Evaluate; return the exit status."""
-        import json
         import time
 
         import torch
 
+        from policies.base import Policy, RandomPolicy
         from policies.bundle import load_bundle
         from robot_rl.cli.console import bar, show
         from robot_rl.evaluation import evaluate
+        from robot_rl.training.run import write_json
         from sim.env import TaskEnv
         from sim.video import record
 
         torch.set_num_threads(self.threads)
-        bundle = load_bundle(self.bundle)
-        env = TaskEnv(bundle.interface.task, min(self.num_envs, self.episodes), engine=self.engine)
-        bundle.check_robot(env.robot)
+        name, _, task = str(self.bundle).partition(":")
+        if name == "random" and task:
+            env = TaskEnv(task, min(self.num_envs, self.episodes), engine=self.engine)
+            policy: Policy = RandomPolicy(env.pipeline.actions.size)
+        else:
+            bundle = load_bundle(self.bundle)
+            env = TaskEnv(bundle.interface.task, min(self.num_envs, self.episodes), engine=self.engine)
+            bundle.check_robot(env.robot)
+            policy = bundle.policy
         start = time.monotonic()
         with bar("evaluate") as update:
             result = evaluate(
-                bundle.policy, env, self.episodes, self.seed, lambda done, _: update(done, self.episodes, "episodes")
+                policy, env, self.episodes, self.seed, lambda done, _: update(done, self.episodes, "episodes")
             )
         summary = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed} | result.summary()
         summary["seconds"] = time.monotonic() - start
         if self.video:
-            record(bundle.policy, bundle.interface.task, self.video, self.video_episodes, self.seed, self.engine)
+            record(policy, env.task.name, self.video, self.video_episodes, self.seed, self.engine)
             summary["video"] = str(self.video)
         if self.out:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            self.out.write_text(json.dumps(summary, indent=2))
+            write_json(self.out, summary)
         show(summary, self.json, "evaluation")
         return 0

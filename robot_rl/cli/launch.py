@@ -61,9 +61,7 @@ def _run(console: Console, nodes: list[NodeProcess]) -> int:
     colours = {node.name: _COLOURS[place % len(_COLOURS)] for place, node in enumerate(nodes)}
 
     def sink(name: str, line: str) -> None:
-        prefix = Text(
-            f"[{name}]".ljust(max(width, len("launch")) + 3), style=colours.get(name, "bright_black")
-        )
+        prefix = Text(f"[{name}]".ljust(max(width, len("launch")) + 3), style=colours.get(name, "bright_black"))
         console.print(prefix + Text.from_ansi(line))
 
     return ProcessRunner(nodes, EXECUTABLE, sink).run()

@@ -6,6 +6,7 @@ import errno
 import importlib
 import os
 import sys
+from typing import Any
 
 from robot_rl.errors import UnknownName, UserError
 
@@ -32,7 +33,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def usage() -> str:
     lines = ["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", ""]
     lines += [f"  {name:<15} {text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join([*lines, "", "  --debug         show the traceback of an error", "  --version       print the version"])
+    return "\n".join(
+        [*lines, "", "  --debug         show the traceback of an error", "  --version       print the version"]
+    )
 
 
 def _find(argv: list[str]) -> tuple[str, list[str]]:
@@ -53,10 +56,10 @@ def _run(argv: list[str]) -> int:
         return int(command(rest))
     import tyro
 
-    parsed = tyro.cli(command, args=rest[:ros], prog=f"robot-rl {name}")
+    parsed: Any = tyro.cli(command, args=rest[:ros], prog=f"robot-rl {name}")
     if hasattr(parsed, "ros_args"):
         parsed.ros_args = rest[ros:]
-    return int(parsed.run())  # type: ignore[attr-defined]
+    return int(parsed.run())
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -52,7 +52,9 @@ class Train(Generic[R]):
 
         recipe: Any = self.config
         if not hasattr(recipe, "train"):
-            raise UserError(f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`")
+            raise UserError(
+                f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
+            )
         tasks.get(self.task)
         torch.set_num_threads(self.threads)
         runs = Path("runs")
@@ -67,25 +69,34 @@ class Train(Generic[R]):
 
             def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
                 names = ("train/success", "bc/loss", "critic/loss")
-                update(done, total, what + "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics))
+                update(
+                    done, total, what + "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
+                )
 
             bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, self.engine, progress))
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
             save_bundle(bundle, folder / "bundle")
             elapsed = run.elapsed
-        show({"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}, self.json, self.recipe)
+        show(
+            {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}, self.json, self.recipe
+        )
         return 0
 
 
-def main(argv: list[str]) -> int:
-    """Parse the recipe's name first: its own options then appear in --help."""
+def recipe_named(argv: list[str], default: str) -> Any:
+    """The recipe class that --recipe names."""
     from robot_rl.recipes import recipes
 
-    name = "diffusion-bc"
+    name = default
     for k, word in enumerate(argv):
         if word == "--recipe" and k + 1 < len(argv):
             name = argv[k + 1]
         elif word.startswith("--recipe="):
             name = word.split("=", 1)[1]
-    recipe = recipes.get(name)
+    return recipes.get(name)
+
+
+def main(argv: list[str]) -> int:
+    """Parse the recipe's name first: its own options then appear in --help."""
+    recipe = recipe_named(argv, "diffusion-bc")
     return tyro.cli(Train[recipe], args=argv, prog="robot-rl train").run()  # type: ignore[valid-type]

@@ -23,9 +23,7 @@ def rendering() -> Check:
     if "error" in found:
         remedy = "run .ci/system-packages, or: apt-get install libegl1 libgl1 libopengl0 libgl1-mesa-dri"
         return Check("EGL rendering", "fail", found["error"], remedy)
-    return Check(
-        "EGL rendering", "ok", f"{found['frames_per_s']} frames/s on {found['renderer']}", values=found
-    )
+    return Check("EGL rendering", "ok", f"{found['frames_per_s']} frames/s on {found['renderer']}", values=found)
 
 
 def transport() -> Check:

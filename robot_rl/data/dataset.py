@@ -166,9 +166,7 @@ class Dataset:
             parts = self.episode_stats()
             stats = {key: merge_stats([part[key] for part in parts]) for key in parts[0]} if parts else {}
         return {
-            key: {
-                name: torch.from_numpy(np.asarray(value, dtype=np.float64)) for name, value in entry.items()
-            }
+            key: {name: torch.from_numpy(np.asarray(value, dtype=np.float64)) for name, value in entry.items()}
             for key, entry in stats.items()
         }
 
@@ -222,9 +220,7 @@ class Dataset:
 
     def episode_files(self) -> list[Path]:
         """Return the files with one row per episode, oldest first."""
-        found = (
-            (file_id(path), path) for path in (self.root / "meta/episodes").glob("chunk-*/file-*.parquet")
-        )
+        found = ((file_id(path), path) for path in (self.root / "meta/episodes").glob("chunk-*/file-*.parquet"))
         return [path for file, path in sorted((file, path) for file, path in found if file is not None)]
 
     def _load(self) -> None:
@@ -300,9 +296,7 @@ def _episode(row: dict[str, Any], cameras: list[str], root: Path) -> Episode:
             },
         )
     except KeyError as error:
-        raise DatasetError(
-            f"{root / 'meta/episodes'} has no column {error}; restore it from a copy"
-        ) from None
+        raise DatasetError(f"{root / 'meta/episodes'} has no column {error}; restore it from a copy") from None
 
 
 def _by_file(episodes: list[Episode]) -> dict[FileId, list[Episode]]:

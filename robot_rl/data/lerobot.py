@@ -100,8 +100,7 @@ def check_features(features: Mapping[str, Feature]) -> None:
             raise DatasetError(f"feature '{key}' is written for every dataset; leave it out of `features`")
         if not feature.shape or min(feature.shape) < 1 or len(feature.shape) > 5:
             raise DatasetError(
-                f"feature '{key}' has shape {feature.shape}; give 1 to 5 sizes of at least 1, "
-                "(1,) for a single number"
+                f"feature '{key}' has shape {feature.shape}; give 1 to 5 sizes of at least 1, (1,) for a single number"
             )
         if feature.is_video:
             height, width, *channels = feature.shape
@@ -111,9 +110,7 @@ def check_features(features: Mapping[str, Feature]) -> None:
                     "height and width of at least 16 pixels"
                 )
         elif feature.dtype not in DTYPES:
-            raise DatasetError(
-                f"feature '{key}' has dtype '{feature.dtype}'; use 'video', {', '.join(sorted(DTYPES))}"
-            )
+            raise DatasetError(f"feature '{key}' has dtype '{feature.dtype}'; use 'video', {', '.join(sorted(DTYPES))}")
         names = feature.names
         if isinstance(names, list) and len(feature.shape) == 1 and len(names) != feature.shape[0]:
             raise DatasetError(f"feature '{key}' has {len(names)} names for {feature.shape[0]} dimensions")

@@ -52,12 +52,15 @@ def check(dataset: Dataset, pipeline: Pipeline) -> None:
             differences.append(f"{key}: shape {feature.shape} in the dataset, ({spec.size},) in the task")
     if differences:
         raise DatasetError(
-            f"the dataset does not fit task {pipeline.interface.task!r}:\n  " + "\n  ".join(differences)
+            f"the dataset does not fit task {pipeline.interface.task!r}:\n  "
+            + "\n  ".join(differences)
             + "\ncollect another with `robot-rl collect`"
         )
 
 
-def load_episodes(path: Path | str, pipeline: Pipeline, first: int = 0, successes: bool = True) -> list[dict[str, Tensor]]:
+def load_episodes(
+    path: Path | str, pipeline: Pipeline, first: int = 0, successes: bool = True
+) -> list[dict[str, Tensor]]:
     """Episodes from number `first` on: state (T, D), action (T, A) in [-1, 1], reward (T,), intervention (T,).
 
     With `successes`, episodes that never reached `next.success` are left out.

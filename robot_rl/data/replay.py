@@ -107,9 +107,7 @@ class Replay:
         while found < count:
             k = 2 * (count - found) + 16
             lane = torch.randint(0, self.lanes, (k,), generator=rng)
-            age = (
-                1 + (torch.rand(k, generator=rng) * self.filled[lane]).long()
-            )  # rows behind the head, 1 = newest
+            age = 1 + (torch.rand(k, generator=rng) * self.filled[lane]).long()  # rows behind the head, 1 = newest
             row = (self.head[lane] - age) % self.length
             usable = self.columns["starts"][lane, row] & ((age > n_step) | self._ends_within(lane, row, age))
             lanes.append(lane[usable])

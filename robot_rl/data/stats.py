@@ -75,9 +75,7 @@ def merge_stats(parts: Sequence[Stats]) -> Stats:
     def average(values: Array) -> Array:
         return np.tensordot(weights, values, axes=1)
 
-    stacked = {
-        name: np.stack([np.asarray(part[name], dtype=np.float64) for part in parts]) for name in parts[0]
-    }
+    stacked = {name: np.stack([np.asarray(part[name], dtype=np.float64) for part in parts]) for name in parts[0]}
     mean = average(stacked["mean"])
     variance = average(stacked["std"] ** 2 + (stacked["mean"] - mean) ** 2)
     return {
@@ -163,6 +161,4 @@ def read_stats(path: Path) -> dict[str, Stats]:
 
 def encode_stats(stats: Mapping[str, Stats]) -> bytes:
     """Encode `stats.json`."""
-    return encode_json(
-        {key: {name: value.tolist() for name, value in entry.items()} for key, entry in stats.items()}
-    )
+    return encode_json({key: {name: value.tolist() for name, value in entry.items()} for key, entry in stats.items()})

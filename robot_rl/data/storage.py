@@ -37,8 +37,7 @@ class WriterLock:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise DatasetError(f"{root / LOCK} cannot be locked ({error}); use a local disk") from error
             raise DatasetError(
-                f"{root} is being written by process {holder}; close that writer first, or record into "
-                "another folder"
+                f"{root} is being written by process {holder}; close that writer first, or record into another folder"
             ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)

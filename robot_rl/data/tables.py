@@ -74,9 +74,7 @@ def encode_tasks(tasks: Sequence[str]) -> memoryview:
 
     pandas = {
         "index_columns": [name],
-        "column_indexes": [
-            {**describe(None, "None", "unicode", "object"), "metadata": {"encoding": "UTF-8"}}
-        ],
+        "column_indexes": [{**describe(None, "None", "unicode", "object"), "metadata": {"encoding": "UTF-8"}}],
         "columns": [
             describe("task_index", "task_index", "int64", "int64"),
             describe(None, name, "unicode", "object"),
@@ -84,9 +82,7 @@ def encode_tasks(tasks: Sequence[str]) -> memoryview:
         "creator": {"library": "pyarrow", "version": pa.__version__},
         "pandas_version": "2.2.0",
     }
-    table = pa.table(
-        {"task_index": pa.array(range(len(tasks)), pa.int64()), name: pa.array(tasks, pa.string())}
-    )
+    table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), name: pa.array(tasks, pa.string())})
     return encode_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}))
 
 
@@ -95,9 +91,7 @@ def read_tasks(path: Path) -> list[str]:
     table = read_table(path)
     names = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or not names:
-        raise DatasetError(
-            f"{path} has columns {table.column_names}; it needs 'task_index' and the sentences"
-        )
+        raise DatasetError(f"{path} has columns {table.column_names}; it needs 'task_index' and the sentences")
     rows = zip(table["task_index"].to_pylist(), table[names[0]].to_pylist(), strict=True)
     return [str(task) for _, task in sorted(rows)]
 
@@ -114,9 +108,7 @@ def plain_value(key: str, value: Any) -> Any:
             return items
     elif value is None or isinstance(value, bool | int | float | str):
         return value
-    raise DatasetError(
-        f"record '{key}' is {value!r}; give a number, bool, string or flat list of one of these"
-    )
+    raise DatasetError(f"record '{key}' is {value!r}; give a number, bool, string or flat list of one of these")
 
 
 def wider_type(key: str, known: pa.DataType, value: pa.DataType) -> pa.DataType:
@@ -139,9 +131,7 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -
         rows: One mapping from column to plain value per row; a column may be absent.
         schema: Schema of the rows before, None where there are none.
     """
-    types: dict[str, pa.DataType] = (
-        {} if schema is None else dict(zip(schema.names, schema.types, strict=True))
-    )
+    types: dict[str, pa.DataType] = {} if schema is None else dict(zip(schema.names, schema.types, strict=True))
     for row in rows:
         for key, value in row.items():
             try:
@@ -159,9 +149,7 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -
     types = {key: _known_type(kind) for key, kind in types.items()}
     wide = pa.schema(list(types.items()))
     try:
-        return pa.table(
-            {key: pa.array([row.get(key) for row in rows], kind) for key, kind in types.items()}
-        ), wide
+        return pa.table({key: pa.array([row.get(key) for row in rows], kind) for key, kind in types.items()}), wide
     except (pa.ArrowException, OverflowError) as error:
         raise DatasetError(f"an episode's record cannot be stored ({error}); check its numbers") from error
 

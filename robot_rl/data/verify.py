@@ -178,9 +178,7 @@ def _check_stats(data: Dataset) -> Iterator[str]:
             continue
         for name in ("min", "max", "mean", "std", "count", *QUANTILES):
             value = entry.get(name)
-            shape = (
-                (1,) if name == "count" else (feature.shape[-1], 1, 1) if feature.is_video else feature.shape
-            )
+            shape = (1,) if name == "count" else (feature.shape[-1], 1, 1) if feature.is_video else feature.shape
             if value is None or value.shape != shape:
                 yield f"{path}: '{name}' of '{key}' has shape {getattr(value, 'shape', None)}, not {shape}"
             elif not np.isfinite(np.asarray(value, dtype=np.float64)).all():

@@ -98,9 +98,7 @@ def decode_frames(path: Path, numbers: Sequence[int] | Array, fps: int, out: Arr
                 if at >= wanted:
                     image = frame.to_ndarray(format="rgb24")
             if image is None or at != wanted:
-                raise DatasetError(
-                    f"{path} has no frame at {wanted / fps:.3f} s; its timing is damaged, restore it"
-                )
+                raise DatasetError(f"{path} has no frame at {wanted / fps:.3f} s; its timing is damaged, restore it")
             if image.shape != out.shape[1:]:
                 raise DatasetError(f"{path} has frames of {image.shape}, meta/info.json says {out.shape[1:]}")
             out[row] = image

@@ -89,9 +89,7 @@ class DatasetWriter:
         lock = WriterLock(root)
         try:
             if (root / INFO).exists():
-                raise DatasetError(
-                    f"{root} already holds a dataset; use DatasetWriter.append, or another folder"
-                )
+                raise DatasetError(f"{root} already holds a dataset; use DatasetWriter.append, or another folder")
             others = (path for path in root.iterdir() if path.name not in (LOCK, STAGING))
             if any(path.is_file() or any(path.iterdir()) for path in others):
                 raise DatasetError(f"{root} is not empty; choose another folder")
@@ -110,13 +108,9 @@ class DatasetWriter:
         lock = WriterLock(root)
         try:
             data.refresh()
-            foreign = {
-                key: f.dtype for key, f in data.features.items() if not f.is_video and f.dtype not in DTYPES
-            }
+            foreign = {key: f.dtype for key, f in data.features.items() if not f.is_video and f.dtype not in DTYPES}
             if foreign:
-                raise DatasetError(
-                    f"{root} has features {foreign}, which cannot be written; start a new dataset"
-                )
+                raise DatasetError(f"{root} has features {foreign}, which cannot be written; start a new dataset")
             _clean_up(data)
             state = _read_state(data)
             if state.stats and not data.stats_current():
@@ -149,9 +143,7 @@ class DatasetWriter:
         self._closed = True
         self._lock.release()
 
-    def add_episode(
-        self, columns: Mapping[str, Any], task: str, record: Mapping[str, Any] | None = None
-    ) -> None:
+    def add_episode(self, columns: Mapping[str, Any], task: str, record: Mapping[str, Any] | None = None) -> None:
         """Write one episode; it is on disk, safe from kill and power cut, when this returns.
 
         Args:
@@ -164,9 +156,7 @@ class DatasetWriter:
     def add_episodes(self, episodes: Sequence[EpisodeData]) -> None:
         """Write several episodes into one file of each kind: all of them, or on failure none."""
         if self._closed:
-            raise DatasetError(
-                f"the writer of {self.root} is closed; open it again with DatasetWriter.append"
-            )
+            raise DatasetError(f"the writer of {self.root} is closed; open it again with DatasetWriter.append")
         if not episodes:
             return
         state, features = self._state, self.features

@@ -7,8 +7,14 @@ from robot_rl.registry import Registry
 recipes = Registry(
     "recipe",
     {
-        "diffusion-bc": ("robot_rl.recipes.diffusion_bc:DiffusionBC", "clone demonstrations with a chunked diffusion policy"),
+        "diffusion-bc": (
+            "robot_rl.recipes.diffusion_bc:DiffusionBC",
+            "clone demonstrations with a chunked diffusion policy",
+        ),
         "resfit": ("robot_rl.recipes.resfit:ResFiT", "residual off-policy RL on a frozen base policy, needs --base"),
-        "hil-serl": ("robot_rl.recipes.hil_serl:HilSerl", "off-policy RL with a person's corrections, run by `finetune`"),
+        "hil-serl": (
+            "robot_rl.recipes.hil_serl:HilSerl",
+            "off-policy RL with a person's corrections, run by `finetune`",
+        ),
     },
 )

@@ -40,7 +40,9 @@ class ResFiT:
         if bundle.interface.task != job.task:
             raise UserError(f"bundle {job.base} is for task {bundle.interface.task!r}, not {job.task!r}")
         if not isinstance(bundle.policy, DiffusionPolicy):
-            raise UserError(f"recipe resfit needs a chunked base policy; {job.base} holds a {type(bundle.policy).__name__}")
+            raise UserError(
+                f"recipe resfit needs a chunked base policy; {job.base} holds a {type(bundle.policy).__name__}"
+            )
         env = TaskEnv(job.task, self.training.num_envs, engine=job.engine, seed=job.seed)
         torch.manual_seed(job.seed)
         policy = ResidualPolicy(bundle.policy, self.residual)

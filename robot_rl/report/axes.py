@@ -38,8 +38,9 @@ def linear(values: Iterable[float], zero: bool = False, label: Callable[[float],
 def running(values: Iterable[float], label: Callable[[float], str] = compact) -> Axis:
     """Return an axis for steps or time: it ends where the values end, so that a curve fills its chart."""
     low, high = _span(values, True)
-    step = _round_step(high / 4)
-    return Axis(low, high, tuple((i * step, label(round(i * step, 12))) for i in range(math.floor(high / step) + 1)))
+    step = _round_step((high - low) / 4)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return Axis(low, high, tuple((i * step, label(round(i * step, 12))) for i in range(first, last + 1)))
 
 
 def logarithmic(values: Iterable[float]) -> Axis:

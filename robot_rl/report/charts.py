@@ -48,8 +48,9 @@ class Mark:
 
 def series(name: str, rows: Sequence[dict[str, object]], x: str, y: str, look: str = "c1") -> Series:
     """Take a curve from rows of metrics; rows without both numbers are skipped."""
-    pairs = [(a, b) for row in rows if (a := drawable(row.get(x))) is not None and (b := drawable(row.get(y))) is not None]
-    return Series(name, [a for a, _ in pairs], [b for _, b in pairs], look)
+    pairs = [(drawable(row.get(x)), drawable(row.get(y))) for row in rows]
+    found = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return Series(name, [a for a, _ in found], [b for _, b in found], look)
 
 
 def drawable(value: object) -> float | None:
@@ -106,7 +107,7 @@ def chart(
         for line in named
     ], class_="legend") if len(named) > 1 else None  # fmt: skip
     drawing = tag(
-        "svg", under, grid(x, y, x_label), [curve(line, x, y) for line in named],
+        "svg", grid(x, y, x_label), under, [curve(line, x, y) for line in named],
         [sign(x.at(m.x), 1 - y.at(m.y), m.shape, m.look, m.title) for m in marks],
         role="img", aria_label=alt,
     )  # fmt: skip

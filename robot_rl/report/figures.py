@@ -25,9 +25,7 @@ def figure(value: Any, unit: str = "") -> str:
     found = number(value)
     if found is None:
         return ABSENT
-    if found == round(found) and abs(found) < 1e12:
-        shown = f"{found:,.0f}".replace(",", _THIN)
-    elif abs(found) >= 1000:
+    if abs(found) < 1e12 and (found == round(found) or abs(found) >= 1000):
         shown = f"{found:,.0f}".replace(",", _THIN)
     else:
         shown = f"{found:.4g}" if abs(found) >= 0.001 else f"{found:.2g}"

@@ -31,7 +31,8 @@ def _episodes(run: RunFolder) -> Html:
     known = [(a, share) for a, share in zip(x, helped, strict=True) if share is not None]
     share = Series("moving average", [a for a, _ in known], moving_average([s for _, s in known]), "c2")
     told = [(a, row, h) for a, row, h in zip(x, rows, helped, strict=True) if isinstance(row.get("success"), bool)]
-    success = Series("moving average", [a for a, _, _ in told], moving_average([float(r["success"]) for _, r, _ in told]))
+    outcomes = [float(row["success"]) for _, row, _ in told]
+    success = Series("moving average", [a for a, _, _ in told], moving_average(outcomes))
     panels = []
     if known:
         alt = f"The operator's share of the steps of each episode, moving average: {_first_last(share)}"

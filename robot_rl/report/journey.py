@@ -105,8 +105,8 @@ def whiskers(found: Sequence[Stage]) -> Html:
     for i, stage in enumerate(found):
         shape, look = stage.look
         y = pc((i + 0.5) / n)
-        name = tag("tspan", _short(stage.label, 26))
-        place = tag("tspan", _short(stage.where, 26), x="0", dy="16", class_="axis")
+        name = tag("tspan", _short(stage.label, 32))
+        place = tag("tspan", _short(stage.where, 32), x="0", dy="16", class_="axis")
         rows.append(tag("text", name, place, tag("title", stage.label), x="0", y=y, class_="row"))
         if stage.success_low is not None and stage.success_high is not None:
             ends = {"x1": pc(stage.success_low), "x2": pc(stage.success_high)}
@@ -125,7 +125,7 @@ def evaluations_section(runs: Sequence[RunFolder]) -> Html | None:
     """Return the evaluations as a table."""
     rows = [
         (
-            row.get("label") or run.name, run.name, plain(row.get("where")), plain(row.get("seed")),
+            row.get("label") or run.name, run.name, plain(row.get("where")), _seed(row.get("seed")),
             figure(row.get("episodes")), percent(row.get("success")),
             interval(row.get("success_low"), row.get("success_high")),
             figure(row.get("steps")), figure(row.get("steps_of_successes")), figure(row.get("action_change")),
@@ -139,7 +139,7 @@ def evaluations_section(runs: Sequence[RunFolder]) -> Html | None:
     head = ("Policy", "Run", "Where", "First seed", "Episodes", "Success", "95\u202f% interval", "Steps",
             "Steps of successes", "Action change", "Took")  # fmt: skip
     return join([
-        table("Every episode counted once, on seeds held out from training", head, rows, numbers=range(3, 11)),
+        table("Every episode counted once, from the first seed on", head, rows, numbers=range(3, 11)),
         tag("p", "Steps are control periods. Action change is the mean absolute change of the action from one control "
             "period to the next, in units of its range [\u22121, 1]: lower is smoother.", class_="note"),
     ])  # fmt: skip
@@ -148,6 +148,11 @@ def evaluations_section(runs: Sequence[RunFolder]) -> Html | None:
 def _key(stage: Stage) -> Html:
     shape, look = stage.look
     return tag("svg", sign(0.5, 0.5, shape, look), class_="key", aria_hidden="true")
+
+
+def _seed(value: Any) -> str:
+    """The seed as written, without thousands separators: people copy it."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
 
 def _short(label: str, most: int) -> str:

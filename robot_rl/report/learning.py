@@ -13,7 +13,7 @@ from robot_rl.report.markup import Html, join, tag
 _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Behaviour cloning loss", ("bc/loss",), "log"),
     ("Success while training", ("train/success",), "share"),
-    ("Value", ("critic/q", "actor/q"), "linear"),
+    ("Q value", ("critic/q", "actor/q"), "linear"),
     ("Critic loss", ("critic/loss",), "log"),
 )
 """Curves that are always shown: title, metrics in one drawing, vertical axis."""
@@ -45,16 +45,16 @@ def _group(group: list[RunFolder]) -> Html | None:
     if not panels and not more:
         return None
     title = group[0].name if len(group) == 1 else f"{group[0].setting('recipe')}, {len(group)} runs"
+    summary = tag("summary", f"{len(more)} more curve{'s' * (len(more) > 1)}")
     return join([
         tag("h3", title),
         tag("div", panels, class_="charts") if panels else None,
-        tag("details", tag("summary", f"{len(more)} more curve{'s' * (len(more) > 1)}"), tag("div", more, class_="charts"))
-        if more else None,
+        tag("details", summary, tag("div", more, class_="charts"), class_="more") if more else None,
     ])  # fmt: skip
 
 
 def _panel(group: list[RunFolder], title: str, names: tuple[str, ...], kind: str, clock: str) -> Html | None:
-    lines = []
+    lines: list[Series] = []
     for run in group:
         for name in names:
             said = run.name if len(group) > 1 else _NAMES.get(name, name)

@@ -23,7 +23,7 @@ def text(value: object) -> Html:
     return Html(_escape(_UNSAFE.sub("\ufffd", str(value)), quote=True))
 
 
-def tag(name: str, *children: object, **attributes: object) -> Html:
+def tag(name: str, /, *children: object, **attributes: object) -> Html:
     """Return an element: `tag("td", "a < b", class_="number")`.
 
     A child that is None is left out and a list is spliced in. In the name of an attribute `_` stands for `-`, a
@@ -52,15 +52,13 @@ def join(children: Iterable[object]) -> Html:
     return Html("".join(out))
 
 
-def table(
-    caption: str, head: Sequence[str], rows: Sequence[Sequence[object]], numbers: Iterable[int] = ()
-) -> Html:
+def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[object]], numbers: Iterable[int] = ()) -> Html:
     """Return a table that scrolls sideways on its own; the first column heads the rows.
 
     Args:
         numbers: columns aligned to the right.
     """
-    kind = {column: "number" for column in numbers}
+    kind = dict.fromkeys(numbers, "number")
     header = [tag("th", name, scope="col", class_=kind.get(i)) for i, name in enumerate(head)]
     body = [
         tag("tr", [

@@ -43,8 +43,8 @@ def _figure(run: RunFolder, path: Path) -> Html | None:
         muted=True, playsinline=True, preload="metadata", aria_label=said,
     )  # fmt: skip
     # paper shows no player: print the still in its place
-    still_image = tag("img", src=f"data:image/jpeg;base64,{_base64(image)}", alt=f"Still of the video: {said}", class_="still")
-    return tag("figure", player, still_image, tag("figcaption", said, " ", tag("span", run.name, class_="small")))
+    paper = tag("img", src=f"data:image/jpeg;base64,{_base64(image)}", alt=f"Still of: {said}", class_="still")
+    return tag("figure", player, paper, tag("figcaption", said, " ", tag("span", run.name, class_="small")))
 
 
 def poster(data: bytes) -> tuple[bytes, int, int] | None:
@@ -55,14 +55,20 @@ def poster(data: bytes) -> tuple[bytes, int, int] | None:
     import cv2
 
     try:
-        with av.open(io.BytesIO(data)) as container:
+        with av.open(io.BytesIO(data), "r") as container:
             stream = container.streams.video[0]
             stream.codec_context.thread_count = 1
             if stream.duration:
                 container.seek(stream.duration // 2, stream=stream)
             frame = next(container.decode(stream))
             image = frame.to_ndarray(format="bgr24")
-    except (OSError, ValueError, IndexError, StopIteration, MemoryError):  # av.FFmpegError is an OSError or ValueError
+    except (
+        OSError,
+        ValueError,
+        IndexError,
+        StopIteration,
+        MemoryError,
+    ):  # av.FFmpegError is an OSError or ValueError
         return None
     done, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 85])
     return (encoded.tobytes(), image.shape[1], image.shape[0]) if done else None

@@ -15,7 +15,12 @@ from robot_rl.report.journey import Stage, as_json, evaluations_section, journey
 from robot_rl.report.learning import learning_section
 from robot_rl.report.markup import Html, tag
 from robot_rl.report.media import videos_section
-from robot_rl.report.record import configurations_section, dataset_section, provenance_section, randomization_section
+from robot_rl.report.record import (
+    configurations_section,
+    dataset_section,
+    provenance_section,
+    randomization_section,
+)
 from robot_rl.report.style import STYLE
 from robot_rl.report.timing import loop_section, shield_section
 
@@ -39,7 +44,11 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     found = stages(runs)
     page = render(runs, found, _title(folders, runs))
     _write(out, page)
-    return {"report": str(out), "stages": as_json(found), "notes": [note for run in runs for note in run.notes]}
+    return {
+        "report": str(out),
+        "stages": as_json(found),
+        "notes": [note for run in runs for note in run.notes],
+    }
 
 
 def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str:
@@ -91,7 +100,7 @@ def _origin(runs: Sequence[RunFolder]) -> str:
         for run in runs
         if isinstance(machine := run.provenance.get("machine"), dict)
     )
-    parts = [f"{len(runs)} run{'s' * (len(runs) > 1)}", started.replace("T", " "), *machines]
+    parts = [f"{len(runs)} run{'s' * (len(runs) > 1)}", started.replace("T", " ")[:16], *machines]
     return " \u00b7 ".join(part for part in parts if part)
 
 

@@ -29,10 +29,16 @@ def _dataset(row: Row) -> list[tuple[str, object]]:
     known = {"path", "episodes", "frames", "attempts", "success_of_demonstrator", "fps"}
     demonstrator: object = percent(success) if success is not None else None
     if attempts and success is not None and 0 <= success <= 1 and 1 <= attempts < 1e9:
-        from robot_rl.evaluation import wilson  # imports torch, which a report without demonstrations does without
+        from robot_rl.evaluation import (
+            wilson,
+        )  # imports torch, which a report without demonstrations does without
 
         span = interval(*wilson(round(success * attempts), int(attempts)))
-        demonstrator = [percent(success), " ", tag("span", f"({span}, {figure(attempts)} attempts)", class_="small")]
+        demonstrator = [
+            percent(success),
+            " ",
+            tag("span", f"({span}, {figure(attempts)} attempts)", class_="small"),
+        ]
     return [
         ("path", tag("code", row["path"]) if row.get("path") else None),
         ("episodes", figure(row["episodes"]) if "episodes" in row else None),
@@ -136,8 +142,12 @@ def _command(provenance: Row) -> str:
 def configurations_section(runs: Sequence[RunFolder]) -> Html | None:
     """Return every resolved configuration, folded away."""
     parts = [
-        tag("details", tag("summary", run.name), tag("pre", json.dumps(run.config, indent=2, ensure_ascii=False), tabindex=0))
+        tag("details", tag("summary", run.name), tag("pre", _pretty(run.config), tabindex=0))
         for run in runs
         if run.config
     ]
     return join(parts) if parts else None
+
+
+def _pretty(config: Row) -> str:
+    return json.dumps(config, indent=2, ensure_ascii=False)

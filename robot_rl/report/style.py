@@ -25,10 +25,12 @@ _LOOKS = "".join(
     f".{name}{{--tone:var(--{name})}}" for name in ("sim", "twin", "other", "c1", "c2", "c3", "c4", "c5", "c6")
 )
 
-STYLE = f"""
+STYLE = (
+    f"""
 :root{{{_variables(LIGHT)}color-scheme:light dark}}
 @media (prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}
-{_LOOKS}""" + """
+{_LOOKS}"""
+    + """
 *{box-sizing:border-box}
 html{font:17px/1.55 Inter,ui-sans-serif,system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif;
  -webkit-text-size-adjust:100%;scroll-behavior:smooth}
@@ -53,7 +55,7 @@ nav ul{display:flex;flex-wrap:wrap;gap:.3rem 1.3rem;list-style:none;padding:0;ma
  padding:0;margin:0 0 2.6rem}
 .journey li{display:flex;flex-direction:column;min-width:0;overflow-wrap:anywhere}
 .journey .where{display:flex;align-items:center;gap:.5rem;font-size:.82rem;color:var(--soft)}
-.journey .big{font-size:2.5rem;font-weight:640;letter-spacing:-.04em;line-height:1.15;font-variant-numeric:tabular-nums}
+.journey .big{font-size:2.5rem;font-weight:640;letter-spacing:-.045em;line-height:1.15}
 .journey .interval{font-size:.86rem;font-variant-numeric:tabular-nums;color:var(--soft)}
 .journey .label{font-weight:600;margin-top:.35rem;line-height:1.3}
 svg{overflow:visible;display:block}
@@ -67,13 +69,14 @@ svg text{font-size:12px;fill:var(--soft);font-variant-numeric:tabular-nums}
 .grid{stroke:var(--rule);stroke-width:1}
 .tick{stroke:var(--soft)}
 .curve{fill:none;stroke:var(--tone);stroke-width:2;stroke-linejoin:round;vector-effect:non-scaling-stroke}
-.bar{fill:var(--tone);opacity:.75}
+.bar{fill:var(--tone);fill:color-mix(in srgb,var(--tone) 72%,var(--paper))}
 .whisker{stroke:var(--tone);stroke-width:2.5;stroke-linecap:round}
 .plot{padding:8px 20px 44px 56px}
 .plot>svg{width:100%;height:210px}
-.forest{padding:0 24px 30px 13.5rem;box-sizing:content-box}
+.forest{padding:0 24px 30px 15rem;box-sizing:content-box}
 .forest>svg{height:100%}
-.forest .row{text-anchor:end;transform:translate(-28px,-2px);font-size:14px;fill:var(--ink)}
+.forest .row{text-anchor:end;paint-order:stroke;stroke:var(--paper);stroke-width:4px;
+ transform:translate(-28px,-2px);font-size:14px;fill:var(--ink)}
 .forest .row .axis{font-size:12px;fill:var(--soft)}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,24rem),1fr));gap:1.6rem 2rem}
 .chart{margin:0;min-width:0}
@@ -88,11 +91,12 @@ caption{text-align:left;color:var(--soft);padding-bottom:.5rem;caption-side:top}
 th,td{text-align:left;padding:.5rem 1.2rem .5rem 0;border-bottom:1px solid var(--rule);vertical-align:top}
 th:last-child,td:last-child{padding-right:0}
 thead th{font-weight:500;color:var(--soft);vertical-align:bottom;line-height:1.3}
-tbody th{font-weight:600}
+tbody th{font-weight:600;min-width:8rem}
 .number{text-align:right;white-space:nowrap}
 thead .number{white-space:normal}
 .command{overflow-wrap:anywhere}
-.facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,9.5rem),1fr));gap:1rem 1.4rem;margin:0 0 1.6rem}
+.facts{display:grid;gap:1rem 1.4rem;margin:0 0 1.6rem;
+ grid-template-columns:repeat(auto-fill,minmax(min(100%,8.2rem),1fr))}
 .facts div{min-width:0}
 .facts dt{color:var(--soft);font-size:.8rem}
 .facts dd{margin:0;font-size:.95rem;overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
@@ -102,7 +106,7 @@ thead .number{white-space:normal}
 .videos figcaption{font-size:.88rem;line-height:1.4;margin-top:.6rem;overflow-wrap:anywhere}
 .videos .small{display:block}
 .still{display:none!important}
-details{border-bottom:1px solid var(--rule)}
+#settings details{border-bottom:1px solid var(--rule)}
 details .charts{padding:1rem 0}
 summary{cursor:pointer;padding:.7rem 0;font-size:.92rem}
 pre{background:var(--raised);border-radius:6px;padding:1rem 1.2rem;overflow-x:auto;margin:0 0 1.2rem}
@@ -115,7 +119,7 @@ footer ul{padding-left:1.2rem;overflow-wrap:anywhere}
  section{padding:2.2rem 0}
  .journey{grid-template-columns:1fr 1fr}
  .journey .big{font-size:2.1rem}
- .plot{padding-left:46px;padding-right:14px}
+ .plot{padding-left:52px;padding-right:14px}
  .plot>svg{height:180px}
  .forest{padding:0 20px 30px 8px}
  .forest>svg{height:100%}
@@ -123,7 +127,9 @@ footer ul{padding-left:1.2rem;overflow-wrap:anywhere}
  .forest .row .axis{display:none}
 }
 @media print{
- :root{""" + _variables(LIGHT) + """}
+ :root{"""
+    + _variables(LIGHT)
+    + """}
  html{font-size:10pt}
  header{padding-top:0}
  nav,.videos video{display:none}
@@ -133,4 +139,5 @@ footer ul{padding-left:1.2rem;overflow-wrap:anywhere}
  h2,h3{break-after:avoid}
  .scroll{overflow:visible}
 }
-"""  # noqa: E501
+"""
+)  # noqa: E501

@@ -22,11 +22,23 @@ def loop_section(runs: Sequence[RunFolder]) -> Html | None:
         learner = run.loop.get("learner")
         rows.append(_lateness(run.name, run.loop, plain(learner) if learner else ABSENT))
         if bare := _part(run.loop, "bare"):
-            rows.append(_lateness(f"bare loop beside {run.name}", bare, ABSENT))
+            rows.append(_lateness(f"{run.name}, bare loop", bare, ABSENT))
         for name, key in (("inference", "inference_ms"), ("age of the state acted on", "state_age_ms")):
             if part := _part(run.loop, key):
                 times.append((run.name, name, *(figure(part.get(k), "ms") for k in ("p50", "p99", "max"))))
-    head = ("Loop", "Learner", "Rate", "Ticks", "p50", "p99", "p99.9", "Largest", "Late > 1\u202fms", "Missed", "Drift")
+    head = (
+        "Loop",
+        "Learner",
+        "Rate",
+        "Ticks",
+        "p50",
+        "p99",
+        "p99.9",
+        "Largest",
+        "Late > 1\u202fms",
+        "Missed",
+        "Drift",
+    )
     drawings = [drawing for run in found if (drawing := histogram(run))]
     return join([
         table("How late the ticks of the command loop were", head, rows, numbers=range(2, 11)),
@@ -54,7 +66,7 @@ def histogram(run: RunFolder) -> Html | None:
     # the floor lies below a single tick, so that one late tick in a million still stands out
     floor = 10.0 ** -len(str(int(total)))
     ticks = [10.0**k for k in range(-len(str(int(total))), 1)]
-    ticks = ticks[:: max(1, -(-len(ticks) // 5))]
+    ticks = ticks[:: -max(1, -(-len(ticks) // 5))]
     y = Axis(floor, 1.0, tuple((t, percent(t, 6)) for t in ticks), log=True)
     n = len(shares)
     every = -(-n // 6)
@@ -95,9 +107,8 @@ def shield_section(runs: Sequence[RunFolder]) -> Html | None:
         return tag("p", "The shield changed no command.")
     rows = [(reason, *(_count(counts, reason, run) for run, counts in found)) for reason in reasons]
     head = ("Reason", *(run.name for run, _ in found))
-    return table(
-        "Ticks at which the shield changed or refused a command, and their share", head, rows, numbers=range(1, len(head))
-    )
+    caption = "Ticks at which the shield changed or refused a command, and their share"
+    return table(caption, head, rows, numbers=range(1, len(head)))
 
 
 def _count(counts: Row, reason: str, run: RunFolder) -> str:

@@ -47,10 +47,12 @@ def load_state(path: Path) -> Any:
 def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor | np.ndarray):
         name = str(len(tensors))
-        array = isinstance(value, np.ndarray)
-        # A copy: safetensors refuses views that share memory.
-        tensors[name] = (torch.from_numpy(value.copy()) if array else value.detach()).clone().contiguous()
-        return {"array" if array else "tensor": name}
+        # Copies: safetensors refuses views that share memory.
+        if isinstance(value, np.ndarray):
+            tensors[name] = torch.from_numpy(value.copy())
+            return {"array": name}
+        tensors[name] = value.detach().clone().contiguous()
+        return {"tensor": name}
     if isinstance(value, dict):
         # Pairs, because an optimizer's keys are integers and JSON's are not.
         return {"dict": [[k, _flatten(v, tensors)] for k, v in value.items()]}

@@ -123,7 +123,9 @@ def train_off_policy(
         while owed >= 1:
             owed -= 1
             half = int(config.batch * config.demo_share)
-            batch = sample_mixed([(replay, config.batch - half), (demos, half)], config.n_step, agent.config.discount, rng)
+            batch = sample_mixed(
+                [(replay, config.batch - half), (demos, half)], config.n_step, agent.config.discount, rng
+            )
             metrics |= agent.update(batch, learn_actor=step >= config.warmup)
         success = sum(recent) / max(1, len(recent))
         if step % config.log_every < env.num_envs:
@@ -153,7 +155,9 @@ def train_off_policy(
     policy.explore = False
 
 
-def _explore(policy: ResidualPolicy, observation: dict[str, Tensor], warmup: bool, noise: float, rng: torch.Generator) -> Tensor:
+def _explore(
+    policy: ResidualPolicy, observation: dict[str, Tensor], warmup: bool, noise: float, rng: torch.Generator
+) -> Tensor:
     if not warmup:
         return policy.act(observation, rng)[:, 0]
     policy.last_base = policy.base_action(observation, rng)

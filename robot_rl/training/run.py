@@ -1,9 +1,9 @@
 """A run folder: configuration, provenance, metrics, checkpoint, bundle.
 
-    runs/<date>-<task>-<recipe>/
-        config.json  provenance.json  requirements.txt
-        metrics.jsonl  tensorboard/
-        checkpoint.safetensors  bundle/  evaluation.json  videos/
+runs/<date>-<task>-<recipe>/
+    config.json  provenance.json  requirements.txt
+    metrics.jsonl  tensorboard/
+    checkpoint.safetensors  bundle/  evaluation.json  videos/
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ def provenance() -> dict[str, Any]:
     here = Path(__file__).parent
     try:
         commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"], cwd=here, capture_output=True, text=True, timeout=10
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
         ).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         commit = ""
@@ -61,6 +65,14 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
+def write_json(path: Path, data: Any) -> Path:
+    """Write a JSON file by atomic rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(json.dumps(data, indent=2, default=str))
+    return temporary.replace(path)
+
+
 def new_folder(root: Path, task: str, recipe: str) -> Path:
     """A fresh name under `root`: <date>-<task>-<recipe>, numbered when taken."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{recipe}"
@@ -74,7 +86,9 @@ def latest_folder(root: Path, task: str, recipe: str) -> Path:
     """The youngest run of a task and recipe that has a checkpoint."""
     found = sorted(p.parent for p in root.glob(f"*-{task}-{recipe}*/checkpoint.safetensors"))
     if not found:
-        raise UserError(f"nothing to resume: no run of {task} with {recipe} under {root}/ has a checkpoint; name it with --out")
+        raise UserError(
+            f"nothing to resume: no run of {task} with {recipe} under {root}/ has a checkpoint; name it with --out"
+        )
     return found[-1]
 
 
@@ -85,7 +99,7 @@ class Run:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock: IO[str] = open(folder / ".lock", "w")
+            self._lock: IO[str] = open(folder / ".lock", "w")  # noqa: SIM115 - held while the run is open
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"run folder {folder} is in use by another process; choose another --out") from None
@@ -97,11 +111,13 @@ class Run:
         self.elapsed_before = 0.0
         self._start = time.monotonic()
         if not (resume and (folder / "config.json").exists()):
-            self.write("config.json", asdict(config) if is_dataclass(config) and not isinstance(config, type) else config)
+            self.write(
+                "config.json", asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
+            )
             self.write("provenance.json", provenance())
             freeze = sorted(f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions())
             (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(freeze)) + "\n")
-        self._metrics = open(folder / "metrics.jsonl", "a", buffering=1)
+        self._metrics = open(folder / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115
         from torch.utils.tensorboard import SummaryWriter
 
         self._board = SummaryWriter(str(folder / "tensorboard"))
@@ -120,11 +136,7 @@ class Run:
 
     def write(self, name: str, data: Any) -> Path:
         """Write a JSON file by atomic rename."""
-        path = self.folder / name
-        temporary = self.folder / f".{name}.part"
-        temporary.write_text(json.dumps(data, indent=2, default=str))
-        temporary.replace(path)
-        return path
+        return write_json(self.folder / name, data)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Replace the checkpoint."""
@@ -143,7 +155,7 @@ class Run:
             if line.endswith("\n") and json.loads(line)["step"] <= saved["step"]:
                 kept.append(line)
         path.write_text("".join(kept))
-        self._metrics = open(path, "a", buffering=1)
+        self._metrics = open(path, "a", buffering=1)  # noqa: SIM115
         return saved["state"]
 
     def close(self) -> None:

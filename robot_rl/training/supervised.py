@@ -17,7 +17,7 @@ from robot_rl.training.run import Run
 class SupervisedConfig:
     """Numbers of behaviour cloning."""
 
-    updates: int = 4000
+    updates: int = 2000
     """Gradient steps."""
     batch: int = 256
     """Chunks per gradient step."""
@@ -69,9 +69,7 @@ def clone(
     policy.normalizer.fit(data.state)
     parameters = list(policy.denoiser.parameters())
     optimizer = torch.optim.AdamW(parameters, config.lr, weight_decay=config.weight_decay, fused=True)
-    schedule = get_scheduler(
-        "cosine", optimizer, num_warmup_steps=config.warmup, num_training_steps=config.updates
-    )
+    schedule = get_scheduler("cosine", optimizer, num_warmup_steps=config.warmup, num_training_steps=config.updates)
     average = EMAModel(parameters, decay=0.999, use_ema_warmup=True, power=0.75, foreach=True)
     rows = data.chunks(policy.horizon)
     step = 0
@@ -106,7 +104,7 @@ def clone(
         average.step(parameters)
         step += 1
         if step % config.log_every == 0 or step == config.updates:
-            value = float(loss)
+            value = float(loss.detach())
             if value != value:
                 raise FloatingPointError(f"the loss became NaN at update {step}; the last checkpoint is intact")
             metrics = {"bc/loss": value, "bc/lr": schedule.get_last_lr()[0]}

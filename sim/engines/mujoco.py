@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robot_rl.errors import UserError
 from robot_rl.spec import RobotSpec
-from sim.engines.base import Engine
+from sim.engines.base import Engine, Setter
 from sim.scenes import Scene, robot_model
 
 MAX_ACTION_DELAY = 0.08
@@ -81,7 +81,9 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene) -> None:
         forward = np.subtract(camera.target, camera.position)
         right = np.cross(forward, [0, 0, 1])
         up = np.cross(right, forward)
-        frame = np.stack([right / np.linalg.norm(right), up / np.linalg.norm(up), -forward / np.linalg.norm(forward)], 1)
+        frame = np.stack(
+            [right / np.linalg.norm(right), up / np.linalg.norm(up), -forward / np.linalg.norm(forward)], 1
+        )
         quat = np.zeros(4)
         mujoco.mju_mat2Quat(quat, frame.ravel())
         world.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy)
@@ -176,9 +178,9 @@ class MujocoEngine(Engine):
         self.qvel[:, speed : speed + 6] = 0
 
     # ---- parameters --------------------------------------------------------------------------------------------
-    def _make_parameters(self) -> dict[str, Any]:
+    def _make_parameters(self) -> dict[str, Setter]:
         b, m = self.batch, self.model
-        out: dict[str, Any] = {
+        out: dict[str, Setter] = {
             "robot.action_delay": lambda ids, v: b.expand("actuator_delay").__setitem__(
                 ids, np.clip(v, self.scene.timestep, MAX_ACTION_DELAY)[:, None]
             ),
@@ -194,7 +196,7 @@ class MujocoEngine(Engine):
             out[f"{box.name}.friction"] = self._writer("geom_friction", np.array([geom]), 0)
         return out
 
-    def _writer(self, name: str, rows: np.ndarray, column: int | None = None):
+    def _writer(self, name: str, rows: np.ndarray, column: int | None = None) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
             array = self.batch.expand(name)
             if column is None:
@@ -204,7 +206,7 @@ class MujocoEngine(Engine):
 
         return write
 
-    def _scaler(self, name: str, rows: np.ndarray, column: int | None, twin: str = "", twin_column: int = 0):
+    def _scaler(self, name: str, rows: np.ndarray, column: int | None, twin: str = "", twin_column: int = 0) -> Setter:
         """Scale a model field; a position servo's stiffness stands in two fields, kp and -kp."""
 
         def write(ids: np.ndarray, values: np.ndarray) -> None:
@@ -216,7 +218,7 @@ class MujocoEngine(Engine):
 
         return write
 
-    def _mass(self, body: int):
+    def _mass(self, body: int) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
             mass, inertia = self.batch.expand("body_mass"), self.batch.expand("body_inertia")
             inertia[ids, body] *= (values / mass[ids, body])[:, None]
@@ -225,7 +227,7 @@ class MujocoEngine(Engine):
 
         return write
 
-    def _size(self, body: int, geom: int):
+    def _size(self, body: int, geom: int) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
             expand = self.batch.expand
             old = expand("geom_size")[ids, geom, :1].copy()

@@ -70,6 +70,8 @@ class LiftExpert:
         goal = torch.where(lift[:, None], torch.tensor([0.0, 0.0, 0.1]), goal)
         motion = 0.5 * goal / self.step
         motion = self.speed * motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)
-        self.noise = 0.7 * self.noise + 0.7 * self.skill.tremor * torch.randn(self.noise.shape, generator=self.generator)
+        self.noise = 0.7 * self.noise + 0.7 * self.skill.tremor * torch.randn(
+            self.noise.shape, generator=self.generator
+        )
         fingers = torch.where(self.closing > 0, -1.0, 1.0)
         return torch.cat([motion + self.noise[:, :3], fingers[:, None]], -1).clamp(-1, 1)

@@ -26,7 +26,9 @@ class Randomize:
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
-            raise ValueError(f"{self.parameter}: unknown distribution {self.distribution!r}; known: {sorted(DISTRIBUTIONS)}")
+            raise ValueError(
+                f"{self.parameter}: unknown distribution {self.distribution!r}; known: {sorted(DISTRIBUTIONS)}"
+            )
         if self.low > self.high:
             raise ValueError(f"{self.parameter}: low {self.low} is above high {self.high}")
         if self.distribution == "log_uniform" and self.low <= 0:

@@ -1,0 +1,153 @@
+"""The robot's side of human-in-the-loop learning: act, be corrected, record, fetch newer weights."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from policies.base import ChunkRunner
+from policies.residual import ResidualPolicy
+from real.env import RobotEnv
+from real.recorder import Recorder
+from real.session import Filming
+from robot_rl.training.human_in_the_loop import fetch
+from robot_rl.training.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+class LearnerProcess:
+    """Keeps a learner running beside the robot; a learner that dies is started again from its checkpoint."""
+
+    def __init__(self, command: list[str]):
+        self.command = command
+        self.restarts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+
+    def __enter__(self) -> LearnerProcess:
+        self._start()
+        return self
+
+    def _start(self) -> None:
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
+
+    def tend(self) -> None:
+        """Restart a dead learner, at most every 5 s; called between episodes, never waits."""
+        assert self._process is not None
+        if self._process.poll() is not None and time.monotonic() - self._started > 5.0:
+            logger.warning("the learner ended with status %s; starting it again", self._process.returncode)
+            self.restarts += 1
+            self._start()
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Session:
+    """Episodes on the robot, with whatever weights are newest between them."""
+
+    def __init__(self, env: RobotEnv, policy: ResidualPolicy, run: Run, seed: int, film: Filming):
+        self.env, self.policy, self.run, self.seed = env, policy, run, seed
+        self.version = -1
+        self.rng = torch.Generator().manual_seed(seed)
+        camera = film.camera
+        picture = self._first_picture(camera)
+        images = {camera: picture.shape[:2]} if picture is not None else {}
+        self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
+        self.episodes: list[dict[str, Any]] = []
+        self._file = open(run.folder / "episodes.jsonl", "a", buffering=1)  # noqa: SIM115
+        env.on_step = self._record
+        film.attach(env)
+        self._images = images
+        self.learner: LearnerProcess | None = None
+
+    def _first_picture(self, camera: str) -> np.ndarray | None:
+        self.env.driver.images[camera].wait(2.0, after=0)
+        return self.env.driver.image(camera)
+
+    def _record(self, step: dict[str, Any]) -> None:
+        pictures = {name: self.env.driver.image(name) for name in self._images}
+        self.recorder.add(step, {k: v for k, v in pictures.items() if v is not None})
+
+    def learn(self, learner: LearnerProcess, seconds: float, progress: Callable[[int, int, str], None]) -> None:
+        """Run episodes until `seconds` have passed."""
+        self.learner = learner
+        begin = time.monotonic()
+        done = self.recorder.writer.num_episodes
+        while time.monotonic() - begin < seconds:
+            self.adopt()
+            learner.tend()
+            episode = self._episode(self.seed + done + len(self.episodes))
+            row = {"index": done + len(self.episodes), "seconds": round(time.monotonic() - begin, 2)} | episode
+            self.recorder.end_episode(row)
+            self.episodes.append(row)
+            self._file.write(json.dumps(row) + "\n")
+            recent = self.episodes[-10:]
+            rate = sum(e["success"] for e in recent) / len(recent)
+            helped = sum(e["takeovers"] > 0 for e in recent)
+            progress(
+                int(time.monotonic() - begin), int(seconds),
+                f"s  {len(self.episodes)} episodes, last ten: success {rate:.0%}, corrected {helped}, "
+                f"weights {self.version}",
+            )  # fmt: skip
+
+    def adopt(self) -> None:
+        """Load newer weights if the learner has published any."""
+        self.version = fetch(self.run.folder, self.policy, self.version)
+
+    def _episode(self, seed: int) -> dict[str, Any]:
+        env, policy = self.env, self.policy
+        policy.explore = True
+        runner = ChunkRunner(policy, 1)
+        runner.reset()
+        observation, _ = env.reset(seed=seed)
+        takeovers = corrected = 0
+        while True:
+            action = runner.act(observation, self.rng)
+            observation, _, terminated, truncated, infos = env.step(action)
+            takeovers += int(infos["takeover"])
+            corrected += int(infos["intervention"])
+            if infos["handed_back"]:
+                runner.reset()  # a chunk planned before the correction is not executed after it
+            if bool(terminated | truncated):
+                break
+        return {
+            "success": bool(terminated),
+            "steps": int(infos["episode_steps"]),
+            "intervention_steps": corrected,
+            "takeovers": takeovers,
+            "policy_version": self.version,
+        }
+
+    def close(self) -> None:
+        """Put everything recorded on disk."""
+        self.recorder.close()
+        self._file.close()
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the session."""
+        n = max(1, len(self.episodes))
+        return {
+            "episodes": len(self.episodes),
+            "success": sum(e["success"] for e in self.episodes) / n,
+            "corrected_episodes": sum(e["takeovers"] > 0 for e in self.episodes),
+            "intervention_share": sum(e["intervention_steps"] for e in self.episodes)
+            / max(1, sum(e["steps"] for e in self.episodes)),
+            "learner_restarts": self.learner.restarts if self.learner else 0,
+            "policy_version": self.version,
+        }

@@ -1,0 +1,78 @@
+"""What a run on a robot needs around its environment: signals that stop it in order, and a film of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from robot_rl.data.video import encode_video
+
+if TYPE_CHECKING:
+    from real.env import RobotEnv
+
+
+def stop_on_signals() -> None:
+    """Turn SIGTERM into KeyboardInterrupt, so that `finally` blocks brake the robot on every way out."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
+
+
+class Filming:
+    """Keeps the robot camera's pictures of the first episodes and writes them as a video.
+
+    Corrections by a person are marked by a coloured edge.
+    """
+
+    def __init__(self, episodes: int, corrected_only: bool = False):
+        self.episodes, self.corrected_only = episodes, corrected_only
+        self.filmed = 0
+        self._episode: list[np.ndarray] = []
+        self._corrected = False
+        self.frames: list[np.ndarray] = []
+        self.camera = "front"
+        self.rate = 20
+
+    def attach(self, env: RobotEnv) -> None:
+        """Film every control period of `env`, besides what else listens to its steps."""
+        others = env.on_step
+        self.rate = round(1 / env.period)
+
+        def film(step: dict[str, Any]) -> None:
+            if others is not None:
+                others(step)
+            if self.filmed < self.episodes:
+                self.add(env.driver.image(self.camera), bool(step["intervention"][0]), bool(step["done"]))
+
+        env.on_step = film
+
+    def add(self, picture: np.ndarray | None, corrected: bool, done: bool) -> None:
+        """Keep one picture; at the end of an episode decide whether the film takes it."""
+        self._corrected |= corrected
+        if picture is not None:
+            picture = np.repeat(np.repeat(picture, 3, 0), 3, 1)
+            if corrected:
+                edge = np.array([255, 150, 0], np.uint8)
+                picture[:6], picture[-6:], picture[:, :6], picture[:, -6:] = edge, edge, edge, edge
+            self._episode.append(picture)
+        if done:
+            if self._corrected or not self.corrected_only:
+                self.frames += self._episode
+                self.filmed += 1
+            self._episode, self._corrected = [], False
+
+    def write(self, folder: Path, caption: str) -> None:
+        """Write videos/robot.mp4 and its caption; nothing without pictures."""
+        if not self.frames:
+            return
+        videos = folder / "videos"
+        videos.mkdir(exist_ok=True)
+        (videos / "robot.mp4").write_bytes(encode_video(self.frames, self.rate))
+        (videos / "captions.json").write_text(json.dumps({"robot.mp4": caption}))

@@ -1,0 +1,29 @@
+"""A person's hands on the robot: devices that read them, one message that carries them, one reader.
+
+::
+
+    publishing   with until_signal() as wait, closing(Gamepad()) as device: stream(node, device, 30.0, wait)
+    receiving    hands = OperatorInput(node);  operator = hands.read()   # None: nobody is there
+"""
+
+from __future__ import annotations
+
+from real.teleop.commands import (
+    AXES,
+    BUTTONS,
+    PRESSES,
+    RELEASED,
+    TOPIC,
+    Operator,
+    OperatorInput,
+    from_joy,
+    to_joy,
+)
+from real.teleop.gamepad import Gamepad
+from real.teleop.keyboard import Keyboard
+from real.teleop.stream import Device, Finished, stream, until_signal
+
+__all__ = [
+    "AXES", "BUTTONS", "PRESSES", "RELEASED", "TOPIC", "Device", "Finished", "Gamepad", "Keyboard",
+    "Operator", "OperatorInput", "from_joy", "stream", "to_joy", "until_signal",
+]  # fmt: skip

@@ -1,0 +1,154 @@
+"""What an operator's device says: one `sensor_msgs/msg/Joy` on `teleop/joy`; and how the robot hears it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from real.bus import Node, QoS, make
+
+TOPIC = "teleop/joy"
+"""Relative to the node's namespace; published at 20 to 50 Hz for as long as a device is open."""
+TYPE = "sensor_msgs/msg/Joy"
+QOS = QoS(depth=10, blocking=0.02)
+"""Reliable and ten deep, so that a short press arrives; a reader that hangs costs 20 ms at most."""
+AXES = ("x", "y", "z", "gripper")
+BUTTONS = ("hold", "success", "failure", "stop", "reset")
+PRESSES = BUTTONS[1:]
+
+DEAD_BAND = 0.03  # of full deflection
+RELEASE = 0.05  # s without `held` before control goes back, so that one flicker of the button does not
+TIMEOUT = 0.1  # s
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One reading of the operator's hands.
+
+    Fields:
+        held: the dead-man: the person wants control. Motion and gripper mean nothing without it.
+        motion: -1 to 1 of the permitted speed along x (forward), y (left), z (up) of the robot's base frame.
+        gripper: -1 close, 1 open; 0 leaves it as it was last told, so that taking over drops nothing.
+        success: the episode succeeded.
+        failure: the episode failed.
+        stop: emergency stop; the robot stays stopped until `reset`.
+        reset: clear the stop, or begin the next episode.
+
+    From a device the last four are levels, true while the button is down and in one reading at least. From
+    `OperatorInput` each press is told once, but `stop` for as long as it is down.
+    """
+
+    held: bool = False
+    motion: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    gripper: float = 0.0
+    success: bool = False
+    failure: bool = False
+    stop: bool = False
+    reset: bool = False
+
+
+RELEASED = Operator()
+
+
+def to_joy(operator: Operator) -> Any:
+    """Build the message: `AXES` and `BUTTONS` in their order."""
+    sec, nanosec = divmod(time.time_ns(), 1_000_000_000)
+    buttons = (operator.held, *(getattr(operator, name) for name in PRESSES))
+    return make(
+        TYPE,
+        header={"stamp": {"sec": sec, "nanosec": nanosec}},
+        axes=[*operator.motion, operator.gripper],
+        buttons=[int(down) for down in buttons],
+    )
+
+
+def from_joy(msg: Any) -> Operator:
+    """Read the message; never raises.
+
+    A Joy with other numbers of axes or buttons is another program's and gives `RELEASED`. With an axis that
+    is not finite nothing is held, but presses count: a stop must get through. The dead-man is down only at
+    exactly 1, the stop at anything but 0.
+    """
+    try:
+        if len(msg.axes) != len(AXES) or len(msg.buttons) != len(BUTTONS):
+            return RELEASED
+        axes = [float(value) for value in msg.axes]
+        buttons = [int(value) for value in msg.buttons]
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return RELEASED
+    hold, success, failure, stop, reset = buttons
+    finite = all(math.isfinite(value) for value in axes)
+    x, y, z, gripper = (min(max(value, -1.0), 1.0) for value in axes) if finite else (0.0,) * 4
+    return Operator(finite and hold == 1, (x, y, z), gripper, success == 1, failure == 1, stop != 0, reset == 1)
+
+
+def _told(pressed: set[str]) -> dict[str, Any]:
+    return {name: name in pressed for name in PRESSES}
+
+
+class OperatorInput:
+    """The receiving side, in the robot's process: the newest reading, if it is fresh.
+
+    ::
+
+        hands = OperatorInput(node)
+        operator = hands.read()     # in the loop: does not wait
+        if operator is not None and operator.held: ...
+
+    Thread-safe: messages arrive in the bus's thread.
+    """
+
+    def __init__(self, node: Node, timeout: float = TIMEOUT):
+        if not 0.0 < timeout < math.inf:
+            raise ValueError(f"timeout is {timeout} s; give a positive number of seconds, such as {TIMEOUT}")
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._latest: Operator | None = None
+        self._received = -math.inf
+        self._let_go = -math.inf  # when the first reading came that held no more
+        self._pressed: set[str] = set()  # since the last `read`
+        self._subscription = node.subscribe(
+            TYPE, TOPIC, QOS, callback=lambda sample: self.receive(from_joy(sample.msg), sample.received)
+        )
+
+    @property
+    def devices(self) -> int:
+        """Number of publishers heard on the topic: more than one is one too many."""
+        return self._subscription.matched
+
+    def receive(self, operator: Operator, now: float) -> None:
+        """Take in a reading that arrived at ``now``, in seconds of the monotonic clock."""
+        with self._lock:
+            before = self._latest or RELEASED
+            if before.held and not operator.held:
+                # After a silence control has gone back already: nothing is left to soften.
+                self._let_go = now if now - self._received <= self.timeout else -math.inf
+            self._pressed |= {n for n in PRESSES if getattr(operator, n) and not getattr(before, n)}
+            self._latest, self._received = operator, now
+
+    def read(self, now: float | None = None) -> Operator | None:
+        """Give the operator's hands now, or None: nothing arrived in time, the operator is gone.
+
+        Motion within the dead-band is 0. For 50 ms after letting go `held` stays, without motion. A press is
+        told exactly once; one that nobody read before the device fell silent is still told, with nothing
+        held.
+        """
+        now = time.monotonic() if now is None else now
+        with self._lock:
+            latest, pressed, self._pressed = self._latest, self._pressed, set()
+            gone = latest is None or now - self._received > self.timeout
+            lingers = now - self._let_go < RELEASE
+        if latest is None or gone:
+            return Operator(**_told(pressed)) if pressed else None
+        told = _told(pressed | {"stop"} if latest.stop else pressed)
+        if not latest.held:
+            return Operator(held=lingers, **told)
+        x, y, z = (value if abs(value) >= DEAD_BAND else 0.0 for value in latest.motion)
+        return replace(latest, motion=(x, y, z), **told)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._subscription.close()

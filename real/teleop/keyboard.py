@@ -1,0 +1,155 @@
+"""A terminal's keyboard as the operator's device.
+
+A terminal tells no key's release, only its repeats::
+
+    key goes down    0.25 to 0.66 s nothing    a byte every 10 to 90 ms        key goes up: nothing
+    |                                          | | | | | | | | | | | | | | |
+    moves 0.2 s, then holds still              moves .......................0.2 s, then control goes back
+
+So a key counts as down for `HOLD` after its last byte: longer than two repeats of the slowest terminal (the
+Linux console's 92 ms), or a few late ones over ssh; short enough to stop within 0.2 s. Until the first repeat
+comes, the robot holds still under the operator's control (`BRIDGE`), so that the policy does not slip in
+between: a tap is one small step, and taps keep control.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import termios
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from real.teleop.commands import PRESSES, Operator
+from real.teleop.stream import Finished
+from robot_rl.errors import UserError
+
+HOLD = 0.2  # s a key counts as down after its last byte
+BRIDGE = 0.7  # s of control after a key's first byte: beyond X11's first repeat at 0.66 s, the slowest
+SLOW = 0.25  # of full speed, with Shift
+_SEQUENCE = 0.15  # s within which an escape sequence ends, be it read in two parts
+_MOTION = {"w": (0, 1.0), "s": (0, -1.0), "a": (1, 1.0), "d": (1, -1.0), "r": (2, 1.0), "f": (2, -1.0)}
+_PRESS = {"y": "success", "n": "failure", "x": "stop", "\r": "reset", "\n": "reset"}
+
+HELP = """\
+w / s   forward / back        space   close / open the gripper
+a / d   left / right          h       hands on: keep control without a key, until h again
+r / f   up / down             y / n   the episode succeeded / failed
+Shift   slower                x       EMERGENCY STOP
+                              enter   reset        q   quit
+You have control while you hold or tap a motion key; the robot goes on by itself when you let go.
+"""
+
+
+class Keyboard:
+    """Keys of the terminal at ``fd``, which is given back as it was by `close`.
+
+    Ctrl-C keeps its meaning. Ctrl-Z, Ctrl-\\ and Ctrl-S lose theirs, for they would leave the terminal
+    without echo, or the operator's loop standing still.
+    """
+
+    help = HELP
+
+    def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic):
+        if not os.isatty(fd):
+            raise UserError(
+                "the keyboard needs a terminal, and standard input is none: start `robot-rl teleop keyboard`"
+                " in a terminal of its own, or use a gamepad"
+            )
+        with suppress(OSError):  # not our controlling terminal, so it has no background
+            if os.tcgetpgrp(fd) != os.getpgrp():
+                raise UserError("the keyboard is not read in the background: start this without & or use fg")
+        self._fd, self._clock = fd, clock
+        self._before: list[Any] | None = termios.tcgetattr(fd)
+        self._last: dict[str, float] = {}  # when each key's last byte came
+        self._moved: list[tuple[float, float]] = [(-math.inf, 0.0)] * 3  # per axis: the last byte, its value
+        self._control = -math.inf  # until when there is control
+        self._hands_on = False
+        self._close_next, self._gripper = True, 0.0
+        self._escape, self._escaped = "", -math.inf  # "", "ESC" or "CSI": inside a sequence; and since when
+        self._finished = False
+        self._raw()
+
+    def _raw(self) -> None:
+        mode = termios.tcgetattr(self._fd)
+        mode[0] &= ~termios.IXON
+        mode[3] &= ~(termios.ICANON | termios.ECHO)
+        off = os.fpathconf(self._fd, "PC_VDISABLE")
+        for key in (termios.VSUSP, termios.VQUIT):
+            mode[6][key] = bytes([off])
+        mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
+        termios.tcsetattr(self._fd, termios.TCSAFLUSH, mode)  # and forget what was typed before
+
+    def read(self) -> Operator:
+        """Give the hands now; `Finished` after q, `UserError` when the terminal is gone."""
+        if self._finished:
+            raise Finished
+        now = self._clock()
+        for byte in self._bytes():
+            self._take(chr(byte), now)
+        held = self._hands_on or now < self._control
+        if not held:
+            self._gripper = 0.0  # the policy may move it meanwhile: the next takeover starts from there
+        x, y, z = (value if now < at + HOLD else 0.0 for at, value in self._moved)
+        down = {name for key, name in _PRESS.items() if now < self._last.get(key, -math.inf) + HOLD}
+        return Operator(held, (x, y, z), self._gripper, *(name in down for name in PRESSES))
+
+    def close(self) -> None:
+        """Give the terminal back as it was. Twice is fine."""
+        before, self._before = self._before, None
+        if before is not None:
+            with suppress(termios.error):  # it was closed meanwhile
+                termios.tcsetattr(self._fd, termios.TCSAFLUSH, before)
+
+    def _bytes(self) -> bytes:
+        try:  # not O_NONBLOCK: that would hold for every program that shares the terminal
+            ready = select.select([self._fd], [], [], 0.0)[0]
+            found = os.read(self._fd, 1024) if ready else b""
+        except OSError:
+            ready, found = [self._fd], b""
+        if ready and not found:
+            raise UserError("the terminal of the keyboard was closed; open another and start teleop again")
+        return found
+
+    def _take(self, char: str, now: float) -> None:
+        if self._within_escape(char, now):
+            return
+        key = char.lower()  # with caps lock on, x must still stop
+        since = now - self._last.get(key, -math.inf)
+        self._last[key] = now
+        if key in _MOTION:
+            axis, value = _MOTION[key]
+            self._moved[axis] = (now, value if char == key else SLOW * value)
+            self._control = max(self._control, now + BRIDGE) if since > HOLD else now + HOLD
+        elif key == "x":
+            self._hands_on, self._control = False, -math.inf
+        elif since < BRIDGE:
+            pass  # a repeat: one press of space or h toggles once, however long
+        elif key == " ":
+            self._gripper = -1.0 if self._close_next else 1.0
+            self._close_next = not self._close_next
+            self._control = max(self._control, now + BRIDGE)
+        elif key == "h":
+            self._hands_on = not self._hands_on
+        elif key == "q":
+            self._finished = True
+
+    def _within_escape(self, char: str, now: float) -> bool:
+        """Swallow what arrow and function keys send: ESC [ D is no Shift-d."""
+        state, late = self._escape, now - self._escaped > _SEQUENCE
+        self._escape = ""
+        if char == "\x1b":
+            self._escape, self._escaped = "ESC", now
+            return True
+        if not state or late:
+            return False
+        if state == "ESC" and char in "[O":
+            self._escape = "CSI"
+            return True
+        if state == "CSI":
+            self._escape = "" if "@" <= char <= "~" and char != "[" else "CSI"  # F1 on the console: ESC [ [ A
+            return True
+        return False  # Alt and a key is that key

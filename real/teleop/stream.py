@@ -1,0 +1,126 @@
+"""The loop that publishes any device's readings until it ends or a signal comes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Protocol
+
+from real.bus import Node
+from real.teleop.commands import QOS, RELEASED, TOPIC, TYPE, Operator, to_joy
+from robot_rl.errors import UserError
+
+_CHECK = 1.0  # s between looks at who else is on the topic
+
+
+class Finished(Exception):  # noqa: N818 - no error: the operator is done
+    """Raised by a device's `read` when the operator ended it."""
+
+
+class Device(Protocol):
+    """Something that reads an operator's hands."""
+
+    def read(self) -> Operator:
+        """Give the hands as they are now, without waiting; `Finished` or `UserError` ends the stream."""
+
+    def close(self) -> None:
+        """Give the device back as it was found. Twice is fine."""
+
+
+def stream(
+    node: Node,
+    device: Device,
+    rate: float,
+    wait: Callable[[float], bool],
+    say: Callable[[str], None] = lambda _text: None,
+) -> None:
+    """Publish the device's readings at ``rate`` Hz, and at the end one that holds nothing.
+
+    ``wait`` sleeps for the given seconds and says whether to end, see `until_signal`; ``say`` shows the
+    operator who listens and who has control. Raises the device's `UserError`.
+    """
+    publisher = node.publisher(TYPE, TOPIC, QOS)
+    company = _Company(publisher.topic, say)
+    held = False
+    due = looked = time.monotonic()
+    try:
+        while True:
+            operator = device.read()
+            publisher.publish(to_joy(operator))
+            if operator.held != held:
+                held = operator.held
+                say("control: you" if held else "control: released")
+            now = time.monotonic()
+            if now >= looked:
+                looked = now + _CHECK
+                company.look(publisher.matched, publisher.other_writers())
+            due = max(due + 1.0 / rate, now)  # late once is late once: no burst to catch up
+            if wait(due - now):
+                break
+    except Finished:
+        pass
+    finally:
+        last = RELEASED
+        with suppress(Finished, UserError):
+            last = replace(device.read(), held=False, motion=(0.0, 0.0, 0.0), gripper=0.0)  # may hold a stop
+        publisher.publish(to_joy(last))
+        publisher.close()
+
+
+class _Company:
+    """Say once what changes on the topic: nobody listens, or somebody else talks."""
+
+    def __init__(self, topic: str, say: Callable[[str], None]):
+        self._topic, self._say = topic, say
+        self._said: tuple[bool, tuple[str, ...]] | None = None
+
+    def look(self, listeners: int, others: list[str]) -> None:
+        found = (listeners > 0, tuple(others))
+        if found == self._said:
+            return
+        if self._said is None or found[0] != self._said[0]:
+            self._say(f"a robot listens on {self._topic}" if listeners else f"nobody listens on {self._topic}")
+        if others:
+            names = ", ".join(others)
+            self._say(f"warning: {names} publishes on {self._topic} too; stop one, or the robot obeys both")
+        self._said = found
+
+
+@contextmanager
+def until_signal() -> Iterator[Callable[[float], bool]]:
+    """Turn SIGINT, SIGTERM, SIGQUIT and SIGHUP into the answer of a sleep, so that all is closed in order.
+
+    ::
+
+        with until_signal() as wait:
+            while not wait(0.1): ...
+
+    Only in the main thread.
+    """
+    received: list[int] = []
+    handled = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        handled.append(signal.SIGHUP)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def wait(seconds: float) -> bool:
+        if not received and select.select([reader], [], [], max(seconds, 0.0))[0]:
+            os.read(reader, 64)
+        return bool(received)
+
+    before = {number: signal.signal(number, lambda n, _frame: received.append(n)) for number in handled}
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield wait
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)

@@ -1,0 +1,80 @@
+"""`robot-rl deploy`: run a policy on a robot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tyro
+
+
+@dataclass
+class Deploy:
+    """Run a bundle's policy on a robot or its twin, and report success and timing.
+
+    Loading moves nothing. The command stream starts at the measured position; Ctrl-C brakes and holds."""
+
+    bundle: tyro.conf.Positional[Path]
+    """Bundle, or a run folder that holds one."""
+    robot: str = "panda"
+    """Robot to drive; a bundle for another one is refused."""
+    episodes: int = 10
+    """Episodes to run."""
+    seed: int = 1_000_000_000
+    """Episode k is placed by seed + k where a twin places the objects."""
+    out: Path | None = None
+    """Run folder for results and the video; default runs/<date>-<task>-deploy."""
+    label: str = ""
+    """Name of the policy in the report."""
+    video_episodes: int = 3
+    """Episodes to film with the robot's first camera."""
+    dry_run: bool = False
+    """Compute, check and record everything, but send nothing."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Deploy; return the exit status."""
+        from dataclasses import asdict
+
+        import torch
+
+        from policies.bundle import load_bundle
+        from real.bus import open_node
+        from real.clock import bare_loop
+        from real.env import RobotEnv
+        from real.session import Filming, stop_on_signals
+        from robot_rl.cli.console import bar, show
+        from robot_rl.evaluation import evaluate
+        from robot_rl.robots import robots
+        from robot_rl.training.run import Run, new_folder
+
+        torch.set_num_threads(1)
+        bundle = load_bundle(self.bundle)
+        bundle.check_robot(robots.get(self.robot))
+        folder = self.out or new_folder(Path("runs"), bundle.interface.task, "deploy")
+        config = {k: str(v) for k, v in asdict(self).items() if k != "ros_args"}
+        with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
+            bare = bare_loop(robots.get(self.robot).command_rate, 2.0)
+            film = Filming(self.video_episodes)
+            env = RobotEnv(node, bundle.interface, cameras=(film.camera,), dry_run=self.dry_run)
+            film.attach(env)
+            stop_on_signals()
+            try:
+                with bar("deploy") as update:
+                    result = evaluate(
+                        bundle.policy, env, self.episodes, self.seed,
+                        lambda done, _: update(done, self.episodes, f"episodes on {self.robot}"),
+                    )  # fmt: skip
+            finally:
+                env.close()
+            summary = {"label": self.label or self.bundle.name, "where": "twin", "seed": self.seed} | result.summary()
+            run.write("evaluation.json", summary)
+            loop = env.summary() | {"bare": bare, "learner": "absent"}
+            run.write("loop.json", loop)
+            film.write(run.folder, self.label or "policy on the robot")
+        summary |= {"run": str(folder), "late_share": loop["late_share"], "lateness_p99_us": loop["lateness_us"]["p99"]}
+        summary |= {"inference_p99_ms": loop["inference_ms"]["p99"]}
+        show(summary, self.json, "deployment")
+        return 0

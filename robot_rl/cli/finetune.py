@@ -1,0 +1,112 @@
+"""`robot-rl finetune`: go on learning on the robot while a person corrects it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import tyro
+
+R = TypeVar("R")
+
+
+@dataclass
+class Finetune(Generic[R]):
+    """Run a policy on a robot or its twin while a learner process improves it.
+
+    Start a teleop device beside it (`robot-rl teleop keyboard`): holding its dead-man takes over at once; the
+    correction is executed through the shield, recorded and learned from."""
+
+    bundle: tyro.conf.Positional[Path]
+    """Bundle, or a run folder that holds one."""
+    config: Annotated[R, tyro.conf.arg(name="")]
+    recipe: str = "hil-serl"
+    """How to learn, see `robot-rl recipes`; its options are listed below."""
+    robot: str = "panda"
+    """Robot to drive; a bundle for another one is refused."""
+    minutes: float = 3.0
+    """Length of the session, minutes; the episode that runs then is finished."""
+    dataset: Path | None = None
+    """Demonstrations; default is the dataset that the bundle was trained on."""
+    out: Path | None = None
+    """Run folder; default runs/<date>-<task>-<recipe>."""
+    seed: int = 0
+    """Seed of everything random."""
+    resume: bool = False
+    """Go on with the session in --out: its dataset, weights and learner."""
+    film: int = 2
+    """Corrected episodes to film."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Fine-tune; return the exit status."""
+        import torch
+
+        from policies.bundle import Bundle, load_bundle, save_bundle
+        from real.bus import open_node
+        from real.clock import bare_loop
+        from real.env import RobotEnv
+        from real.finetune import LearnerProcess, Session
+        from real.intervention import Arbiter
+        from real.session import Filming, stop_on_signals
+        from real.teleop.commands import OperatorInput
+        from robot_rl.cli.console import bar, show
+        from robot_rl.errors import UserError
+        from robot_rl.robots import robots
+        from robot_rl.training.run import Run, new_folder, provenance
+
+        recipe: Any = self.config
+        if not hasattr(recipe, "learner"):
+            raise UserError(f"recipe {self.recipe} trains in simulation: use `robot-rl train --recipe {self.recipe}`")
+        torch.set_num_threads(1)
+        bundle = load_bundle(self.bundle)
+        spec = robots.get(self.robot)
+        bundle.check_robot(spec)
+        dataset = self.dataset or Path(bundle.provenance.get("dataset", ""))
+        if not (dataset / "meta" / "info.json").exists():
+            raise UserError(f"no demonstrations at {dataset or '(unknown)'}: name the dataset with --dataset")
+        folder = self.out or new_folder(Path("runs"), bundle.interface.task, self.recipe)
+        settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
+        settings |= {"dataset": str(dataset), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
+        with (
+            Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
+            open_node("policy", ros_args=self.ros_args) as node,
+        ):
+            bare = bare_loop(spec.command_rate, 2.0)
+            policy = recipe.policy(bundle)
+            command = [sys.executable, "-m", "robot_rl.cli.learner", str(self.bundle), str(dataset), str(folder)]
+            film = Filming(self.film, corrected_only=True)
+            arbiter = Arbiter(OperatorInput(node))
+            env = RobotEnv(node, bundle.interface, cameras=("front",), arbiter=arbiter)
+            stop_on_signals()
+            session = Session(env, policy, run, self.seed, film)
+            try:
+                with LearnerProcess([*command, self.recipe, str(self.seed)]) as learner, bar("finetune") as update:
+                    session.learn(learner, 60 * self.minutes, update)
+            finally:
+                env.close()
+                session.close()
+            run.write("loop.json", env.summary() | {"bare": bare, "learner": "running beside"})
+            film.write(run.folder, "fine-tuning on the robot; an orange edge marks a person's correction")
+            session.adopt()
+            policy.explore = False
+            result = Bundle(policy, bundle.interface, bundle.robot, provenance() | settings)
+            save_bundle(result, folder / "bundle")
+            summary = {"run": str(folder), "bundle": str(folder / "bundle")} | session.summary()
+        show(summary, self.json, "fine-tuning")
+        return 0
+
+
+def main(argv: list[str]) -> int:
+    """Parse the recipe's name first: its own options then appear in --help."""
+    from robot_rl.cli.train import recipe_named
+
+    ros = argv.index("--ros-args") if "--ros-args" in argv else len(argv)
+    recipe = recipe_named(argv, "hil-serl")
+    parsed = tyro.cli(Finetune[recipe], args=argv[:ros], prog="robot-rl finetune")  # type: ignore[valid-type]
+    parsed.ros_args = argv[ros:]
+    return parsed.run()

@@ -1,0 +1,33 @@
+"""The learner process that `robot-rl finetune` starts beside the robot: `python -m robot_rl.cli.learner`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+
+def main(bundle: str, dataset: str, folder: str, recipe: str, seed: str) -> int:
+    """Learn from the run folder until SIGTERM or the parent's end."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    os.nice(10)  # the robot's loop and driver come first
+    import torch
+
+    from policies.bundle import load_bundle
+    from robot_rl.recipes import recipes
+    from robot_rl.training.run import Run
+
+    torch.set_num_threads(1)
+    parent = os.getppid()
+    learner = recipes.get(recipe)().learner(load_bundle(bundle), Path(dataset), Path(folder), int(seed))
+    with Run(Path(folder) / "learner", {"recipe": recipe, "seed": seed}, resume=True) as run:
+        learner.run(run, lambda: stop.is_set() or os.getppid() != parent, stop.wait)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:6]))

@@ -1,0 +1,72 @@
+"""`robot-rl teleop`: publish an operator's commands."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import tyro
+
+from robot_rl.errors import UnknownName, UserError
+
+DEVICES = ("keyboard", "gamepad", "scripted", "none")
+RATES = (20.0, 50.0)  # Hz: the robot takes silence of 0.1 s for an operator who is gone
+
+
+@dataclass
+class Teleop:
+    """Publish what an operator's hands do, for `robot-rl deploy` and `robot-rl finetune` to obey.
+
+    The keys are shown when it starts. The topic is teleop/joy (sensor_msgs/msg/Joy).
+    """
+
+    device: tyro.conf.Positional[str]
+    """keyboard, gamepad, scripted (a simulated operator, for the twin), or none."""
+    task: str = "panda-lift"
+    """Task that the scripted operator knows."""
+    robot: str = "panda"
+    """Robot that the scripted operator corrects."""
+    rate: float = 30.0
+    """Messages per second, Hz, 20 to 50."""
+    seed: int = 0
+    """Seed of the scripted operator."""
+    path: str = ""
+    """Device file of the gamepad; default the first at /dev/input/js*."""
+    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Publish until the operator ends it or a signal comes; return the exit status."""
+        if self.device not in DEVICES:
+            raise UnknownName("teleop device", self.device, DEVICES)
+        if not RATES[0] <= self.rate <= RATES[1]:
+            error = UserError(f"--rate is {self.rate:g} Hz; give {RATES[0]:g} to {RATES[1]:g}")
+            error.code = 2
+            raise error
+        if self.device == "none":
+            _say("no device, nothing to publish")
+            return 0
+        if self.device == "scripted":
+            from robot_rl.cli.operator import run_scripted
+
+            return int(run_scripted(self))
+        return self._publish()
+
+    def _publish(self) -> int:
+        from real.bus import BusError, open_node
+        from real.teleop import Gamepad, Keyboard, stream, until_signal
+
+        with until_signal() as wait:  # before the terminal is touched, so that no signal leaves it so
+            device = Keyboard() if self.device == "keyboard" else Gamepad(self.path)
+            try:
+                with closing(device), open_node("teleop", ros_args=self.ros_args) as node:
+                    _say(device.help)
+                    stream(node, device, self.rate, wait, _say)
+            except BusError as error:
+                raise UserError(str(error)) from error
+        return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text.rstrip("\n") + "\n")
+    sys.stdout.flush()

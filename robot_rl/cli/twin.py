@@ -1,0 +1,61 @@
+"""`robot-rl twin`: a simulated robot behind real topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import tyro
+
+
+@dataclass
+class Twin:
+    """Run a simulated robot in real time behind the real robot's topics, with dynamics that training never saw."""
+
+    robot: tyro.conf.Positional[str]
+    """Name of the robot, see `robot-rl robots`."""
+    task: str = "panda-lift"
+    """Task whose objects lie on the table."""
+    seed: int = 0
+    """Seed of noise and of the objects' first places."""
+    camera: bool = True
+    """Publish pictures."""
+    seconds: float = 0.0
+    """Stop after this time, s; 0 runs until Ctrl-C."""
+    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Publish until interrupted; return the exit status."""
+        import signal
+        import threading
+
+        import torch
+
+        from real.bus import open_node
+        from real.twin import Twin as RunningTwin
+        from robot_rl.cli.console import console
+        from robot_rl.errors import UserError
+        from robot_rl.robots import robots
+        from sim.tasks import tasks
+
+        torch.set_num_threads(1)
+        robots.get(self.robot)
+        task = tasks.get(self.task)
+        if task.interface.robot != self.robot:
+            raise UserError(f"task {self.task!r} is for robot {task.interface.robot!r}, not {self.robot!r}")
+        with open_node("twin", ros_args=self.ros_args) as node:
+            twin = RunningTwin(node, task, seed=self.seed, cameras=self.camera)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: twin.close())
+            if self.seconds:
+                timer = threading.Timer(self.seconds, twin.close)
+                timer.daemon = True
+                timer.start()
+            console.print(
+                f"twin of {self.robot} is up: {twin.states.topic} at {twin.robot.command_rate:g} Hz; Ctrl-C ends it"
+            )
+            twin.run()
+        late = twin.timing["lateness_us"]
+        console.print(
+            f"twin: {twin.timing['ticks']} ticks, lateness p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us"
+        )
+        return 0

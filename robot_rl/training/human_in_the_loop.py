@@ -1,0 +1,161 @@
+"""The learner beside a robot: it follows the robot's dataset, updates, and publishes weights.
+
+Robot and learner share nothing but a run folder, so either can die and come back::
+
+    <run>/dataset/              the robot appends finished episodes (LeRobot v3.0), the learner reads them
+    <run>/weights.safetensors   the learner replaces it, the robot reads it between episodes
+    <run>/learner/              the learner's metrics and checkpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.residual import ResidualPolicy
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.recording import episodes_of
+from robot_rl.data.replay import Replay, sample_mixed
+from robot_rl.interface import Pipeline
+from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.training.checkpoint import load_state, save_state
+from robot_rl.training.off_policy import add_episode
+from robot_rl.training.run import Run
+
+WEIGHTS = "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class HumanInTheLoopConfig:
+    """Numbers of the loop."""
+
+    batch: int = 256
+    """Transitions per update."""
+    demo_share: float = 0.5
+    """Share of each batch from demonstrations and corrections."""
+    n_step: int = 3
+    """Steps of reward before the critic takes over."""
+    updates_per_step: float = 4.0
+    """Most critic updates per step of the robot."""
+    critic_only: int = 200
+    """Steps of the robot before the actor learns."""
+    publish_every: int = 100
+    """Updates between published weights."""
+    checkpoint_every: int = 2_000
+    """Updates between checkpoints."""
+    capacity: int = 100_000
+    """Rows of each replay."""
+
+
+def publish(folder: Path, policy: ResidualPolicy, version: int) -> None:
+    """Replace the published weights."""
+    save_state({"version": version, "actor": policy.actor.state_dict()}, folder / WEIGHTS)
+
+
+def fetch(folder: Path, policy: ResidualPolicy, version: int) -> int:
+    """Load published weights that are newer than `version`; return the version in use, the old one if there are none."""
+    if not (folder / WEIGHTS).exists():
+        return version
+    published = load_state(folder / WEIGHTS)
+    if published["version"] == version:
+        return version
+    if not all(v.isfinite().all() for v in published["actor"].values()):
+        return version
+    policy.actor.load_state_dict(published["actor"])
+    return int(published["version"])
+
+
+class Learner:
+    """Learns from demonstrations and from whatever the robot adds to its dataset."""
+
+    def __init__(
+        self,
+        agent: ActorCritic,
+        pipeline: Pipeline,
+        demos: Replay,
+        config: HumanInTheLoopConfig,
+        folder: Path,
+        seed: int,
+    ):
+        self.agent, self.pipeline, self.demos, self.config, self.folder = agent, pipeline, demos, config, folder
+        size = agent.policy.size
+        self.online = Replay(config.capacity, 1, size.observation, size.action)
+        self.rng = torch.Generator().manual_seed(seed)
+        self.dataset: Dataset | None = None
+        self.seen = 0
+        """Episodes of the robot absorbed so far."""
+        self.corrected = 0
+        """Corrected steps absorbed so far."""
+        self.metrics: dict[str, Tensor] = {}
+
+    def absorb(self) -> int:
+        """Read the robot's new episodes; return how many there were."""
+        root = self.folder / "dataset"
+        if self.dataset is None:
+            if not (root / "meta" / "info.json").exists():
+                return 0
+            self.dataset = Dataset(root)
+        else:
+            self.dataset.refresh()
+        new = self.dataset.num_episodes - self.seen
+        if not new:
+            return 0
+        for episode in episodes_of(self.dataset, self.pipeline, self.seen, successes=False):
+            add_episode(self.online, self.agent.policy, episode, self.rng)
+            for part in corrections(episode):
+                add_episode(self.demos, self.agent.policy, part, self.rng)
+            self.corrected += int(episode["intervention"].sum())
+        self.seen += new
+        return new
+
+    def update(self) -> bool:
+        """One update if the robot's steps allow it; return whether there was one."""
+        c = self.config
+        if self.online.size < 64 or self.agent.updates.critic >= c.updates_per_step * self.online.transitions:
+            return False
+        half = int(c.batch * c.demo_share)
+        sources = [(self.online, c.batch - half), (self.demos, half)]
+        batch = sample_mixed(sources, c.n_step, self.agent.config.discount, self.rng)
+        self.metrics |= self.agent.update(batch, learn_actor=self.online.transitions >= c.critic_only)
+        return True
+
+    def run(self, run: Run, stop: Callable[[], bool], wait: Callable[[float], Any]) -> None:
+        """Absorb, update, publish until `stop()`; goes on from the run's checkpoint."""
+        saved = run.load()
+        if saved is not None:
+            self.agent.load_state_dict(saved["agent"])
+        version = self.agent.updates.critic
+        publish(self.folder, self.agent.policy, version)
+        while not stop():
+            self.absorb()
+            if not self.update():
+                wait(0.05)
+                continue
+            count = self.agent.updates.critic
+            if count % self.config.publish_every == 0:
+                publish(self.folder, self.agent.policy, count)
+                values = {k: float(v) for k, v in self.metrics.items()}
+                run.log(count, values | {"robot/steps": self.online.transitions, "robot/corrected": self.corrected})
+            if count % self.config.checkpoint_every == 0:
+                run.save(count, {"agent": self.agent.state_dict()})
+        self.absorb()
+        publish(self.folder, self.agent.policy, self.agent.updates.critic)
+        run.save(self.agent.updates.critic, {"agent": self.agent.state_dict()})
+
+
+def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The stretches of an episode that a person executed, each with the reward it earned."""
+    flags = episode["intervention"].tolist()
+    parts, start = [], None
+    for t, flag in enumerate([*flags, False]):
+        if flag and start is None:
+            start = t
+        elif not flag and start is not None:
+            parts.append({k: v[start:t] for k, v in episode.items()})
+            start = None
+    return parts

@@ -1,0 +1,124 @@
+"""Execution of chunks: who is asked when, and what is executed at each step."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from policies.base import ChunkRunner, Normalizer, Observation, Policy, mlp
+
+
+class Counter(Policy):
+    """The k-th call returns chunks [10 k, 10 k + 1, ...] plus 1000 times the row's observation; remembers the calls."""
+
+    def __init__(self, horizon: int = 4, execute: int = 4):
+        super().__init__()
+        self.horizon, self.execute = horizon, execute
+        self.calls: list[list[float]] = []
+        self.resets: list[object] = []
+
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        state = observation["observation.state"][:, 0]
+        self.calls.append(state.tolist())
+        chunk = 10.0 * len(self.calls) + torch.arange(self.horizon)
+        return (1000 * state[:, None] + chunk)[..., None]
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        self.resets.append(None if ids is None else ids.tolist())
+
+
+def play(runner: ChunkRunner, steps: int) -> list[list[float]]:
+    n = len(runner.used)
+    observation = {"observation.state": torch.arange(n).float()[:, None]}
+    return [(runner.act(observation, torch.Generator())[:, 0] % 1000).tolist() for _ in range(steps)]
+
+
+def test_a_chunk_is_used_up_before_the_next_is_asked_for() -> None:
+    assert play(ChunkRunner(Counter(), 1), 6) == [[10], [11], [12], [13], [20], [21]]
+
+
+def test_execute_shortens_the_chunk() -> None:
+    assert play(ChunkRunner(Counter(), 1, execute=2), 5) == [[10], [11], [20], [21], [30]]
+
+
+def test_a_reset_environment_asks_alone_and_the_others_go_on() -> None:
+    policy = Counter()
+    runner = ChunkRunner(policy, 3)
+    assert play(runner, 2) == [[10, 10, 10], [11, 11, 11]]
+    runner.reset(torch.tensor([1]))
+    assert play(runner, 4) == [[12, 20, 12], [13, 21, 13], [30, 22, 30], [31, 23, 31]]
+    assert policy.calls == [[0, 1, 2], [1], [0, 2]], "rows belong to their environments"
+    runner.reset()
+    assert play(runner, 1) == [[40, 40, 40]]
+    assert policy.resets == [[1], None]
+
+
+def test_reset_takes_a_mask_too() -> None:
+    runner = ChunkRunner(Counter(), 2)
+    play(runner, 1)
+    runner.reset(torch.tensor([False, True]))
+    assert play(runner, 1) == [[11, 20]]
+
+
+def test_rows_keep_their_own_observation() -> None:
+    runner = ChunkRunner(Counter(), 2)
+    observation = {"observation.state": torch.tensor([[3.0], [5.0]])}
+    assert runner.act(observation, torch.Generator())[:, 0].tolist() == [3010, 5010]
+
+
+def test_peek_is_the_next_action_and_advances_nothing() -> None:
+    runner = ChunkRunner(Counter(), 3, execute=2)
+    play(runner, 1)
+    runner.reset(torch.tensor([2]))
+    before = copy.deepcopy(runner.state_dict())
+    observation = {"observation.state": torch.arange(3.0)[:, None]}
+    seen = runner.peek(observation, torch.tensor([True, False, True]), torch.Generator())[:, 0]
+    assert (seen % 1000).tolist() == [11, 0, 20]  # goes on, not asked for, asks
+    assert torch.equal(runner.state_dict()["used"], before["used"])
+    assert torch.equal(runner.state_dict()["chunks"], before["chunks"])
+    assert play(runner, 1) == [[11, 11, 30]]
+
+
+def test_actions_do_not_change_when_the_chunk_is_replaced() -> None:
+    runner = ChunkRunner(Counter(), 1, execute=1)
+    observation = {"observation.state": torch.zeros(1, 1)}
+    first = runner.act(observation, torch.Generator())
+    kept = first.clone()
+    runner.act(observation, torch.Generator())
+    assert torch.equal(first, kept)
+
+
+def test_resumed_equals_uninterrupted() -> None:
+    runner, other = ChunkRunner(Counter(), 2), ChunkRunner(Counter(), 2)
+    play(runner, 2)
+    runner.reset(torch.tensor([0]))
+    other.policy.calls = list(runner.policy.calls)
+    other.load_state_dict(copy.deepcopy(runner.state_dict()))
+    assert play(runner, 5) == play(other, 5)
+
+
+@pytest.mark.parametrize("execute", [5, -1])
+def test_execute_must_fit_the_chunk(execute: int) -> None:
+    with pytest.raises(ValueError, match=f"execute is {execute}; a chunk holds 4"):
+        ChunkRunner(Counter(), 1, execute=execute)
+
+
+def test_normalizer_standardizes_clips_and_survives_constant_columns() -> None:
+    data = torch.randn(500, 3) * torch.tensor([2.0, 0.1, 0.0]) + torch.tensor([1.0, -3.0, 7.0])
+    normalizer = Normalizer(3)
+    normalizer.fit(data)
+    out = normalizer(data)
+    assert torch.allclose(out.mean(0), torch.zeros(3), atol=0.05)
+    assert torch.allclose(out[:, :2].std(0), torch.ones(2), atol=0.05)
+    assert normalizer(torch.full((1, 3), 1e6)).max() == 5 and normalizer(torch.full((1, 3), -1e6)).min() == -5
+    other = Normalizer(3)
+    other.load_state_dict(normalizer.state_dict())
+    assert torch.equal(other(data), out)
+
+
+def test_mlp_puts_nothing_behind_the_last_layer() -> None:
+    layers = [type(m).__name__ for m in mlp([3, 4, 5, 2], torch.nn.ReLU, norm=True)]
+    assert layers == ["Linear", "LayerNorm", "ReLU"] * 2 + ["Linear"]

@@ -1,0 +1,173 @@
+"""A bundle is whole or it is refused, in one sentence that names the file."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
+
+Build = Callable[..., Any]
+
+
+@pytest.fixture
+def bundle(task: Build, panda: Any, residual: Build) -> Bundle:
+    provenance = {"task": "panda-lift", "seed": 3, "evaluation": {"success": 0.5}}
+    return Bundle(residual(), task().interface, panda.fingerprint(), provenance, {"q.weight": torch.ones(2, 2)})
+
+
+@pytest.fixture
+def saved(bundle: Bundle, tmp_path: Path) -> Path:
+    save_bundle(bundle, tmp_path / "lift")
+    return tmp_path / "lift"
+
+
+def see() -> dict[str, torch.Tensor]:
+    return {"observation.state": torch.randn(4, 3, generator=torch.Generator().manual_seed(0))}
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    meta = json.loads((folder / "policy.json").read_text())
+    change(meta)
+    (folder / "policy.json").write_text(json.dumps(meta))
+
+
+def test_residual_round_trip(bundle: Bundle, saved: Path) -> None:
+    torch.nn.init.normal_(bundle.policy.actor.trunk[-1].weight)
+    bundle.policy.normalizer.fit(torch.randn(50, 3))
+    save_bundle(bundle, saved)  # replaces the one before
+    again = load_bundle(saved)
+    assert (again.interface, again.robot, again.provenance) == (bundle.interface, bundle.robot, bundle.provenance)
+    assert again.policy.config == bundle.policy.config and again.policy.base.config == bundle.policy.base.config
+    assert torch.equal(again.critic["q.weight"], torch.ones(2, 2))
+    assert not again.policy.training
+    for k in range(3):
+        actions = [p.act(see(), torch.Generator().manual_seed(k)) for p in (bundle.policy, again.policy)]
+        assert torch.equal(*actions)
+
+
+def test_diffusion_round_trip(bundle: Bundle, diffusion: Build, tmp_path: Path) -> None:
+    policy = diffusion(execute=3, prediction="epsilon")
+    save_bundle(replace(bundle, policy=policy, critic={}), tmp_path / "run" / "bundle")
+    again = load_bundle(tmp_path / "run")  # a run folder stands for its bundle
+    assert again.policy.config == policy.config and again.critic == {}
+    actions = [p.act(see(), torch.Generator().manual_seed(1)) for p in (policy, again.policy)]
+    assert torch.equal(*actions)
+
+
+def test_the_folder_holds_json_and_safetensors_only(saved: Path) -> None:
+    names = {"policy.json", "policy.safetensors", "critic.safetensors"}
+    assert {p.name for p in saved.iterdir()} == names
+    assert [p.name for p in saved.parent.iterdir()] == ["lift"], "nothing temporary stays behind"
+    for file in saved.iterdir():
+        head = file.read_bytes()
+        assert not head.startswith((b"\x80", b"PK")), f"{file.name} looks like a pickle or torch archive"
+
+
+@pytest.mark.parametrize("file", ["policy.json", "policy.safetensors", "critic.safetensors"])
+@pytest.mark.parametrize("damage", ["empty", "half", "last byte", "garbage", "pickle"])
+def test_a_damaged_file_is_named(saved: Path, file: str, damage: str) -> None:
+    import pickle
+
+    data = (saved / file).read_bytes()
+    broken = {
+        "empty": b"", "half": data[: len(data) // 2], "last byte": data[:-1], "garbage": b"\xff\xfe" * 200,
+        "pickle": pickle.dumps({"a": 1}),
+    }  # fmt: skip
+    (saved / file).write_bytes(broken[damage])
+    with pytest.raises(BundleError, match=file):
+        load_bundle(saved)
+
+
+@pytest.mark.parametrize("file", ["policy.json", "policy.safetensors"])
+def test_a_missing_file_is_named(saved: Path, file: str) -> None:
+    (saved / file).unlink()
+    with pytest.raises(BundleError, match=file):
+        load_bundle(saved)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="nowhere is no bundle"):
+        load_bundle(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "change",
+    {
+        "another format": lambda m: m.update(format=99),
+        "no format": lambda m: m.pop("format"),
+        "no policy": lambda m: m.pop("policy"),
+        "no interface": lambda m: m.pop("interface"),
+        "no robot": lambda m: m.pop("robot"),
+        "robot is no table": lambda m: m.update(robot="panda"),
+        "unknown robot": lambda m: m["interface"].update(robot="pandoro"),
+        "unknown class": lambda m: m["policy"].update({"class": "transformer"}),
+        "unknown setting": lambda m: m["policy"]["config"].update(depth=3),
+        "no base": lambda m: m["policy"].pop("base"),
+        "residual on residual": lambda m: m["policy"].update(base=dict(m["policy"])),
+        "size is a word": lambda m: m["policy"]["base"]["size"].update(observation="three"),
+        "negative size": lambda m: m["policy"]["base"]["size"].update(observation=-3),
+        "no denoising steps": lambda m: m["policy"]["base"]["config"].update(sample_steps=0),
+        "interface without horizon": lambda m: m["interface"].update(horzon=m["interface"].pop("horizon")),
+        "interface is a list": lambda m: m.update(interface=[]),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_foreign_json_is_named(saved: Path, change: tuple[str, Callable[[dict[str, Any]], Any]]) -> None:
+    edit(saved, change[1])
+    with pytest.raises(BundleError, match=r"policy\.json"):
+        load_bundle(saved)
+
+
+@pytest.mark.parametrize("damage", ["shape", "missing", "extra", "nan"])
+def test_weights_that_do_not_fit_are_refused(saved: Path, damage: str) -> None:
+    weights = load_file(saved / "policy.safetensors")
+    name = "actor.trunk.0.weight"
+    if damage == "shape":
+        weights[name] = weights[name][:, 1:].contiguous()
+    elif damage == "missing":
+        del weights[name]
+    elif damage == "extra":
+        weights["actor.more"] = torch.ones(1)
+    else:
+        weights[name][0, 0] = torch.nan
+    save_file(weights, saved / "policy.safetensors")
+    with pytest.raises(BundleError, match=r"policy\.safetensors"):
+        load_bundle(saved)
+
+
+def test_another_robot_is_refused_by_field(saved: Path, panda: Any) -> None:
+    bundle = load_bundle(saved)
+    bundle.check_robot(panda)
+    short = replace(panda, joints=(replace(panda.joints[0], high=1.0), *panda.joints[1:]))
+    for other, name in ((replace(panda, name="ur5e"), "name"), (short, "high"), (replace(panda, gripper=None), "gripper_width")):
+        with pytest.raises(BundleError, match=rf"\b{name}\b.*differ") as error:
+            bundle.check_robot(other)
+        assert "'panda'" in str(error.value)
+
+
+def test_a_full_disk_leaves_the_old_bundle(saved: Path, bundle: Bundle) -> None:
+    before = {p.name: p.read_bytes() for p in saved.iterdir()}
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        with pytest.raises(BundleError, match="cannot write the bundle"):
+            save_bundle(bundle, saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
+    assert [p.name for p in saved.parent.iterdir()] == ["lift"]
+
+
+def test_a_place_that_cannot_hold_a_folder(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BundleError, match="cannot write the bundle"):
+        save_bundle(bundle, tmp_path / "file" / "bundle")

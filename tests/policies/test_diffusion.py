@@ -1,0 +1,117 @@
+"""The diffusion policy learns two ways of doing a thing, and its sampler is a function of the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+Build = Callable[..., Any]
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def see(rows: int, size: int = 3) -> dict[str, torch.Tensor]:
+    return {"observation.state": torch.randn(rows, size, generator=rng(5))}
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "sample"])
+def test_learns_both_modes_and_not_their_mean(diffusion: Build, prediction: str) -> None:
+    """Where the first number of the observation is positive, go left or right; where it is negative, stand still."""
+    policy = diffusion(1, 1, horizon=2, hidden=64, layers=2, train_steps=20, sample_steps=20, prediction=prediction)
+    optimizer = torch.optim.Adam(policy.denoiser.parameters(), 1e-2)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, 500)
+    generator = rng()
+    for _ in range(500):
+        side = (torch.rand(128, generator=generator) < 0.5).float() * 2 - 1
+        state = (torch.rand(128, 1, generator=generator) < 0.5).float() * 2 - 1
+        chunk = (0.6 * side * (state[:, 0] > 0))[:, None, None].expand(-1, 2, 1)
+        loss = policy.loss({"observation.state": state}, chunk, generator).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    left_or_right = policy.act({"observation.state": torch.ones(300, 1)}, generator)
+    assert left_or_right.shape == (300, 2, 1)
+    size = left_or_right.abs()
+    assert ((size > 0.3) & (size < 0.9)).all(1).float().mean() > 0.8, "close to one of both ways, not to their mean"
+    assert 0.35 < (left_or_right[:, 0, 0] > 0).float().mean() < 0.65
+    still = policy.act({"observation.state": -torch.ones(100, 1)}, generator)
+    assert still.abs().mean() < 0.1
+
+
+def test_base_is_a_function_of_observation_and_noise(diffusion: Build) -> None:
+    policy = diffusion()
+    noise = policy.noise(6, rng())
+    first = policy.base(see(6), noise)
+    torch.manual_seed(99)
+    assert torch.equal(policy.base(see(6), noise), first)
+    assert not torch.equal(policy.base(see(6), policy.noise(6, rng(1))), first)
+    assert first.abs().max() <= 1
+
+
+def test_act_draws_its_noise_from_the_given_generator(diffusion: Build) -> None:
+    policy = diffusion()
+    expected = policy.base(see(4), policy.noise(4, rng(3)))
+    assert torch.equal(policy.act(see(4), rng(3)), expected)
+
+
+def test_rows_of_a_batch_are_independent(diffusion: Build) -> None:
+    policy = diffusion()
+    noise = policy.noise(5, rng())
+    together = policy.base(see(5), noise)
+    alone = [policy.base({"observation.state": see(5)["observation.state"][k : k + 1]}, noise[k : k + 1]) for k in range(5)]
+    assert torch.allclose(together, torch.cat(alone), atol=1e-5)
+    changed = see(5)
+    changed["observation.state"][0] += 1
+    assert torch.allclose(policy.base(changed, noise)[1:], together[1:], atol=1e-6)
+
+
+def test_observations_are_normalized(diffusion: Build) -> None:
+    policy = diffusion()
+    data = 100 + 10 * torch.randn(200, 3)
+    noise = policy.noise(200, rng())
+    plain = policy.base({"observation.state": (data - data.mean(0)) / data.std(0)}, noise)
+    policy.normalizer.fit(data)
+    assert torch.allclose(policy.base({"observation.state": data}, noise), plain, atol=1e-4)
+
+
+def test_loss_of_a_perfect_prediction_is_zero(diffusion: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = diffusion(prediction="sample")
+    chunk = torch.rand(7, 4, 2)
+    monkeypatch.setattr(policy, "_predict", lambda *_: chunk)
+    assert policy.loss(see(7), chunk, rng()).tolist() == [0.0] * 7
+    monkeypatch.setattr(policy, "_predict", lambda *_: chunk + torch.arange(7.0)[:, None, None])
+    assert policy.loss(see(7), chunk, rng()).tolist() == pytest.approx([k * k for k in range(7)], rel=1e-4)
+
+
+def test_a_perfect_denoiser_recovers_the_clean_chunk(diffusion: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An off-by-one in the time grid leaves noise behind."""
+    clean = torch.rand(3, 4, 2) - 0.5
+    policy = diffusion(prediction="sample")
+    monkeypatch.setattr(policy, "_predict", lambda *_: clean)
+    assert torch.allclose(policy.base(see(3), policy.noise(3, rng())), clean, atol=1e-5)
+
+
+@pytest.mark.parametrize(("train", "sample"), [(100, 10), (20, 20), (20, 4)])
+def test_denoising_starts_at_the_noisiest_level(diffusion: Build, train: int, sample: int) -> None:
+    policy = diffusion(train_steps=train, sample_steps=sample)
+    policy.base(see(1), policy.noise(1, rng()))
+    times = policy.scheduler.timesteps.tolist()
+    assert times[0] == train - 1 and len(times) == sample
+    assert len(set(a - b for a, b in zip(times[:-1], times[1:], strict=True))) <= 1
+
+
+def test_steps_that_do_not_divide_are_refused(diffusion: Build) -> None:
+    with pytest.raises(ValueError, match="sample_steps 16 must divide train_steps 100"):
+        diffusion(train_steps=100, sample_steps=16)
+
+
+@pytest.mark.parametrize(("field", "value"), [("prediction", "v_prediction"), ("sample_steps", 0), ("train_steps", 0)])
+def test_impossible_settings_are_refused_by_name(diffusion: Build, field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=field):
+        diffusion(**{field: value})

@@ -1,0 +1,104 @@
+"""A correction of scale 0, or one that has not learned yet, is the base to the bit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from policies.base import ChunkRunner, Policy
+
+Build = Callable[..., Any]
+
+
+def rollout(policy: Policy, steps: int = 11, rows: int = 3) -> torch.Tensor:
+    """Actions along a fixed sequence of observations, with a reset of one environment on the way."""
+    rng, states = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+    runner = ChunkRunner(policy, rows)
+    runner.reset()
+    actions = []
+    for t in range(steps):
+        if t == 5:
+            runner.reset(torch.tensor([1]))
+        actions.append(runner.act({"observation.state": torch.randn(rows, 3, generator=states)}, rng))
+    return torch.stack(actions)
+
+
+def fingerprint(policy: Policy) -> str:
+    return hashlib.sha256(b"".join(v.numpy().tobytes() for v in policy.state_dict().values())).hexdigest()
+
+
+@pytest.mark.parametrize(("scale", "zero_init"), [(0.0, False), (0.5, True)], ids=["scale 0", "zero init"])
+def test_rollouts_equal_the_bases(diffusion: Build, residual: Build, scale: float, zero_init: bool) -> None:
+    base = diffusion()
+    expected = rollout(base)
+    policy = residual(scale=scale, zero_init=zero_init, base=base)
+    assert torch.equal(rollout(policy), expected)
+    assert len(expected.unique(dim=0)) > 4, "the base does something"
+
+
+def test_a_learned_correction_is_not_the_base(diffusion: Build, residual: Build) -> None:
+    base = diffusion()
+    expected = rollout(base)
+    assert not torch.equal(rollout(residual(scale=0.5, zero_init=False, base=base)), expected)
+
+
+def test_training_leaves_the_base_alone(residual: Build, agent: Build) -> None:
+    policy = residual()
+    base, whole = fingerprint(policy.base), fingerprint(policy)
+    learner = agent(policy)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(6):
+        random = {k: torch.rand(8, d, generator=rng) for k, d in (("state", 3), ("next_state", 3), ("action", 2))}
+        random |= {"base": random["action"], "next_base": random["action"]}
+        learner.update(random | {"reward": torch.rand(8, generator=rng), "discount": torch.full((8,), 0.9)})
+    assert fingerprint(policy.base) == base and fingerprint(policy) != whole
+    assert not policy.base.training and not any(p.requires_grad for p in policy.base.parameters())
+
+
+def test_the_action_is_the_clipped_sum(residual: Build) -> None:
+    policy = residual(scale=0.5, zero_init=False)
+    torch.nn.init.normal_(policy.actor.trunk[-1].weight)
+    observation = {"observation.state": torch.randn(50, 3)}
+    action = policy.act(observation, torch.Generator().manual_seed(0))[:, 0]
+    base = policy.last_base
+    correction = policy.actor.mean(torch.cat([policy.normalizer(observation["observation.state"]), base], -1))
+    assert torch.equal(action, (base + 0.5 * correction).clamp(-1, 1))
+    assert ((action - base).abs() <= 0.5 + 1e-6).all()
+    assert policy.combine(torch.tensor([0.9]), torch.tensor([1.0])).item() == 1.0
+
+
+def test_exploration_samples_around_the_mean(residual: Build) -> None:
+    policy = residual(std=0.1)
+    policy.explore = True
+    observation = {"observation.state": torch.zeros(2000, 3)}
+    action = policy.act(observation, torch.Generator().manual_seed(0))[:, 0]
+    free = action.abs() < 1
+    assert (action - policy.last_base)[free].std() == pytest.approx(0.05, rel=0.15)
+
+
+def test_base_is_asked_once_per_chunk_and_after_a_reset(residual: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = residual()
+    asked: list[int] = []
+    act = policy.base.act
+    monkeypatch.setattr(policy.base, "act", lambda o, g: asked.append(len(o["observation.state"])) or act(o, g))
+    rollout(policy, steps=8, rows=3)  # execute = 2; environment 1 is reset before step 5
+    assert asked == [3, 3, 3, 1, 2, 1]
+
+
+def test_it_reads_what_the_base_reads(diffusion: Build, residual: Build) -> None:
+    base = diffusion()
+    base.normalizer.fit(5 + torch.randn(100, 3))
+    policy = residual(base=base)
+    assert torch.equal(policy.normalizer.mean, base.normalizer.mean)
+    assert torch.equal(policy.normalizer.std, base.normalizer.std)
+
+
+def test_another_number_of_environments_starts_afresh(residual: Build) -> None:
+    policy = residual()
+    for rows in (2, 5, 2):
+        action = policy.act({"observation.state": torch.zeros(rows, 3)}, torch.Generator().manual_seed(0))
+        assert action.shape == (rows, 1, 2)

@@ -1,0 +1,687 @@
+"""Operators' devices: real terminals, event streams and DDS between processes; every wait is for an event."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import queue
+import random
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from real.bus import Node, decode, encode, make, open_node
+from real.teleop import (
+    AXES,
+    BUTTONS,
+    RELEASED,
+    TOPIC,
+    Finished,
+    Gamepad,
+    Keyboard,
+    Operator,
+    OperatorInput,
+    from_joy,
+    stream,
+    to_joy,
+    until_signal,
+)
+from real.teleop import gamepad as pads
+from real.teleop.commands import QOS, TYPE
+from robot_rl.cli.teleop import Teleop
+from robot_rl.errors import UnknownName, UserError
+
+WAIT = 20.0  # s at most for what takes 1 to 2
+TELEOP = [sys.executable, "-m", "robot_rl.cli.main", "teleop"]
+FULL = Operator(True, (1.0, -0.5, 0.25), -1.0, success=True, reset=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loopback() -> Iterator[None]:
+    """A domain of this module, bound to `lo`, with a tag that no other session has."""
+    uri = (
+        "<CycloneDDS><Domain><General>"
+        "<Interfaces><NetworkInterface name='lo' multicast='false'/></Interfaces>"
+        f"<AllowMulticast>false</AllowMulticast></General><Discovery><Tag>teleop-{os.getpid()}</Tag>"
+        "<ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>"
+        "<Peers><Peer address='127.0.0.1'/></Peers></Discovery></Domain></CycloneDDS>"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("ROS_DISTRO", "ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS"):
+            patch.delenv(name, raising=False)
+        patch.setenv("ROS_DOMAIN_ID", str(random.SystemRandom().randint(200, 230)))  # other tests: below
+        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        patch.setenv("CYCLONEDDS_URI", uri)
+        yield
+
+
+@pytest.fixture(scope="module")
+def node(loopback: None) -> Iterator[Node]:
+    with open_node("robot", "/arm") as opened:
+        yield opened
+
+
+class Ear:
+    """Every message on the topic, as it comes."""
+
+    def __init__(self, node: Node):
+        self.heard: queue.Queue[Any] = queue.Queue()
+        self.subscription = node.subscribe(TYPE, TOPIC, QOS, callback=lambda s: self.heard.put(s.msg))
+
+    def until(self, fits: Callable[[Operator], bool]) -> Operator:
+        end = time.monotonic() + WAIT
+        while not fits(operator := from_joy(self.heard.get(timeout=max(end - time.monotonic(), 0.01)))):
+            pass
+        return operator
+
+    def last(self) -> Operator:
+        """The last message, once its publisher has left."""
+        latest = self.subscription.latest
+        assert latest is not None
+        return from_joy(latest.msg)
+
+
+@pytest.fixture
+def ear(node: Node) -> Iterator[Ear]:
+    ear = Ear(node)
+    yield ear
+    ear.subscription.close()
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """A terminal: the side of the hands, the side of the program."""
+    master, slave = pty.openpty()
+    yield master, slave
+    os.close(master)
+    os.close(slave)
+
+
+class Session:
+    """`robot-rl teleop keyboard` in a terminal of its own."""
+
+    def __init__(self, master: int, slave: int, *arguments: str):
+        self.master, self.slave = master, slave
+        self.before = termios.tcgetattr(slave)
+        # A session leader that opens a terminal gets it as its own: Ctrl-C typed there reaches it.
+        command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *TELEOP, *arguments]
+        command += ["--ros-args", "-r", "__ns:=/arm"]
+        self.process = subprocess.Popen(command, start_new_session=True)
+        self.shown = ""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def until(self, text: str) -> None:
+        end = time.monotonic() + WAIT
+        while text not in self.shown:
+            assert select.select([self.master], [], [], max(end - time.monotonic(), 0.0))[0], self.shown
+            self.shown += os.read(self.master, 4096).decode()
+
+    def end(self) -> int:
+        """Wait for the exit, reading what it still says."""
+        end = time.monotonic() + WAIT
+        while self.process.poll() is None:
+            assert time.monotonic() < end, self.shown
+            if select.select([self.master], [], [], 0.05)[0]:
+                self.shown += os.read(self.master, 4096).decode()
+        return self.process.returncode
+
+
+@pytest.fixture
+def session(terminal: tuple[int, int]) -> Iterator[Session]:
+    session = Session(*terminal, "keyboard")
+    yield session
+    session.process.kill()
+    session.process.wait()
+
+
+class Clock:
+    """Time that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Keys:
+    """A keyboard on a real terminal, in this process and in the clock's time."""
+
+    def __init__(self, master: int, slave: int):
+        self.master, self.slave, self.clock = master, slave, Clock()
+        self.keyboard = Keyboard(slave, self.clock)
+
+    def read(self, keys: bytes = b"", after: float = 0.0) -> Operator:
+        self.clock.now += after
+        if keys:
+            os.write(self.master, keys)
+            waiting = bytearray(4)  # the kernel hands them over in its own time
+            end = time.monotonic() + WAIT
+            while int.from_bytes(waiting, sys.byteorder) < len(keys):
+                assert time.monotonic() < end
+                select.select([self.slave], [], [], WAIT)
+                fcntl.ioctl(self.slave, termios.FIONREAD, waiting)
+        return self.keyboard.read()
+
+
+@pytest.fixture
+def keys(terminal: tuple[int, int]) -> Iterator[Keys]:
+    keys = Keys(*terminal)
+    yield keys
+    keys.keyboard.close()
+
+
+# --- the message ---
+
+unit = st.floats(-1.0, 1.0, width=32)
+operators = st.builds(Operator, st.booleans(), st.tuples(unit, unit, unit), unit, *(st.booleans() for _ in range(4)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(operators)
+def test_a_reading_survives_the_wire(operator: Operator) -> None:
+    assert from_joy(decode(bytes(encode(to_joy(operator), TYPE)), TYPE)) == operator
+
+
+anything = st.one_of(
+    st.none(),
+    st.text(max_size=3),
+    st.lists(st.one_of(st.none(), st.floats(), st.text(max_size=2)), max_size=6),
+    st.lists(st.floats(width=32), min_size=4, max_size=4).map(lambda v: np.array(v, np.float32)),
+    st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6).map(lambda v: np.array(v, np.int32)),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(anything, anything)
+def test_any_message_is_read_without_an_exception_and_within_bounds(axes: Any, buttons: Any) -> None:
+    operator = from_joy(SimpleNamespace(axes=axes, buttons=buttons))
+    assert all(-1.0 <= value <= 1.0 for value in (*operator.motion, operator.gripper))
+    if operator.held:
+        assert len(axes) == len(AXES) and len(buttons) == len(BUTTONS) and buttons[0] == 1
+        assert np.isfinite(np.asarray(axes, float)).all()
+
+
+@pytest.mark.parametrize(("axes", "buttons"), [(3, 5), (4, 4), (8, 11), (0, 0)])
+def test_another_programs_joy_is_nobody(axes: int, buttons: int) -> None:
+    assert from_joy(make(TYPE, axes=[1.0] * axes, buttons=[1] * buttons)) == RELEASED
+    assert from_joy(None) == RELEASED
+
+
+def test_the_dead_man_is_strict_and_the_stop_is_not() -> None:
+    msg = make(TYPE, axes=[0.0] * 4, buttons=[2, -1, 2, -1, 2])
+    assert from_joy(msg) == Operator(stop=True)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_an_axis_that_is_not_finite_holds_nothing_but_a_stop_gets_through(bad: float) -> None:
+    msg = make(TYPE, axes=[1.0, bad, 0.0, -1.0], buttons=[1, 0, 0, 1, 0])
+    assert from_joy(msg) == Operator(stop=True)
+
+
+# --- the receiving side ---
+
+
+@pytest.fixture
+def hands(node: Node) -> Iterator[OperatorInput]:
+    hands = OperatorInput(node)
+    yield hands
+    hands.close()
+
+
+def test_silence_for_longer_than_the_timeout_is_an_operator_who_is_gone(hands: OperatorInput) -> None:
+    assert hands.read(10.0) is None
+    hands.receive(Operator(True, (1.0, 0.0, 0.0)), 10.0)
+    assert hands.read(10.0) == hands.read(10.099) == Operator(True, (1.0, 0.0, 0.0))
+    assert hands.read(10.101) is None
+    hands.receive(RELEASED, 10.2)
+    assert hands.read(10.2) == RELEASED  # what was held before the silence does not linger
+
+
+def test_control_goes_back_50_ms_after_letting_go_and_a_flicker_does_not_count(hands: OperatorInput) -> None:
+    moving = Operator(True, (0.5, 0.0, 0.0), -1.0)
+    for now, reading in ((1.0, moving), (1.02, replace_held(moving)), (1.06, moving), (1.08, RELEASED)):
+        hands.receive(reading, now)
+        operator = hands.read(now)
+        assert operator is not None and operator.held
+        assert operator.motion[0] == (0.5 if reading.held else 0.0)
+    hands.receive(RELEASED, 1.12)
+    assert hands.read(1.129) == Operator(held=True)
+    assert hands.read(1.131) == RELEASED
+
+
+def replace_held(operator: Operator) -> Operator:
+    return Operator(False, operator.motion, operator.gripper)
+
+
+def test_small_motion_is_none(hands: OperatorInput) -> None:
+    hands.receive(Operator(True, (0.029, -0.031, -0.01)), 1.0)
+    assert hands.read(1.0) == Operator(True, (0.0, -0.031, 0.0))
+
+
+def test_a_press_between_two_reads_is_told_once(hands: OperatorInput) -> None:
+    for now, reading in enumerate([RELEASED, Operator(success=True), Operator(success=True), RELEASED]):
+        hands.receive(reading, now / 100)
+    assert hands.read(0.03) == Operator(success=True)
+    assert hands.read(0.03) == RELEASED
+    hands.receive(Operator(success=True), 0.05)
+    hands.receive(Operator(success=True, failure=True), 0.06)
+    assert hands.read(0.06) == Operator(success=True, failure=True)
+    assert hands.read(0.06) == RELEASED  # still down: it is one press
+
+
+def test_a_stop_is_told_while_it_is_down_and_even_after_its_device_died(hands: OperatorInput) -> None:
+    hands.receive(Operator(stop=True), 1.0)
+    assert hands.read(1.0) == hands.read(1.05) == Operator(stop=True)
+    hands.receive(RELEASED, 1.06)
+    hands.receive(Operator(True, (1.0, 0.0, 0.0), stop=True), 1.08)
+    assert hands.read(9.0) == Operator(stop=True)
+    assert hands.read(9.0) is None
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(operators, st.floats(0.0, 0.3)), max_size=12), st.sets(st.integers(0, 11)))
+def test_presses_told_are_presses_made(node: Node, readings: list[tuple[Operator, float]], reads: set[int]) -> None:
+    with closing(OperatorInput(node)) as hands:
+        now, made, told, down = 1.0, 0, 0, False
+        for place, (reading, gap) in enumerate(readings):
+            now += gap
+            hands.receive(reading, now)
+            made, down = made + (reading.reset and not down), reading.reset
+            if place in reads:
+                operator = hands.read(now)
+                assert operator is not None
+                told += operator.reset
+        assert told + len(hands._pressed & {"reset"}) <= made
+        assert (told + len(hands._pressed & {"reset"}) > 0) == (made > 0)
+
+
+def test_readings_arrive_over_dds(node: Node, hands: OperatorInput) -> None:
+    publisher = node.publisher(TYPE, TOPIC, QOS)
+    assert node.wait_for(lambda: hands.devices == 1 and publisher.matched == 1, WAIT)
+    publisher.publish(to_joy(FULL))
+    assert hands._subscription.wait(WAIT, after=0)
+    received = hands._subscription.latest.received  # type: ignore[union-attr]
+    end = time.monotonic() + WAIT
+    while (operator := hands.read(received)) is None:  # the sample is there, its callback runs next
+        assert time.monotonic() < end
+    assert operator == FULL
+    assert hands.read(received + 0.2) is None
+    publisher.close()
+
+
+# --- the keyboard ---
+
+
+def test_a_held_key_moves_holds_still_until_it_repeats_and_lets_go(keys: Keys) -> None:
+    assert keys.read() == RELEASED
+    assert keys.read(b"w") == Operator(True, (1.0, 0.0, 0.0))
+    assert keys.read(after=0.19) == Operator(True, (1.0, 0.0, 0.0))
+    assert keys.read(after=0.02) == Operator(held=True)
+    assert keys.read(after=0.44) == Operator(held=True)  # 0.65 s: X11's first repeat is not there yet
+    for _ in range(10):
+        assert keys.read(b"w", after=0.04) == Operator(True, (1.0, 0.0, 0.0))
+    assert keys.read(after=0.19).held
+    assert keys.read(after=0.02) == RELEASED
+
+
+def test_axes_shift_and_opposite_keys(keys: Keys) -> None:
+    for key, motion in zip(
+        b"wsadrf", [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)], strict=True
+    ):
+        assert keys.read(bytes([key]), after=1.0).motion == motion
+    assert keys.read(b"wsa", after=1.0).motion == (-1.0, 1.0, 0.0)  # the newer of two opposites
+    assert keys.read(b"W", after=1.0).motion == (0.25, 0.0, 0.0)
+
+
+def test_space_toggles_once_a_press_and_letting_go_leaves_the_gripper_as_it_is(keys: Keys) -> None:
+    assert keys.read(b" ") == Operator(True, gripper=-1.0)
+    assert keys.read(b" ", after=0.5).gripper == -1.0  # the terminal's repeat
+    assert keys.read(b" ", after=0.03).gripper == -1.0
+    assert keys.read(after=1.0) == RELEASED
+    assert keys.read(b"w").gripper == 0.0
+    assert keys.read(b" ").gripper == 1.0
+
+
+def test_hands_on_keeps_control_until_h_again_or_a_stop(keys: Keys) -> None:
+    keys.read(b"h")
+    assert keys.read(after=60.0) == Operator(held=True)
+    assert keys.read(b"h") == RELEASED
+    assert keys.read(b"h", after=1.0).held
+    assert keys.read(b"x") == Operator(stop=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (b"y", "success"),
+        (b"n", "failure"),
+        (b"x", "stop"),
+        (b"X", "stop"),
+        (b"\r", "reset"),
+        (b"\n", "reset"),
+    ],
+)
+def test_marks(keys: Keys, key: bytes, name: str) -> None:
+    assert keys.read(key) == Operator(**{name: True})  # type: ignore[arg-type]
+    assert keys.read(after=1.0) == RELEASED
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        b"\x1b[A",
+        b"\x1b[D",
+        b"\x1bOS",
+        b"\x1b[[A",
+        b"\x1b[15~",
+        b"\x1b[1;2D",
+        b"\x1b",
+        b"\x13\x1a\x1c",
+        "ä€😀".encode(),
+    ],
+)
+def test_other_keys_move_nothing(keys: Keys, sequence: bytes) -> None:
+    assert keys.read(sequence) == RELEASED
+    assert keys.read(b"x", after=1.0).stop
+
+
+def test_a_sequence_in_two_parts_and_a_stop_behind_escape(keys: Keys) -> None:
+    assert keys.read(b"\x1b[") == RELEASED
+    assert keys.read(b"D", after=0.05) == RELEASED
+    assert keys.read(b"\x1bx") == Operator(stop=True)
+    keys.read(b"\x1b[")
+    assert keys.read(b"x", after=0.5).stop
+
+
+def test_quitting_gives_the_last_reading_first(keys: Keys) -> None:
+    assert keys.read(b"xq") == Operator(stop=True)
+    with pytest.raises(Finished):
+        keys.read()
+
+
+def test_the_terminal_is_given_back_after_an_exception_and_what_was_typed_before_is_forgotten(
+    terminal: tuple[int, int],
+) -> None:
+    before = termios.tcgetattr(terminal[1])
+    os.write(terminal[0], b"w\n")
+    assert select.select([terminal[1]], [], [], WAIT)[0]
+    with pytest.raises(ZeroDivisionError), closing(Keyboard(terminal[1])) as keyboard:
+        assert termios.tcgetattr(terminal[1]) != before
+        assert keyboard.read() == RELEASED
+        raise ZeroDivisionError
+    assert termios.tcgetattr(terminal[1]) == before
+
+
+def test_no_terminal_and_a_terminal_that_goes(tmp_path: Path) -> None:
+    with open(tmp_path / "file", "w+") as file, pytest.raises(UserError, match="needs a terminal"):
+        Keyboard(file.fileno())
+    master, slave = pty.openpty()
+    with closing(Keyboard(slave)) as keyboard:
+        os.close(master)
+        with pytest.raises(UserError, match="was closed"):
+            keyboard.read()
+    os.close(slave)
+
+
+def test_keys_in_a_terminal_arrive_as_joy_in_the_namespace(session: Session, ear: Ear) -> None:
+    session.until("EMERGENCY STOP")
+    ear.until(lambda operator: not operator.held)
+    session.until("a robot listens on /arm/teleop/joy")
+    session.type(b"w")
+    assert ear.until(lambda operator: operator.held).motion == (1.0, 0.0, 0.0)
+    session.until("control: you")
+    session.type(b"x")
+    assert ear.until(lambda operator: operator.stop).held is False
+    session.type(b"hq")
+    assert session.end() == 0
+    assert ear.last() == RELEASED  # though hands were on
+    assert termios.tcgetattr(session.slave) == session.before
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "SIGHUP", "Ctrl-C"])
+def test_the_terminal_is_given_back_after_a_signal(session: Session, ear: Ear, how: str) -> None:
+    session.until("EMERGENCY STOP")
+    assert termios.tcgetattr(session.slave) != session.before
+    if how == "Ctrl-C":
+        ear.until(lambda operator: not operator.held)
+        session.type(b"w")
+        ear.until(lambda operator: operator.held)
+        session.type(b"\x03")
+    else:
+        session.process.send_signal(getattr(signal, how))
+    assert session.end() == 0
+    assert termios.tcgetattr(session.slave) == session.before
+    if how == "Ctrl-C":
+        assert ear.last() == RELEASED
+
+
+# --- the gamepad ---
+
+BUTTON, AXIS, INIT = 1, 2, 0x80
+A, B, X, LB, MENU = 0, 1, 2, 4, 7
+
+
+def event(kind: int, number: int, value: int) -> bytes:
+    return struct.pack("=IhBB", 0, value, kind, number)
+
+
+class Pad:
+    """A gamepad's device file, and its wire."""
+
+    def __init__(self, path: Path):
+        self.path = str(path)
+        os.mkfifo(path)
+        self.wire: int | None = os.open(path, os.O_RDWR)
+        self.plug = self.wire
+
+    def send(self, *events: tuple[int, int, int]) -> None:
+        assert self.wire is not None
+        os.write(self.wire, b"".join(event(*each) for each in events))
+
+    def unplug(self) -> None:
+        if self.wire is not None:
+            os.close(self.wire)
+            self.wire = None
+
+
+@pytest.fixture
+def pad(tmp_path: Path) -> Iterator[Pad]:
+    pad = Pad(tmp_path / "js0")
+    yield pad
+    pad.unplug()
+
+
+def test_sticks_triggers_and_buttons(pad: Pad) -> None:
+    with closing(Gamepad(pad.path)) as gamepad:
+        assert gamepad.read() == RELEASED
+        pad.send((BUTTON, LB, 1), (AXIS, 1, -32767), (AXIS, 0, -32767), (AXIS, 4, 32767))
+        assert gamepad.read() == Operator(True, (1.0, 1.0, -1.0))
+        pad.send((AXIS, 1, 2600), (AXIS, 0, -32768), (AXIS, 4, -17694))
+        assert gamepad.read().motion == pytest.approx((0.0, 1.0, 0.5), abs=1e-3)
+        pad.send((AXIS, 5, 0))
+        assert gamepad.read().gripper == 0.0  # never seen let go: it may be a driver's guess
+        pad.send((AXIS, 5, -32767), (AXIS, 5, 32767))
+        assert gamepad.read().gripper == -1.0
+        pad.send((AXIS, 5, -32767), (AXIS, 2, -32767), (AXIS, 2, 0))
+        assert gamepad.read().gripper == pytest.approx(0.5)
+        pad.send((BUTTON, LB, 0), (BUTTON, 9, 1), (AXIS, 6, 32767), (7, 0, 1))
+        assert not gamepad.read().held
+
+
+@pytest.mark.parametrize(("button", "name"), [(A, "success"), (X, "failure"), (B, "stop"), (MENU, "reset")])
+def test_a_press_shorter_than_a_reading_counts_once(pad: Pad, button: int, name: str) -> None:
+    with closing(Gamepad(pad.path)) as gamepad:
+        pad.send((BUTTON, button, 1), (BUTTON, button, 0))
+        assert gamepad.read() == Operator(**{name: True})  # type: ignore[arg-type]
+        assert gamepad.read() == RELEASED
+
+
+def test_what_is_down_when_opened_must_be_pressed_again_but_for_the_stop(pad: Pad) -> None:
+    pad.send((BUTTON | INIT, LB, 1), (BUTTON | INIT, A, 1), (BUTTON | INIT, B, 1), (AXIS | INIT, 1, -32767))
+    with closing(Gamepad(pad.path)) as gamepad:
+        assert gamepad.read() == Operator(False, (1.0, 0.0, 0.0), stop=True)
+        pad.send((BUTTON, LB, 0), (BUTTON, LB, 1))
+        assert gamepad.read().held
+        pad.send((BUTTON | INIT, LB, 1))  # the kernel tells all again when its queue ran over
+        assert gamepad.read().held
+        pad.send((BUTTON | INIT, LB, 0))
+        assert not gamepad.read().held
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_read_without_an_exception_and_within_bounds(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "bytes"
+    file.write_bytes(data)
+    with closing(Gamepad(str(file))) as gamepad:
+        if data:
+            operator = gamepad.read()
+            assert all(-1.0 <= value <= 1.0 for value in (*operator.motion, operator.gripper))
+        with pytest.raises(UserError, match="is gone"):
+            gamepad.read()
+
+
+def test_an_event_in_two_parts(pad: Pad) -> None:
+    whole = event(BUTTON, LB, 1)
+    with closing(Gamepad(pad.path)) as gamepad:
+        os.write(pad.plug, whole[:3])
+        assert not gamepad.read().held
+        os.write(pad.plug, whole[3:])
+        assert gamepad.read().held
+
+
+def test_other_pads_are_known_by_the_kernels_codes_or_refused() -> None:
+    bluetooth = (0x00, 0x01, 0x02, 0x05, 0x09, 0x0A, 0x10, 0x11)
+    keys = tuple(range(0x130, 0x13F))
+    axes, buttons = pads.assign("js0", bluetooth, keys)
+    assert axes == {0: "left x", 1: "left y", 3: "right y", 4: "RT", 5: "LT"}
+    assert buttons == {0: "success", 1: "stop", 3: "failure", 6: "hold", 11: "reset"}
+    assert pads.assign("js0", pads._CABLE_AXES, pads._CABLE_BUTTONS)[1][LB] == "hold"
+    with pytest.raises(UserError, match=r"js0 is no gamepad .* hold"):
+        pads.assign("js0", (0, 1), (0x120, 0x121))
+
+
+def test_no_gamepad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pads, "glob", lambda pattern: [])
+    with pytest.raises(UserError, match="plug one in"):
+        Gamepad()
+    with pytest.raises(UserError, match="js7 cannot be opened"):
+        Gamepad(str(tmp_path / "js7"))
+
+    def refuse(*_: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match="usermod -aG input"):
+        Gamepad("/dev/input/js0")
+
+
+def test_an_unplugged_gamepad_lets_go_and_says_so(pad: Pad, ear: Ear) -> None:
+    command = [*TELEOP, "gamepad", "--path", pad.path, "--ros-args", "-r", "__ns:=/arm"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        ear.until(lambda operator: not operator.held)
+        pad.send((BUTTON, LB, 1), (AXIS, 1, -32767))
+        assert ear.until(lambda operator: operator.held).motion[0] == 1.0
+        pad.unplug()
+        said = process.communicate(timeout=WAIT)[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1  # so that the launcher starts it again
+    assert f"the gamepad {pad.path} is gone" in said and "Traceback" not in said
+    assert ear.last() == RELEASED
+
+
+# --- the loop and the command ---
+
+
+class Script:
+    """A device that plays readings."""
+
+    def __init__(self, *readings: Operator):
+        self.readings = list(readings)
+
+    def read(self) -> Operator:
+        if not self.readings:
+            raise Finished
+        return self.readings.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_stop_pressed_just_before_the_end_is_still_published(node: Node, ear: Ear) -> None:
+    said: list[str] = []
+    stream(node, Script(FULL, Operator(True, (1.0, 0.0, 0.0), stop=True)), 30.0, lambda _s: True, said.append)
+    assert ear.until(lambda operator: operator.held) == FULL
+    assert ear.until(lambda operator: True) == Operator(stop=True)
+    assert "control: you" in said
+
+
+def test_a_second_device_on_the_topic_is_named(node: Node) -> None:
+    other = node.publisher(TYPE, TOPIC, QOS)
+    said: list[str] = []
+
+    def warned() -> bool:
+        return any(line.startswith("warning: /arm/robot publishes on /arm/teleop/joy too") for line in said)
+
+    with open_node("teleop", "/arm") as mine:
+        stream(mine, Script(*[RELEASED] * 300), 30.0, lambda s: node.wait_for(warned, s), said.append)
+    other.close()
+    assert warned()
+
+
+def test_late_readings_are_not_caught_up(node: Node) -> None:
+    asked: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        asked.append(seconds)
+        return False
+
+    stream(node, Script(*[RELEASED] * 5), 50.0, wait)
+    assert len(asked) == 5 and all(0.0 <= seconds <= 0.1 for seconds in asked)
+
+
+def test_a_signal_ends_the_wait_at_once_and_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with until_signal() as wait:
+        assert not wait(0.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        began = time.monotonic()
+        assert wait(60.0) and wait(60.0)
+        assert time.monotonic() - began < 30.0
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean keyboard"):
+        Teleop("keybord").run()
+    with pytest.raises(UserError, match="--rate is 5 Hz; give 20 to 50") as caught:
+        Teleop("keyboard", rate=5.0).run()
+    assert caught.value.code == 2
+    assert Teleop("none").run() == 0
+    with open(os.devnull) as nothing:
+        done = subprocess.run([*TELEOP, "keyboard"], stdin=nothing, capture_output=True, text=True, timeout=WAIT)
+    assert done.returncode == 1
+    assert "needs a terminal" in done.stderr and "Traceback" not in done.stderr

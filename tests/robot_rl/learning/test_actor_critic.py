@@ -1,0 +1,152 @@
+"""The update on problems whose answer is known."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+Build = Callable[..., Any]
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def bandit(count: int, generator: torch.Generator, best: float = 0.3) -> dict[str, Tensor]:
+    """One step, then the end: reward 1 - (a - best)^2 for uniform actions on a base of 0."""
+    action = 2 * torch.rand(count, 1, generator=generator) - 1
+    state, zero = torch.zeros(count, 1), torch.zeros(count, 1)
+    reward = 1 - (action[:, 0] - best).square()
+    common = {"state": state, "base": zero, "next_state": state, "next_base": zero, "discount": torch.zeros(count)}
+    return common | {"action": action, "reward": reward}
+
+
+@pytest.mark.parametrize(
+    ("std", "entropy"), [(0.1, False), (None, True)], ids=["td3", "sac"]
+)
+def test_finds_the_best_action_of_a_bandit(residual: Build, agent: Build, std: float | None, entropy: bool) -> None:
+    policy = residual(1, 1, scale=1.0, std=std, hidden=(32,))
+    learner = agent(policy, hidden=(64, 64), critic_lr=3e-3, actor_lr=3e-3, entropy=entropy, value_low=-1.0, tau=0.05)
+    generator = rng()
+    for _ in range(500):
+        learner.update(bandit(128, generator))
+    found = policy.combine(torch.zeros(1, 1), policy.actor.mean(policy.features(torch.zeros(1, 1), torch.zeros(1, 1))))
+    assert found.item() == pytest.approx(0.3, abs=0.08)
+    grid = torch.tensor([[-0.8], [0.0], [0.3], [0.8]])
+    q = learner.critic(torch.zeros(4, 1), grid).mean(0)
+    assert torch.allclose(q, 1 - (grid[:, 0] - 0.3).square(), atol=0.1)
+
+
+def chain(generator: torch.Generator, count: int, discount: float, cut: bool = True) -> dict[str, Tensor]:
+    """Five states in a row; the step out of the last gives 1 and ends the episode. Actions do nothing."""
+    place = torch.randint(0, 5, (count,), generator=generator)
+    one_hot = torch.eye(5)
+    last = place == 4
+    following = one_hot[torch.where(last, 0, place + 1)]
+    action = 2 * torch.rand(count, 1, generator=generator) - 1
+    return {
+        "state": one_hot[place],
+        "base": torch.zeros(count, 1),
+        "action": action,
+        "reward": last.float(),
+        "discount": torch.where(last & cut, 0.0, discount),
+        "next_state": following,
+        "next_base": torch.zeros(count, 1),
+    }
+
+
+def values(learner: Any) -> Tensor:
+    return learner.critic(torch.eye(5), torch.zeros(5, 1)).mean(0)
+
+
+def test_values_of_a_chain_are_powers_of_the_discount(residual: Build, agent: Build) -> None:
+    learner = agent(residual(5, 1), hidden=(32, 32), critic_lr=3e-3, tau=0.1)
+    generator = rng()
+    for _ in range(600):
+        learner.update(chain(generator, 128, 0.8), learn_actor=False)
+    assert torch.allclose(values(learner), 0.8 ** torch.tensor([4.0, 3, 2, 1, 0]), atol=0.04)
+
+
+def test_termination_cuts_the_bootstrap(residual: Build, agent: Build) -> None:
+    """Without the cut the chain is a ring, worth 1 / (1 - 0.8^5) at its last state; the bound is out of the way."""
+    learner = agent(residual(5, 1), hidden=(32, 32), critic_lr=3e-3, tau=0.1, value_high=10.0)
+    generator = rng()
+    for _ in range(800):
+        learner.update(chain(generator, 128, 0.8, cut=False), learn_actor=False)
+    assert float(values(learner)[4]) == pytest.approx(1 / (1 - 0.8**5), abs=0.08)
+
+
+def test_targets_are_clipped_to_known_returns(residual: Build, agent: Build) -> None:
+    learner = agent(residual(5, 1), hidden=(32, 32), critic_lr=3e-3, value_low=0.0, value_high=0.25)
+    generator = rng()
+    for _ in range(300):
+        learner.update(chain(generator, 64, 0.8), learn_actor=False)
+    assert values(learner).max() < 0.3
+
+
+def test_target_is_the_minimum_over_the_subset(residual: Build, agent: Build) -> None:
+    """With every member in the subset the loss follows from the formula; the noise is switched off."""
+    learner = agent(residual(5, 1), critics=4, subset=4, target_noise=0.0, value_low=-9.0, value_high=9.0)
+    batch = chain(rng(), 32, 0.8)
+    policy = learner.policy
+    with torch.no_grad():
+        features = policy.features(batch["next_state"], batch["next_base"])
+        following = policy.combine(batch["next_base"], policy.actor.mean(features))
+        worst = learner.target(batch["next_state"], following).amin(0)
+        q = learner.critic(batch["state"], batch["action"])
+        wanted = (q - batch["reward"] - batch["discount"] * worst).square().mean(1).sum()
+    assert torch.allclose(learner.update(batch)["critic/loss"], wanted)
+
+
+def test_target_follows_slowly(residual: Build, agent: Build) -> None:
+    learner = agent(residual(5, 1), tau=0.25)
+    before = [p.clone() for p in learner.target.parameters()]
+    learner.update(chain(rng(), 32, 0.8))
+    for old, new, source in zip(before, learner.target.parameters(), learner.critic.parameters(), strict=True):
+        assert torch.allclose(new, 0.75 * old + 0.25 * source, atol=1e-6)
+        assert not new.requires_grad
+
+
+def test_the_actor_moves_every_second_update_and_the_base_never(agent: Build, residual: Build) -> None:
+    policy = residual(5, 1)
+    learner = agent(policy, actor_delay=2)
+    base = copy.deepcopy(policy.base.state_dict())
+    moved = []
+    generator = rng()
+    for _ in range(6):
+        before = copy.deepcopy(policy.actor.state_dict())
+        learner.update(chain(generator, 16, 0.8))
+        moved.append(any(not torch.equal(v, before[k]) for k, v in policy.actor.state_dict().items()))
+    assert moved == [False, True] * 3
+    assert (learner.updates.critic, learner.updates.actor) == (6, 3)
+    assert all(torch.equal(v, base[k]) for k, v in policy.base.state_dict().items())
+    assert all(p.grad is None for p in policy.base.parameters())
+
+
+def test_temperature_brings_the_entropy_to_its_target(agent: Build, residual: Build) -> None:
+    learner = agent(
+        residual(1, 1, scale=1.0, std=None), hidden=(32, 32), entropy=True, target_entropy=-0.5, initial_temperature=0.1,
+        actor_lr=1e-2, critic_lr=3e-3, actor_delay=1, value_low=-1.0,
+    )  # fmt: skip
+    generator = rng()
+    entropies = [float(learner.update(bandit(64, generator))["actor/entropy"]) for _ in range(350)]
+    assert entropies[0] < -1.0, "it starts narrow"
+    assert sum(entropies[-100:]) / 100 == pytest.approx(-0.5, abs=0.2)
+
+
+def test_resumed_equals_uninterrupted(agent: Build, residual: Build, same: Callable[[Any, Any], bool]) -> None:
+    one, other = (agent(residual(5, 1, std=None), seed=s, entropy=True, critics=3, subset=2) for s in (1, 2))
+    generator = rng()
+    batches = [chain(generator, 16, 0.8) for _ in range(8)]
+    for batch in batches[:4]:
+        one.update(batch)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for batch in batches[4:]:
+        one.update(batch)
+        other.update(batch)
+    assert same(one.state_dict(), other.state_dict())

@@ -1,0 +1,56 @@
+"""An ensemble in one batched product is the same as separate networks."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from robot_rl.learning.critics import Critic, EnsembleLinear, EnsembleNorm
+
+
+def test_ensemble_linear_is_a_loop_of_linear_layers() -> None:
+    layer = EnsembleLinear(3, 5, 4)
+    x = torch.randn(3, 7, 5)
+    for k, row in enumerate(layer(x)):
+        one = nn.Linear(5, 4)
+        one.weight.data, one.bias.data = layer.weight[k].T, layer.bias[k, 0]
+        assert torch.allclose(row, one(x[k]), atol=1e-6)
+
+
+def test_members_start_like_linear_layers_and_differ() -> None:
+    layer = EnsembleLinear(4, 64, 32)
+    bound = nn.Linear(64, 32).weight.abs().max().item()
+    assert 0.9 * bound < layer.weight.abs().max() < 1.1 * bound
+    assert not torch.equal(layer.weight[0], layer.weight[1])
+
+
+def test_ensemble_norm_is_a_loop_of_layer_norms() -> None:
+    layer = EnsembleNorm(2, 6)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    x = torch.randn(2, 5, 6)
+    for k, row in enumerate(layer(x)):
+        one = nn.LayerNorm(6)
+        one.weight.data, one.bias.data = layer.weight[k, 0], layer.bias[k, 0]
+        assert torch.allclose(row, one(x[k]), atol=1e-6)
+
+
+def test_critic_members_share_nothing() -> None:
+    critic = Critic(3, 2, members=3, hidden=(8, 8))
+    features, action = torch.randn(6, 3), torch.randn(6, 2)
+    values = critic(features, action)
+    assert values.shape == (3, 6)
+    values[1].sum().backward()
+    for name, parameter in critic.named_parameters():
+        assert parameter.grad is not None and not parameter.grad[[0, 2]].any(), name
+        assert name.endswith("bias") or parameter.grad[1].any(), name
+
+
+def test_critic_reads_features_and_action() -> None:
+    critic = Critic(3, 2, members=2, hidden=(8,))
+    features, action = torch.randn(4, 3), torch.randn(4, 2)
+    value = critic(features, action)
+    assert not torch.allclose(value, critic(features + 1, action))
+    assert not torch.allclose(value, critic(features, action + 1))
+    alone = torch.cat([critic(features[k : k + 1], action[k : k + 1]) for k in range(4)], 1)
+    assert torch.allclose(value, alone, atol=1e-6)

@@ -1,0 +1,314 @@
+"""What the page says, and that it stands alone."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robot_rl.cli.report import Report
+from robot_rl.errors import UserError
+from robot_rl.report import write_report
+from robot_rl.report.folders import RunFolder
+from robot_rl.report.journey import stages
+from robot_rl.report.page import render
+from robot_rl.report.style import DARK, LIGHT
+
+
+class Page(HTMLParser):
+    """A page taken apart; fails on tags that are not closed in order."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(attrs) == len(dict(attrs)), f"an attribute of {tag} is given twice"
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def read(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def page_of(*runs: RunFolder) -> Page:
+    return Page(render(runs, stages(runs), "title"))
+
+
+@pytest.fixture(scope="session")
+def page(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    write_report([demo], out)
+    return read(out)
+
+
+def test_the_demo_is_told_from_beginning_to_end(page: Page) -> None:
+    for said in (
+        "panda-lift", "6 runs · 2026-11-20 14:01", "AMD EPYC",
+        "Success in simulation went from 58.5 % (cloned policy) to 99.5 % (after reinforcement); "
+        "success on the twin went from 72.5 % (deployed, zero-shot) to 92.5 % (deployed, after corrections).",
+        "97.2–99.9 %", "200 episodes · improve", "Behaviour cloning loss", "Success while training", "Q value",
+        "Steps executed by the operator", "running beside", "finetune, bare loop", "880.4 µs", "stale observation",
+        "On the twin: the operator takes over as the policy stalls.", "object mass", "0.002", "control periods",
+        "66.4–84.9 %, 78 attempts", "4 min 21 s", "4d2df976a1c0-dirty", "1000000000", "residual on diffusion",
+        "robot-rl finetune runs/demo/improve/bundle --robot panda --recipe hil-serl", '"discount": 0.97', "2.9.1",
+    ):  # fmt: skip
+        assert " ".join(said.split()) in page.text
+    headings = [name for name, _ in page.tags if re.fullmatch(r"h\d", name)]
+    assert headings[0] == "h1" and headings.count("h1") == 1 and headings.count("h2") == 11
+    assert "Not recorded" not in page.text
+
+
+def test_curves_are_drawn_against_steps_and_seconds_and_described(page: Page) -> None:
+    alts = [str(a["aria-label"]) for a in page.all("svg") if a.get("role") == "img"]
+    for start in ("Behaviour cloning loss against ", "Success while training against ", "Q value against "):
+        for clock in ("steps. ", "seconds. "):
+            (alt,) = (alt for alt in alts if alt.startswith(start + clock))
+            assert re.search(r"from \d.* to \d", alt)
+    assert any("cloned policy, simulation: 58.5" in alt for alt in alts)
+    for attributes in page.all("svg"):
+        assert "x" not in attributes or -0.01 <= float(str(attributes["x"]).rstrip("%")) <= 100.01
+
+
+def test_whiskers_span_the_interval(page: Page) -> None:
+    lines = [a for a in page.all("line") if "whisker" in str(a.get("class"))]
+    assert [(a["x1"], a["x2"]) for a in lines][:2] == [("51.57%", "65.11%"), ("97.22%", "99.91%")]
+    assert [str(a["class"]).split()[1] for a in lines] == ["sim", "sim", "twin", "twin"]
+
+
+def test_stages_come_in_the_order_in_which_the_runs_started(demo: Path, tmp_path: Path) -> None:
+    report = write_report([demo], tmp_path / "out" / "report.html")  # makes the folder
+    assert [stage["run"] for stage in report["stages"]] == ["imitate", "improve", "deploy-before", "deploy-after"]
+    assert report["stages"][0]["success_low"] == pytest.approx(0.5157, abs=1e-4)
+    assert report["notes"] == []
+    named_twice = write_report([demo / "deploy-after", demo, demo / "improve"], tmp_path / "report.html")
+    assert [stage["run"] for stage in named_twice["stages"]][0] == "deploy-after"
+    assert len(named_twice["stages"]) == 4
+
+
+def test_it_needs_nothing_else(page: Page, demo: Path) -> None:
+    for name in ("script", "link", "iframe", "object", "embed", "base", "form"):
+        assert not page.all(name)
+    for name, attributes in page.tags:
+        for key in ("src", "href", "poster", "srcset", "xlink:href", "action", "data"):
+            if key in attributes:
+                assert str(attributes[key]).startswith(("data:", "#")), (name, key)
+        assert not [key for key in attributes if key.startswith("on")]
+    (policy,) = (a["content"] for a in page.all("meta") if a.get("http-equiv"))
+    assert str(policy).startswith("default-src 'none';")
+    videos = [base64.b64decode(str(a["src"]).partition(",")[2]) for a in page.all("video")]
+    assert videos == [(demo / p).read_bytes() for p in (
+        "imitate/videos/before.mp4", "improve/videos/after.mp4", "finetune/videos/correction.mp4")]  # fmt: skip
+    assert all(a.get("alt") for a in page.all("img")) and all(a.get("aria-label") for a in page.all("video"))
+    assert len(page.all("table")) == len(page.all("caption")) > 5
+
+
+_TEXT = st.text(st.characters(codec=None), min_size=1, max_size=12) | st.sampled_from(
+    ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</style><b>", "&lt;b&gt;", "' onload='x", "-->",
+     "\x00\x1b[31m", "\ud800", "</pre></details>", "javascript:alert(1)"]
+)  # fmt: skip
+
+
+def _folder(word: str) -> RunFolder:
+    """A run folder with `word` wherever a file may hold text."""
+    return RunFolder(
+        Path("run"), f"run {word}",
+        config={"task": f"a{word}", "recipe": f"b{word}", f"k{word}": [word]},
+        provenance={"commit": word, "command": [word], "machine": {"cpu": word}, "versions": {f"v{word}": word}},
+        metrics=[{"step": i, "seconds": i, f"m{word}": i} for i in (1, 2)],
+        evaluations=[{"label": f"l{word}", "where": f"w{word}", "success": 0.5, "episodes": 8, "success_low": 0.2,
+                      "success_high": 0.8}],
+        dataset={"path": f"p{word}", f"d{word}": word}, randomization=[{"parameter": word, "unit": word}],
+        loop={"learner": f"n{word}", "shield": {f"s{word}": 3}, "ticks": 9}, episodes=[{"success": True, "steps": 4}],
+        bundle={"policy": {"class": word}, "robot": {"name": word}}, notes=[f"note {word}"],
+    )  # fmt: skip
+
+
+@settings(max_examples=7000, deadline=None)
+@given(_TEXT)
+def test_no_text_becomes_markup(word: str) -> None:
+    source = render([_folder(word)], stages([_folder(word)]), word)
+    source.encode("utf-8")
+    hostile, tame = Page(source), page_of(_folder("x"))
+    assert [name for name, _ in hostile.tags] == [name for name, _ in tame.tags]
+    assert [set(a) for _, a in hostile.tags] == [set(a) for _, a in tame.tags]
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from([10**400, 5e-324, 1e308, -1, 0, 1, 0.5])
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)  # fmt: skip
+
+
+def _rows(*names: str) -> st.SearchStrategy[Any]:
+    return st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(names, _JSON)), max_size=4)
+
+
+def _row(*names: str) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries({}, optional=dict.fromkeys(names, _JSON))
+
+
+@settings(max_examples=700, deadline=None)
+@given(
+    _rows("step", "seconds", "bc/loss", "train/success", "critic/q", "other"),
+    _rows("seconds", "success", "steps", "intervention_steps", "takeovers", "policy_version"),
+    _rows("label", "where", "seed", "episodes", "success", "success_low", "success_high"),
+    _row("rate", "ticks", "late_share", "lateness_us", "histogram", "bare", "shield", "inference_ms", "learner"),
+    _row("path", "episodes", "frames", "attempts", "success_of_demonstrator", "fps"),
+    _row("commit", "command", "machine", "python", "versions", "started"),
+    _row("policy", "robot", "interface"),
+)
+def test_nothing_in_the_files_breaks_the_page(
+    metrics: Any, episodes: Any, evaluations: Any, loop: Any, dataset: Any, provenance: Any, bundle: Any
+) -> None:
+    page_of(RunFolder(
+        Path("run"), "run", metrics=metrics, episodes=episodes, evaluations=evaluations, loop=loop, dataset=dataset,
+        provenance=provenance, bundle=bundle, randomization=[dataset, loop], config=provenance | loop,
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["metrics.jsonl", "evaluation.json", "loop.json", "dataset.json", "config.json"])
+def test_a_folder_with_one_part_is_enough(demo: Path, tmp_path: Path, part: str) -> None:
+    source = next(demo.glob(f"*/{part}"))
+    (tmp_path / "run").mkdir()
+    shutil.copy(source, tmp_path / "run" / part)
+    write_report([tmp_path / "run"], tmp_path / "report.html")
+    found = read(tmp_path / "report.html")
+    assert "Not recorded in these runs: " in found.text
+    assert len(found.all("h2")) == (2 if part in ("loop.json", "evaluation.json") else 1)
+
+
+def test_damaged_parts_are_left_out_and_said_to_be(demo: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(demo / "finetune", run)
+    with open(run / "episodes.jsonl", "a") as file:
+        file.write('{"index": 44, "succ')
+    (run / "loop.json").write_text("{")
+    (run / "dataset.json").write_text("[1]")
+    (run / "evaluation.json").write_bytes(b"\xff\xfe\x00")
+    (run / "videos" / "cut.mp4").write_bytes((run / "videos" / "correction.mp4").read_bytes()[:300])
+    report = write_report([run], tmp_path / "report.html")
+    assert len(report["notes"]) == 5 and "1 unreadable line of" in " ".join(report["notes"])
+    found = read(tmp_path / "report.html")
+    assert len(found.all("video")) == 1 and "cut.mp4 cannot be decoded" in found.text
+    assert "Control loop" not in found.text and "control loop" in found.text
+
+
+def test_a_curve_of_not_a_number_is_skipped() -> None:
+    nan = float("nan")
+    rows: list[dict[str, Any]] = [{"step": i, "seconds": i, "bc/loss": nan if i == 3 else 1 / i} for i in range(1, 6)]
+    found = page_of(RunFolder(Path("r"), "r", metrics=rows))
+    assert not [a for a in found.all("path") if "nan" in str(a["d"]).lower()]
+    assert "Q value" not in found.text
+
+
+def test_seeds_of_one_recipe_share_a_drawing() -> None:
+    rows = [{"step": i, "seconds": 2 * i, "train/success": i / 9} for i in range(9)]
+    config = {"task": "panda-lift", "recipe": "resfit"}
+    found = page_of(*(RunFolder(Path(f"s{k}"), f"s{k}", config=config, metrics=rows) for k in range(3)))
+    assert "resfit, 3 runs" in found.text
+    assert len([a for a in found.all("svg") if str(a.get("aria-label")).startswith("Success while training")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("absent", "does not exist"), ("file.html", "is a file"), ("empty", "is no run folder"), ("foreign", "is no run")],
+)
+def test_a_folder_that_is_no_run_is_refused_in_one_sentence(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "file.html").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "foreign" / "photos").mkdir(parents=True)
+    with pytest.raises(UserError, match=words) as caught:
+        write_report([tmp_path / name], tmp_path / "out.html")
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_a_failed_write_leaves_the_old_report(demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "report.html"
+    write_report([demo / "imitate"], out)
+    before = out.read_bytes()
+
+    def full(self: Path, text: str, **_: Any) -> int:
+        with open(self, "w") as file:
+            file.write(text[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match=r"report\.html: No space left on device; free space"):
+        write_report([demo], out)
+    assert out.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_only_a_report_is_overwritten(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.html").write_text("<p>mine")
+    with pytest.raises(UserError, match="no report of ours"):
+        write_report([demo], tmp_path / "notes.html")
+    assert (tmp_path / "notes.html").read_text() == "<p>mine"
+    with pytest.raises(UserError, match="is a folder"):
+        write_report([demo], tmp_path)
+    write_report([demo], tmp_path / "report.html")
+    first = (tmp_path / "report.html").read_bytes()
+    write_report([demo], tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_bytes() == first
+
+
+def test_command_prints_stages_or_one_object(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Report((demo,), out=tmp_path / "a.html", json=True).run() == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found["report"] == str(tmp_path / "a.html") and len(found["stages"]) == 4
+    monkeypatch.chdir(tmp_path)
+    assert Report((demo / "imitate", demo / "improve")).run() == 0  # several runs: report.html here
+    shown = capsys.readouterr().out
+    assert "cloned policy" in shown and "58.5" in shown and (tmp_path / "report.html").exists()
+    with pytest.raises(UserError, match="name at least one"):
+        Report(()).run()
+
+
+@pytest.mark.parametrize("colours", [LIGHT, DARK])
+def test_contrast_of_text_is_sufficient(colours: dict[str, str]) -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    for name, colour in colours.items():
+        if name not in ("paper", "raised", "rule"):
+            for ground in ("paper", "raised"):
+                a, b = sorted((luminance(colour), luminance(colours[ground])))
+                assert (b + 0.05) / (a + 0.05) >= 4.5, (name, ground)

@@ -1,0 +1,136 @@
+"""Evaluation counts each episode once, with the right interval."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from policies.base import Observation, Policy
+from robot_rl.evaluation import Evaluation, evaluate, wilson
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [  # Newcombe 1998, Table I, score method without continuity correction
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_interval_is_the_published_one(successes: int, trials: int, low: float, high: float) -> None:
+    assert wilson(successes, trials) == (pytest.approx(low, abs=6e-5), pytest.approx(high, abs=6e-5))
+    mirrored = wilson(trials - successes, trials)
+    assert mirrored == (pytest.approx(1 - high, abs=6e-5), pytest.approx(1 - low, abs=6e-5))
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_interval_holds_the_rate_and_narrows(case: tuple[int, int]) -> None:
+    k, n = case
+    low, high = wilson(k, n)
+    assert 0 <= low <= k / n <= high <= 1
+    narrow = wilson(10 * k, 10 * n)
+    assert narrow[1] - narrow[0] < high - low
+    wide = wilson(k, n, confidence=0.99)
+    assert wide[0] <= low and wide[1] >= high
+
+
+def test_wilson_interval_of_nothing_is_everything() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+class Scripted:
+    """Episode of seed s lasts 1 + s % 7 steps and succeeds when s is even; after its end another one starts at once.
+
+    Later episodes in the same slot all fail in one step and say so by an odd marker: they must not be counted.
+    """
+
+    def __init__(self, num_envs: int):
+        self.num_envs = num_envs
+        self.seeds: list[int] = []
+
+    def reset(self, *, seed: int) -> tuple[Observation, dict[str, Any]]:
+        self.seed = torch.arange(seed, seed + self.num_envs)
+        self.seeds += self.seed.tolist()
+        self.left = 1 + self.seed % 7
+        self.again = torch.zeros(self.num_envs, dtype=torch.bool)
+        return self._see(), {}
+
+    def _see(self) -> Observation:
+        return {"observation.state": torch.stack([self.seed, self.left], -1).float()}
+
+    def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+        self.left = self.left - 1
+        over = self.left == 0
+        success = over & (self.seed % 2 == 0) & ~self.again
+        late = over & self.again  # a later episode's failure, or success: neither may count
+        infos = {"success": success | late, "executed": 2 * action}
+        self.left, self.again = torch.where(over, 1, self.left), self.again | over
+        return self._see(), success.float(), success, over & ~success, infos
+
+
+class Alternating(Policy):
+    """The action jumps between +0.25 and -0.25 at each call; remembers resets."""
+
+    horizon = execute = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.resets: list[Any] = []
+
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        self.calls += 1
+        return torch.full((len(observation["observation.state"]), 1, 2), 0.25 * (-1) ** self.calls)
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        self.resets.append(None if ids is None else ids.tolist())
+
+
+@pytest.mark.parametrize(("num_envs", "episodes"), [(4, 8), (4, 10), (5, 3), (1, 9), (16, 16)])
+def test_each_episode_counts_once(num_envs: int, episodes: int) -> None:
+    result = evaluate(Alternating(), Scripted(num_envs), episodes, seed=100)
+    seeds = range(100, 100 + episodes)
+    assert result.success == [s % 2 == 0 for s in seeds]
+    assert result.steps == [1 + s % 7 for s in seeds]
+
+
+def test_seeds_follow_each_other_without_gap() -> None:
+    env = Scripted(4)
+    evaluate(Alternating(), env, 8, seed=50)
+    assert env.seeds == list(range(50, 58))
+
+
+def test_roughness_is_of_the_executed_action() -> None:
+    """Executed is twice the policy's: it jumps by 1 each step; a one-step episode has no change."""
+    result = evaluate(Alternating(), Scripted(4), 7, seed=0)
+    assert result.roughness == pytest.approx([0.0] + [1.0] * 6)
+
+
+def test_the_policy_starts_each_episode_afresh() -> None:
+    policy = Alternating()
+    evaluate(policy, Scripted(2), 4, seed=0)
+    assert policy.resets[0] is None and policy.resets.count(None) == 2
+    assert [0] in policy.resets or [0, 1] in policy.resets
+
+
+def test_progress_counts_finished_episodes() -> None:
+    seen: list[int] = []
+    evaluate(Alternating(), Scripted(4), 10, seed=0, on_step=lambda k, infos: seen.append(k))
+    assert seen == sorted(seen) and seen[-1] == 10
+    assert seen[0] == 1, "episode 0 lasts one step"
+
+
+def test_summary() -> None:
+    summary = Evaluation([True, False, True, True], [10, 100, 20, 30], [0.1, 0.2, 0.3, 0.4]).summary()
+    assert (summary["episodes"], summary["success"], summary["steps"]) == (4, 0.75, 40)
+    assert summary["steps_of_successes"] == 20
+    assert summary["action_change"] == pytest.approx(0.25)
+    assert (summary["success_low"], summary["success_high"]) == wilson(3, 4)
+    assert Evaluation([], [], []).summary()["success"] == 0

@@ -1,0 +1,93 @@
+"""The contract survives JSON, and names are looked up with help."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robot_rl.control import ToolDeltaConfig
+from robot_rl.errors import UnknownName, UserError
+from robot_rl.interface import Interface, Pipeline
+from robot_rl.registry import Registry
+from robot_rl.shield import ShieldConfig
+
+positive = st.floats(1e-3, 10)
+interfaces = st.builds(
+    Interface,
+    task=st.text(min_size=1),
+    robot=st.just("panda"),
+    instruction=st.text(),
+    observations=st.lists(st.sampled_from(["joint_position", "object_position:cube"]), max_size=3).map(tuple),
+    success=st.just("lifted:cube:0.12"),
+    success_hold=st.integers(1, 9),
+    horizon=st.integers(1, 999),
+    controller=st.builds(ToolDeltaConfig, positive, positive, positive, positive, positive),
+    shield=st.builds(ShieldConfig, positive, positive, positive, positive),
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(interfaces)
+def test_survives_json(interface: Interface) -> None:
+    again = Interface.from_json(json.loads(json.dumps(interface.to_json())))
+    assert again == interface
+    assert hash(again) == hash(interface)
+
+
+def test_an_unknown_key_is_refused(task: Any) -> None:
+    data = task().interface.to_json()
+    for broken in (data | {"horzon": 5}, data | {"controller": data["controller"] | {"stp": 1.0}}):
+        with pytest.raises(TypeError, match="horzon|stp"):
+            Interface.from_json(broken)
+
+
+def test_pipeline_builds_the_named_parts(task: Any) -> None:
+    interface = replace(task().interface, controller=ToolDeltaConfig(rate=10.0, step=0.01), shield=ShieldConfig(velocity=0.1))
+    pipeline = Pipeline(interface)
+    assert pipeline.robot.name == "panda"
+    assert (pipeline.ticks, pipeline.tick) == (20, pytest.approx(0.005))
+    assert pipeline.actions.high[0] == pytest.approx(0.01)
+    assert pipeline.observer.names == interface.observations
+    assert pipeline.shield.config.velocity == 0.1
+
+
+def test_pipeline_takes_another_robot(task: Any, panda: Any) -> None:
+    slow = replace(panda, command_rate=100.0)
+    assert Pipeline(task().interface, slow).ticks == 5
+
+
+def test_registry_suggests_the_nearest_names() -> None:
+    registry = Registry("task", {"panda-lift": ("json:loads", "lifts"), "panda-push": ("json:dumps", "pushes")})
+    with pytest.raises(UnknownName, match="unknown task 'panda-lit'; did you mean panda-lift") as error:
+        registry.get("panda-lit")
+    assert isinstance(error.value, UserError) and error.value.code == 2
+    with pytest.raises(UnknownName, match="known: panda-lift, panda-push"):
+        registry.get("zzz")
+
+
+def test_registry_imports_only_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    registry = Registry("thing", {"b": ("this:nothing", "second"), "a": ("json:loads", "first")})
+    assert list(registry) == ["a", "b"] and registry.describe("b") == "second"
+    assert "this" not in sys.modules
+    assert registry.get("a") is json.loads
+
+
+def test_every_registered_name_can_be_imported() -> None:
+    from robot_rl.robots import robots
+    from sim.engines import engines
+    from sim.tasks import tasks
+
+    for registry in (robots, engines, tasks):
+        for name in registry:
+            assert registry.get(name) is not None and registry.describe(name)
+    for name in tasks:
+        assert tasks.get(name).name == name
+        module, attribute = tasks.get(name).expert.split(":")
+        assert hasattr(__import__(module, fromlist=["x"]), attribute)

@@ -1,0 +1,137 @@
+"""A run folder belongs to one process, is never overwritten, and its curves go on from the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robot_rl.errors import UserError
+from robot_rl.training.run import latest_folder, new_folder, read_metrics
+
+Build = Callable[..., Any]
+
+
+@dataclass
+class Config:
+    steps: int = 5
+
+
+def steps(folder: Path) -> list[float]:
+    return [row["step"] for row in read_metrics(folder)]
+
+
+def test_a_run_records_what_it_is(run: Build) -> None:
+    one = run(config=Config())
+    assert json.loads((one.folder / "config.json").read_text()) == {"steps": 5}
+    provenance = json.loads((one.folder / "provenance.json").read_text())
+    assert provenance["versions"]["torch"] == torch.__version__.split("+")[0] or provenance["versions"]["torch"]
+    assert provenance["commit"] and provenance["machine"]["cores"]
+    assert any(line.startswith("torch==") for line in (one.folder / "requirements.txt").read_text().splitlines())
+
+
+def test_metrics_are_rows_of_json(run: Build) -> None:
+    one = run()
+    one.log(10, {"train/success": 0.5, "critic/loss": torch.tensor(2.0)})
+    (row,) = read_metrics(one.folder)
+    assert (row["step"], row["train/success"], row["critic/loss"]) == (10, 0.5, 2.0)
+    assert row["seconds"] >= 0 and list((one.folder / "tensorboard").iterdir())
+
+
+def test_an_open_folder_is_locked(run: Build) -> None:
+    one = run()
+    code = f"from pathlib import Path\nfrom robot_rl.training.run import Run\nRun(Path({str(one.folder)!r}), {{}}, resume=True)"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert other.returncode != 0 and "in use by another process" in other.stderr
+
+
+def test_a_closed_folder_opens_again_only_to_resume(run: Build) -> None:
+    with run(config={"a": 1}) as one:
+        one.log(1, {"x": 1.0})
+    with pytest.raises(UserError, match=f"{one.folder.name} holds a run already; go on with --resume"):
+        run(config={"a": 2})
+    assert steps(one.folder) == [1], "the refused run has written nothing"
+    again = run(config={"a": 2}, resume=True)
+    assert json.loads((again.folder / "config.json").read_text()) == {"a": 1}
+
+
+def test_resume_of_a_folder_without_a_run_starts_one(run: Build) -> None:
+    one = run("new", config={"a": 1}, resume=True)
+    assert one.load() is None and json.loads((one.folder / "config.json").read_text()) == {"a": 1}
+
+
+def test_curves_continue_from_the_checkpoint(run: Build) -> None:
+    with run() as one:
+        for step in (10, 20, 30, 40):
+            one.log(step, {"x": step})
+            if step == 20:
+                one.save(step, {"weights": torch.ones(3)})
+        with open(one.folder / "metrics.jsonl", "a") as file:
+            file.write('{"step": 50, "x')  # killed in the middle of a row
+    again = run(resume=True)
+    assert torch.equal(again.load()["weights"], torch.ones(3))
+    assert steps(again.folder) == [10, 20]
+    again.log(30, {"x": 31.0})
+    assert steps(again.folder) == [10, 20, 30] and read_metrics(again.folder)[-1]["x"] == 31
+
+
+def test_curves_start_again_when_there_was_no_checkpoint_yet(run: Build) -> None:
+    with run() as one:
+        one.log(10, {"x": 1.0})
+    again = run(resume=True)
+    assert again.load() is None
+    again.log(10, {"x": 2.0})
+    assert [row["x"] for row in read_metrics(again.folder)] == [2.0]
+
+
+def test_elapsed_time_adds_up(run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("robot_rl.training.run.time.monotonic", lambda: clock[0])
+    with run() as one:
+        clock[0] += 30
+        one.save(5, {})
+        clock[0] += 1000
+    again = run(resume=True)
+    again.load()
+    clock[0] += 12
+    assert again.elapsed == pytest.approx(42)
+
+
+def test_a_damaged_checkpoint_is_named(run: Build) -> None:
+    one = run()
+    one.save(1, {"a": torch.ones(9)})
+    one.checkpoint_file.write_bytes(one.checkpoint_file.read_bytes()[:-5])
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged"):
+        one.load()
+
+
+def test_folder_names(tmp_path: Path) -> None:
+    first = new_folder(tmp_path, "panda-lift", "resfit")
+    assert first.name.endswith("-panda-lift-resfit") and not first.exists()
+    first.mkdir()
+    again = new_folder(tmp_path, "panda-lift", "resfit")
+    assert again != first and not again.exists()
+
+
+def test_the_latest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
+    for name in ("20250101-000000-panda-lift-resfit", "20260101-000000-panda-lift-resfit", "20270101-000000-panda-lift-resfit"):
+        (tmp_path / name).mkdir()
+        if not name.startswith("2027"):
+            (tmp_path / name / "checkpoint.safetensors").touch()
+    (tmp_path / "20280101-000000-panda-lift-diffusion-bc").mkdir()
+    assert latest_folder(tmp_path, "panda-lift", "resfit").name.startswith("2026")
+    with pytest.raises(UserError, match="nothing to resume"):
+        latest_folder(tmp_path, "panda-lift", "diffusion-bc")
+
+
+def test_a_place_that_cannot_hold_a_folder(run: Build, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write to run folder"):
+        run("file/run")
