@@ -96,7 +96,7 @@ class RobotEnv(VectorEnv):
         """Execute the policy's action (1, A), or the person's in its place, for one control period."""
         wanted = torch.as_tensor(actions, dtype=torch.float32)
         self.inference.append(time.monotonic() - self._observed)
-        decision = self.arbiter.decide(wanted)
+        decision = self.arbiter.decide(wanted, self.last_action)
         action = decision.action
         if not bool(action.isfinite().all()):
             self.loop.events.add("nonfinite action")
@@ -192,7 +192,15 @@ class RobotEnv(VectorEnv):
             operator = self.arbiter.operator
             if operator is None:
                 raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
-            self._hold_until(lambda: (o := operator.read()) is not None and o.reset, 600.0, "reset button")
+
+            def confirmed() -> bool:
+                hands = operator.read()
+                if hands is not None and hands.stop:
+                    self.loop.stop("operator")
+                    raise NotReady("the operator pressed stop")
+                return hands is not None and hands.reset
+
+            self._hold_until(confirmed, 600.0, "reset button")
 
     def _hold_until(self, ready: Callable[[], bool], timeout: float, what: str) -> None:
         """Keep the goal fresh at home while waiting."""

@@ -56,8 +56,11 @@ class Arbiter:
         """Start an episode under the policy's control."""
         self.phase = Phase.AUTONOMOUS
 
-    def decide(self, policy_action: Tensor) -> Decision:
-        """Choose between the policy's action (1, A) and the person's."""
+    def decide(self, policy_action: Tensor, last_action: Tensor) -> Decision:
+        """Choose between the policy's action (1, A) and the person's; `last_action` is what was executed before.
+
+        A gripper value of exactly 0 leaves the gripper as it was: a takeover does not drop what it holds.
+        """
         operator = self.operator.read() if self.operator else None
         before = self.phase
         if operator is not None and operator.stop:
@@ -66,5 +69,6 @@ class Arbiter:
             self.phase = _NEXT[before][0 if operator is not None and operator.held else 1]
         if self.phase is not Phase.CORRECTING or operator is None:
             return Decision(policy_action, self.phase, False, operator)
-        action = torch.tensor([[*operator.motion, operator.gripper]], dtype=policy_action.dtype).clamp(-1, 1)
+        gripper = operator.gripper or float(last_action[0, -1])
+        action = torch.tensor([[*operator.motion, gripper]], dtype=policy_action.dtype).clamp(-1, 1)
         return Decision(action, self.phase, before is not Phase.CORRECTING, operator)

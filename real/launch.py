@@ -137,7 +137,7 @@ def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
-    command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out"))
+    command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out", "label"))
     if values["dry_run"] == "true":
         command += ("--dry-run",)
     deploy = NodeProcess("deploy", command, required=True, start_after="twin", commands_robot=True)
@@ -167,7 +167,8 @@ _FILES = {
             _TWIN,
             Argument("dry_run", "false", "compute, check and record commands, but send none", _BOOL),
             Argument("teleop", "none", "device with which a person can take over", _DEVICES),
-            Argument("episodes", "", "episodes to run; empty: until stopped", minimum=1),
+            Argument("label", "", "name of the policy in the report"),
+            Argument("episodes", "", "episodes to run; empty: 10", minimum=1),
             _OUT,
             *_COMMON,
         ),

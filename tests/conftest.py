@@ -36,7 +36,13 @@ def state_at(panda: Any) -> Callable[..., Any]:
         position, rotation = Kinematics(panda).forward(q)
         n = len(q)
         state = RobotState(
-            q, torch.zeros_like(q), position, matrix_to_quat(rotation), torch.full((n, 1), 0.08), torch.zeros(n, 4), {}
+            q,
+            torch.zeros_like(q),
+            position,
+            matrix_to_quat(rotation),
+            torch.full((n, 1), 0.08),
+            torch.zeros(n, 4),
+            {},
         )
         return replace(state, **views)
 
@@ -63,7 +69,9 @@ def diffusion() -> Callable[..., Any]:
     from policies.diffusion import DiffusionConfig, DiffusionPolicy
 
     def build(observation: int = 3, action: int = 2, **config: Any) -> DiffusionPolicy:
-        numbers: dict[str, Any] = dict(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5)
+        numbers: dict[str, Any] = dict(
+            horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5
+        )
         return DiffusionPolicy(Size(observation, action), DiffusionConfig(**(numbers | config)))
 
     return build
@@ -75,7 +83,9 @@ def residual(diffusion: Callable[..., Any]) -> Callable[..., Any]:
     from policies.gaussian import GaussianConfig
     from policies.residual import ResidualConfig, ResidualPolicy
 
-    def build(observation: int = 3, action: int = 2, scale: float = 0.5, base: Any = None, **actor: Any) -> ResidualPolicy:
+    def build(
+        observation: int = 3, action: int = 2, scale: float = 0.5, base: Any = None, **actor: Any
+    ) -> ResidualPolicy:
         numbers: dict[str, Any] = dict(hidden=(16,), std=0.1, zero_init=True)
         config = ResidualConfig(scale, GaussianConfig(**(numbers | actor)))
         return ResidualPolicy(base or diffusion(observation, action), config)
@@ -117,9 +127,15 @@ def same() -> Callable[[Any, Any], bool]:
     import numpy as np
 
     def compare(a: Any, b: Any) -> bool:
-        if isinstance(a, torch.Tensor) or isinstance(a, np.ndarray):
+        if isinstance(a, torch.Tensor) and a.dtype == torch.bfloat16:  # unknown to numpy
+            return a.dtype == b.dtype and compare(a.float(), b.float())
+        if isinstance(a, torch.Tensor | np.ndarray):
             left, right = np.asarray(a), np.asarray(b)
-            return type(a) is type(b) and left.dtype == right.dtype and np.array_equal(left, right, left.dtype.kind == "f")
+            return (
+                type(a) is type(b)
+                and left.dtype == right.dtype
+                and np.array_equal(left, right, left.dtype.kind == "f")
+            )
         if isinstance(a, dict):
             return a.keys() == b.keys() and all(compare(a[k], b[k]) for k in a)
         if isinstance(a, list | tuple):

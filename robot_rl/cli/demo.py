@@ -111,13 +111,21 @@ class Demo:
             before, after = folder / "deploy-before", folder / "deploy-after"
             episodes = f"episodes:={scale.robot_episodes}"
             commands += [
-                ("deploy on the twin", ["launch", "arm", *twin, f"policy:={improve}", episodes, f"out:={before}"]),
+                (
+                    "deploy on the twin",
+                    ["launch", "arm", *twin, f"policy:={improve}", episodes, f"out:={before}"]
+                    + ["label:=zero-shot on the twin"],
+                ),
                 (
                     "correct on the twin",
                     ["launch", "finetune", *twin, "teleop:=scripted", f"policy:={improve}", f"out:={tuned}"]
                     + [f"minutes:={scale.minutes}"],
                 ),
-                ("deploy again", ["launch", "arm", *twin, f"policy:={tuned}", episodes, f"out:={after}"]),
+                (
+                    "deploy again",
+                    ["launch", "arm", *twin, f"policy:={tuned}", episodes, f"out:={after}"]
+                    + ["label:=after corrections"],
+                ),
             ]
         commands.append(("report", ["report", str(folder), "--out", str(folder / "report.html")]))
         return commands

@@ -81,8 +81,8 @@ def _runs_in(folder: Path) -> list[Path]:
             f"{folder} is no run folder: neither it nor a folder in it has a config.json, metrics.jsonl, "
             "evaluation.json or loop.json; name one that robot-rl wrote under runs/"
         )
-    # a child that never said when it started goes last
-    return own + sorted(children, key=lambda child: _started(child) or "~")
+    # one that never said when it started comes first: such is the evaluation of random actions, the floor
+    return own + sorted(children, key=_started)
 
 
 def _started(folder: Path) -> str:

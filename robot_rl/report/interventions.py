@@ -23,7 +23,9 @@ def interventions_section(runs: Sequence[RunFolder]) -> Html | None:
 def _episodes(run: RunFolder) -> Html:
     rows = run.episodes
     clock = [drawable(row.get("seconds")) for row in rows]
-    timed = all(value is not None for value in clock)
+    known_times = [value for value in clock if value is not None]
+    # a session that was resumed starts its clock again: then episodes are counted instead
+    timed = len(known_times) == len(rows) and known_times == sorted(known_times)
     x = [(value or 0.0) / 60 if timed else float(i + 1) for i, value in enumerate(clock)]
     x_label = "minutes since the start" if timed else "episode"
     across = running(x)
@@ -56,7 +58,7 @@ def _episodes(run: RunFolder) -> Html:
     ]
     note = (
         f"One sign an episode: filled, success on its own; open, success with help; cross, failure. "
-        f"Lines: mean of the last {_WINDOW} episodes."
+        f"Lines: mean of the last {_WINDOW} episodes, of fewer at the start."
     )
     return join([
         tag("h3", run.name),

@@ -12,7 +12,7 @@ from policies.base import ChunkRunner, Normalizer, Observation, Policy, mlp
 
 
 class Counter(Policy):
-    """The k-th call returns chunks [10 k, 10 k + 1, ...] plus 1000 times the row's observation; remembers the calls."""
+    """The k-th call returns chunks [10 k, 10 k + 1, ...] plus 1000 times the row's observation."""
 
     def __init__(self, horizon: int = 4, execute: int = 4):
         super().__init__()

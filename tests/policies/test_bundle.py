@@ -21,7 +21,9 @@ Build = Callable[..., Any]
 @pytest.fixture
 def bundle(task: Build, panda: Any, residual: Build) -> Bundle:
     provenance = {"task": "panda-lift", "seed": 3, "evaluation": {"success": 0.5}}
-    return Bundle(residual(), task().interface, panda.fingerprint(), provenance, {"q.weight": torch.ones(2, 2)})
+    return Bundle(
+        residual(), task().interface, panda.fingerprint(), provenance, {"q.weight": torch.ones(2, 2)}
+    )
 
 
 @pytest.fixture
@@ -45,8 +47,14 @@ def test_residual_round_trip(bundle: Bundle, saved: Path) -> None:
     bundle.policy.normalizer.fit(torch.randn(50, 3))
     save_bundle(bundle, saved)  # replaces the one before
     again = load_bundle(saved)
-    assert (again.interface, again.robot, again.provenance) == (bundle.interface, bundle.robot, bundle.provenance)
-    assert again.policy.config == bundle.policy.config and again.policy.base.config == bundle.policy.base.config
+    assert (again.interface, again.robot, again.provenance) == (
+        bundle.interface,
+        bundle.robot,
+        bundle.provenance,
+    )
+    assert (
+        again.policy.config == bundle.policy.config and again.policy.base.config == bundle.policy.base.config
+    )
     assert torch.equal(again.critic["q.weight"], torch.ones(2, 2))
     assert not again.policy.training
     for k in range(3):
@@ -148,7 +156,11 @@ def test_another_robot_is_refused_by_field(saved: Path, panda: Any) -> None:
     bundle = load_bundle(saved)
     bundle.check_robot(panda)
     short = replace(panda, joints=(replace(panda.joints[0], high=1.0), *panda.joints[1:]))
-    for other, name in ((replace(panda, name="ur5e"), "name"), (short, "high"), (replace(panda, gripper=None), "gripper_width")):
+    for other, name in (
+        (replace(panda, name="ur5e"), "name"),
+        (short, "high"),
+        (replace(panda, gripper=None), "gripper_width"),
+    ):
         with pytest.raises(BundleError, match=rf"\b{name}\b.*differ") as error:
             bundle.check_robot(other)
         assert "'panda'" in str(error.value)

@@ -42,7 +42,9 @@ def test_tool_moves_by_the_commanded_step(
 
 def test_action_range_is_the_step_and_the_gripper(panda: Any) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig(step=0.03))
-    assert controller.actions.to_physical(torch.tensor([1.0, -1.0, 0.0, -1.0])).tolist() == pytest.approx([0.03, -0.03, 0, 0])
+    assert controller.actions.to_physical(torch.tensor([1.0, -1.0, 0.0, -1.0])).tolist() == pytest.approx(
+        [0.03, -0.03, 0, 0]
+    )
     assert controller.actions.high[3] == pytest.approx(panda.gripper.width)
 
 
@@ -69,7 +71,9 @@ def test_lead_bounds_every_joint_and_keeps_the_direction(panda: Any, state_at: B
     assert bound.abs().max() <= lead + 1e-6
     inside = (q + free > panda.limit("low")).all(-1) & (q + free < panda.limit("high")).all(-1)
     assert inside.any() and torch.allclose(
-        torch.nn.functional.cosine_similarity(free[inside], bound[inside]), torch.ones(int(inside.sum())), atol=1e-4
+        torch.nn.functional.cosine_similarity(free[inside], bound[inside]),
+        torch.ones(int(inside.sum())),
+        atol=1e-4,
     )
     if lead == 0.02:
         assert (bound.abs().amax(-1) > 0.0199).any(), "the bound was never active"

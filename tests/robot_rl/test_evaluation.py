@@ -34,11 +34,12 @@ def test_wilson_interval_is_the_published_one(successes: int, trials: int, low: 
 def test_wilson_interval_holds_the_rate_and_narrows(case: tuple[int, int]) -> None:
     k, n = case
     low, high = wilson(k, n)
-    assert 0 <= low <= k / n <= high <= 1
+    tiny = 1e-12  # rounding
+    assert 0 <= low <= k / n + tiny and k / n - tiny <= high <= 1
     narrow = wilson(10 * k, 10 * n)
     assert narrow[1] - narrow[0] < high - low
     wide = wilson(k, n, confidence=0.99)
-    assert wide[0] <= low and wide[1] >= high
+    assert wide[0] <= low + tiny and wide[1] >= high - tiny
 
 
 def test_wilson_interval_of_nothing_is_everything() -> None:
@@ -46,9 +47,9 @@ def test_wilson_interval_of_nothing_is_everything() -> None:
 
 
 class Scripted:
-    """Episode of seed s lasts 1 + s % 7 steps and succeeds when s is even; after its end another one starts at once.
+    """Episode of seed s lasts 1 + s % 7 steps and succeeds when s is even; the next starts at once.
 
-    Later episodes in the same slot all fail in one step and say so by an odd marker: they must not be counted.
+    Later episodes in the same place last one step and claim success: they must not be counted.
     """
 
     def __init__(self, num_envs: int):
@@ -69,7 +70,7 @@ class Scripted:
         self.left = self.left - 1
         over = self.left == 0
         success = over & (self.seed % 2 == 0) & ~self.again
-        late = over & self.again  # a later episode's failure, or success: neither may count
+        late = over & self.again
         infos = {"success": success | late, "executed": 2 * action}
         self.left, self.again = torch.where(over, 1, self.left), self.again | over
         return self._see(), success.float(), success, over & ~success, infos

@@ -48,7 +48,9 @@ def test_an_unknown_key_is_refused(task: Any) -> None:
 
 
 def test_pipeline_builds_the_named_parts(task: Any) -> None:
-    interface = replace(task().interface, controller=ToolDeltaConfig(rate=10.0, step=0.01), shield=ShieldConfig(velocity=0.1))
+    interface = replace(
+        task().interface, controller=ToolDeltaConfig(rate=10.0, step=0.01), shield=ShieldConfig(velocity=0.1)
+    )
     pipeline = Pipeline(interface)
     assert pipeline.robot.name == "panda"
     assert (pipeline.ticks, pipeline.tick) == (20, pytest.approx(0.005))
@@ -63,7 +65,9 @@ def test_pipeline_takes_another_robot(task: Any, panda: Any) -> None:
 
 
 def test_registry_suggests_the_nearest_names() -> None:
-    registry = Registry("task", {"panda-lift": ("json:loads", "lifts"), "panda-push": ("json:dumps", "pushes")})
+    registry = Registry(
+        "task", {"panda-lift": ("json:loads", "lifts"), "panda-push": ("json:dumps", "pushes")}
+    )
     with pytest.raises(UnknownName, match="unknown task 'panda-lit'; did you mean panda-lift") as error:
         registry.get("panda-lit")
     assert isinstance(error.value, UserError) and error.value.code == 2

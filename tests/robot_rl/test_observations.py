@@ -66,7 +66,9 @@ def test_terms_are_concatenated_in_the_order_of_names(observer: Callable[..., Ob
     assert torch.equal(several(state), torch.cat([expected[n] for n in names], -1))
     assert several(state).dtype == torch.float32
     for name in names:
-        field = name.replace("object_position:cube", "cube_position").replace("object_to_tool:cube", "cube_to_tool")
+        field = name.replace("object_position:cube", "cube_position").replace(
+            "object_to_tool:cube", "cube_to_tool"
+        )
         assert torch.equal(several(state)[:, several.spec.slice(field)], expected[name])
 
 
@@ -77,7 +79,9 @@ def test_the_argument_chooses_the_object(observer: Callable[..., Observer], stat
 
 
 def test_an_unknown_term_suggests_the_nearest(observer: Callable[..., Observer]) -> None:
-    with pytest.raises(UnknownName, match="unknown observation term 'joint_positions'; did you mean joint_position") as error:
+    with pytest.raises(
+        UnknownName, match="unknown observation term 'joint_positions'; did you mean joint_position"
+    ) as error:
         observer("tool_position", "joint_positions")
     assert error.value.code == 2
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,7 +18,7 @@ PLENTY = 1e-5  # float32 rounding, relative
 
 
 def run(goals: Tensor, hold: int, feed: bool, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Follow each goal (k, n, J) for `hold` ticks, as the control loop does; positions and velocities (T, n, J)."""
+    """Follow each goal (k, n, J) for `hold` ticks, as the control loop does; returns (T, n, J) twice."""
     position = start if start is not None else goals[0]
     previous, velocity = position, torch.zeros_like(position)
     positions, velocities = [position], [velocity]
@@ -32,6 +31,12 @@ def run(goals: Tensor, hold: int, feed: bool, start: Tensor | None = None) -> tu
             velocities.append(velocity)
         previous = goal
     return torch.stack(positions), torch.stack(velocities)
+
+
+def corners(count: int, rows: int = 32) -> Tensor:
+    """Jumps between corners of the joint space: every joint brakes at a limit while others speed up."""
+    share = torch.rand(count, rows, 7, generator=torch.Generator().manual_seed(0)).round()
+    return SHIELD.low + share * (SHIELD.high - SHIELD.low)
 
 
 @st.composite
@@ -62,11 +67,14 @@ def test_speed_and_acceleration_limits_always_hold(goals: Tensor, hold: int, fee
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(goal_sequences(), st.sampled_from([1, 3, 10, 40]), st.booleans())
+@example(corners(12), 40, False)
 def test_position_limits_always_hold(goals: Tensor, hold: int, feed: bool) -> None:
     positions, _ = run(goals, hold, feed)
     over = torch.maximum(SHIELD.low - positions, positions - SHIELD.high).max()
     # Braking is exact for whole steps of speed; the fraction costs at most an eighth of a step, 5e-5 rad.
-    assert over <= (SHIELD.acceleration * DT * DT).max() / 8 + 1e-6, f"leaves the position limits by {over:.2e} rad"
+    assert over <= (SHIELD.acceleration * DT * DT).max() / 8 + 1e-6, (
+        f"leaves the position limits by {over:.2e} rad"
+    )
 
 
 @settings(deadline=None, derandomize=True, max_examples=10)
@@ -108,7 +116,9 @@ def test_from_rest_the_way_is_straight(panda: Any) -> None:
     first = change[0] / change[0].norm()
     assert (change[:4] / change[:4].norm(dim=-1, keepdim=True) - first).abs().max() < 1e-2
     used = velocity.abs() / SHIELD.velocity
-    assert used.max() <= 1 + PLENTY and (used < 0.999).any(), "one joint sets the pace, the others wait for it"
+    assert used.max() <= 1 + PLENTY and (used < 0.999).any(), (
+        "one joint sets the pace, the others wait for it"
+    )
 
 
 def test_a_speed_above_the_limit_scales_the_row_as_a_whole(panda: Any) -> None:

@@ -41,7 +41,11 @@ def test_a_good_goal_passes_untouched() -> None:
     goal = HOME[None] + 0.01
     admitted, events = SHIELD.admit(goal, HOME[None])
     assert torch.equal(admitted, goal)
-    assert {k: v.tolist() for k, v in events.items()} == {"nonfinite": [False], "position": [False], "workspace": [False]}
+    assert {k: v.tolist() for k, v in events.items()} == {
+        "nonfinite": [False],
+        "position": [False],
+        "workspace": [False],
+    }
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -64,7 +64,9 @@ def test_keeps_leading_dimensions() -> None:
 
 
 def test_names_and_slices_follow_the_order_of_fields() -> None:
-    spec = VectorSpec((box("pose", "x y z", "m", -1, 1), box("width", "w", "m", 0, 1), box("rate", "a b", "rad/s", -1, 1)))
+    spec = VectorSpec(
+        (box("pose", "x y z", "m", -1, 1), box("width", "w", "m", 0, 1), box("rate", "a b", "rad/s", -1, 1))
+    )
     assert spec.names == ["pose.x", "pose.y", "pose.z", "width.w", "rate.a", "rate.b"]
     assert spec.size == 6
     assert [spec.slice(n) for n in ("pose", "width", "rate")] == [slice(0, 3), slice(3, 4), slice(4, 6)]

@@ -37,7 +37,9 @@ class World:
 
     def step(self, ends: list[str | None]) -> None:
         """One step of every lane, which ends with "terminated", "truncated" or goes on."""
-        row: dict[str, list[Any]] = {k: [] for k in ("state", "base", "action", "reward", "terminated", "last")}
+        row: dict[str, list[Any]] = {
+            k: [] for k in ("state", "base", "action", "reward", "terminated", "last")
+        }
         finals = []
         for lane, end in enumerate(ends):
             episode = self.episodes[lane][-1]
@@ -47,7 +49,11 @@ class World:
             episode["obs"].append(float(self.count))
             episode["reward"].append(reward)
             episode["end"] = end
-            for key, value in zip(row, (before, before + 0.5, -before, reward, end == "terminated", end is not None), strict=True):
+            for key, value in zip(
+                row,
+                (before, before + 0.5, -before, reward, end == "terminated", end is not None),
+                strict=True,
+            ):
                 row[key].append(value)
             finals.append(float(self.count))
             if end is not None:
@@ -78,7 +84,9 @@ def rng(seed: int = 0) -> torch.Generator:
 @given(
     st.integers(1, 3).flatmap(
         lambda lanes: st.lists(
-            st.lists(st.sampled_from([None, None, None, "terminated", "truncated"]), min_size=lanes, max_size=lanes),
+            st.lists(
+                st.sampled_from([None, None, None, "terminated", "truncated"]), min_size=lanes, max_size=lanes
+            ),
             min_size=14,
             max_size=40,
         )
@@ -105,7 +113,9 @@ def test_every_sample_is_the_references(script: list[list[str | None]], n_step: 
 
 
 @pytest.mark.parametrize(("end", "discount"), [("truncated", 0.9), ("terminated", 0.0)])
-def test_truncation_bootstraps_from_the_final_observation_and_termination_does_not(end: str, discount: float) -> None:
+def test_truncation_bootstraps_from_the_final_observation_and_termination_does_not(
+    end: str, discount: float
+) -> None:
     world = World(1, 20)
     for ends in ([None], [None], [end], [None], [None], [None]):
         world.step(ends)
@@ -122,12 +132,14 @@ def test_an_unfinished_window_is_not_sampled() -> None:
     for _ in range(10):
         world.step([None])
     starts = world.replay.sample(400, 3, 0.9, rng())["state"].unique()
-    assert sorted(starts.tolist()) == world.episodes[0][0]["obs"][:7]  # s7, s8, s9 lack part of their three steps
+    assert (
+        sorted(starts.tolist()) == world.episodes[0][0]["obs"][:7]
+    )  # s7, s8, s9 lack part of their three steps
 
 
 @pytest.mark.parametrize("lengths", [[5, 5], [1, 20]], ids=["equal lanes", "short beside long episodes"])
 def test_all_transitions_are_equally_likely(lengths: list[int]) -> None:
-    """A lane of short episodes spends more rows on final observations; its transitions must not count for less."""
+    """A lane of short episodes spends more rows on final observations; its steps must not count for less."""
     world = World(2, 400)
     for t in range(1, 41):
         world.step(["truncated" if t % length == 0 else None for length in lengths])
@@ -137,7 +149,9 @@ def test_all_transitions_are_equally_likely(lengths: list[int]) -> None:
     counts = (state == starts).sum(0)
     assert len(counts) == 80 and counts.sum() == draws
     expected = draws / 80
-    assert ((counts - expected).abs() < 5 * expected**0.5).all(), f"{counts.min()} to {counts.max()}, expected {expected}"
+    assert ((counts - expected).abs() < 5 * expected**0.5).all(), (
+        f"{counts.min()} to {counts.max()}, expected {expected}"
+    )
 
 
 def test_a_full_storage_forgets_the_oldest() -> None:
@@ -157,7 +171,13 @@ def test_a_whole_episode_is_the_same_as_its_steps() -> None:
     state = torch.tensor(obs).view(-1, 1)
     other = Replay(30, 1, 1, 1)
     terminated = torch.tensor([False, False, True])
-    episode = {"state": state, "base": state + 0.5, "action": -state[:3], "reward": torch.tensor(reward), "terminated": terminated}
+    episode = {
+        "state": state,
+        "base": state + 0.5,
+        "action": -state[:3],
+        "reward": torch.tensor(reward),
+        "terminated": terminated,
+    }
     other.add_episode(episode)
     for name, column in other.columns.items():
         assert torch.equal(column, world.replay.columns[name]), name
@@ -211,7 +231,13 @@ def test_interventions_are_marked() -> None:
     column: Tensor = torch.tensor([False, True, False, True])
     zeros = torch.zeros(5, 1)
     replay.add_episode(
-        {"state": torch.arange(5.0)[:, None], "base": zeros, "action": zeros[:4], "reward": zeros[:4, 0], "intervention": column}
+        {
+            "state": torch.arange(5.0)[:, None],
+            "base": zeros,
+            "action": zeros[:4],
+            "reward": zeros[:4, 0],
+            "intervention": column,
+        }
     )
     batch = replay.sample(100, 1, 0.9, rng())
     assert torch.equal(batch["intervention"], batch["state"][:, 0].long() % 2 == 1)

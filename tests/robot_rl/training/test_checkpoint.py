@@ -22,9 +22,13 @@ from robot_rl.training.checkpoint import load_state, save_state
 Same = Callable[[Any, Any], bool]
 
 tensors = st.builds(
-    lambda shape, dtype, seed: (100 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype),
+    lambda shape, dtype, seed: (100 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(
+        dtype
+    ),
     st.lists(st.integers(0, 3), max_size=3),
-    st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]),
+    st.sampled_from(
+        [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+    ),
     st.integers(0, 99),
 )
 arrays = st.builds(
@@ -36,11 +40,18 @@ arrays = st.builds(
 plain = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text()
 keys = st.integers() | st.text() | st.booleans() | st.sampled_from(["tensor", "array", "dict", "list"])
 trees = st.recursive(
-    plain | tensors | arrays, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=8
+    plain | tensors | arrays,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=8,
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=80,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(tree=trees)
 def test_trees_come_back(tree: Any, tmp_path: Path, same: Same) -> None:
     save_state(tree, tmp_path / "a.safetensors")
@@ -87,7 +98,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
         file.unlink()
         file.mkdir()
     else:
-        file.write_bytes({"empty": b"", "half": data[:200], "last byte": data[:-1], "garbage": b"\x07" * 300}[damage])
+        file.write_bytes(
+            {"empty": b"", "half": data[:200], "last byte": data[:-1], "garbage": b"\x07" * 300}[damage]
+        )
     with pytest.raises(UserError, match=r"checkpoint\.safetensors"):
         load_state(file)
 

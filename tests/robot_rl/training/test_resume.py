@@ -59,7 +59,9 @@ def test_clone_resumes_to_the_bit(diffusion: Build, run: Build, same: Callable[[
     assert curves[0] == curves[1] and len(curves[0]) == 6
 
 
-def test_resuming_a_finished_clone_changes_nothing(diffusion: Build, run: Build, same: Callable[[Any, Any], bool]) -> None:
+def test_resuming_a_finished_clone_changes_nothing(
+    diffusion: Build, run: Build, same: Callable[[Any, Any], bool]
+) -> None:
     policy = diffusion()
     with run() as one:
         clone(policy, demonstrations(), BC, one, 1, after(10**9))
@@ -69,7 +71,8 @@ def test_resuming_a_finished_clone_changes_nothing(diffusion: Build, run: Build,
 
 
 RL = OffPolicyConfig(
-    steps=120, num_envs=2, updates_per_step=0.3, batch=8, warmup=30, learning_starts=20, capacity=100, checkpoint_every=40, log_every=10
+    steps=120, num_envs=2, updates_per_step=0.3, batch=8, warmup=30, learning_starts=20, capacity=100,
+    checkpoint_every=40, log_every=10,
 )  # fmt: skip
 
 
@@ -82,7 +85,11 @@ def make(task: Build, residual: Build, agent: Build, folder: Any, seed: int) -> 
     learner = agent(residual(env.pipeline.observer.spec.size, 4, base=base), seed=seed)
     rng = torch.Generator().manual_seed(0)
     size = env.pipeline.observer.spec.size
-    episode = {"state": torch.randn(12, size, generator=rng), "action": torch.rand(12, 4, generator=rng), "reward": torch.zeros(12)}
+    episode = {
+        "state": torch.randn(12, size, generator=rng),
+        "action": torch.rand(12, 4, generator=rng),
+        "reward": torch.zeros(12),
+    }
     episode["reward"][-1] = 1
     demos = demo_replay(learner.policy, [episode], torch.Generator().manual_seed(1))
     return env, learner, demos, RL, folder, 3
@@ -104,7 +111,10 @@ def test_off_policy_resumes_to_the_bit(
     assert same(resumed[1].state_dict(), whole[1].state_dict())
     assert whole[1].updates.actor > 3
     assert same(resumed[0].state_dict(), whole[0].state_dict())
-    curves = [[(r["step"], r["critic/loss"]) for r in read_metrics(r.folder) if "critic/loss" in r] for r in (one, three)]
+    curves = [
+        [(r["step"], r["critic/loss"]) for r in read_metrics(r.folder) if "critic/loss" in r]
+        for r in (one, three)
+    ]
     assert curves[0] == curves[1] and len(curves[0]) > 8
 
 
@@ -118,7 +128,8 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.training.run import Run
 from robot_rl.training.supervised import Demonstrations, SupervisedConfig, clone
 torch.manual_seed(int(sys.argv[2]))
-policy = DiffusionPolicy(Size(3, 2), DiffusionConfig(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5))
+tiny = DiffusionConfig(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5)
+policy = DiffusionPolicy(Size(3, 2), tiny)
 rng = torch.Generator().manual_seed(0)
 state, action = torch.randn(21, 3, generator=rng), 2 * torch.rand(21, 2, generator=rng) - 1
 data = Demonstrations(state, action, torch.tensor([0, 7, 12]), torch.tensor([7, 5, 9]))

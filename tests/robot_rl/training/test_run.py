@@ -32,9 +32,13 @@ def test_a_run_records_what_it_is(run: Build) -> None:
     one = run(config=Config())
     assert json.loads((one.folder / "config.json").read_text()) == {"steps": 5}
     provenance = json.loads((one.folder / "provenance.json").read_text())
-    assert provenance["versions"]["torch"] == torch.__version__.split("+")[0] or provenance["versions"]["torch"]
+    assert (
+        provenance["versions"]["torch"] == torch.__version__.split("+")[0] or provenance["versions"]["torch"]
+    )
     assert provenance["commit"] and provenance["machine"]["cores"]
-    assert any(line.startswith("torch==") for line in (one.folder / "requirements.txt").read_text().splitlines())
+    assert any(
+        line.startswith("torch==") for line in (one.folder / "requirements.txt").read_text().splitlines()
+    )
 
 
 def test_metrics_are_rows_of_json(run: Build) -> None:
@@ -47,8 +51,10 @@ def test_metrics_are_rows_of_json(run: Build) -> None:
 
 def test_an_open_folder_is_locked(run: Build) -> None:
     one = run()
-    code = f"from pathlib import Path\nfrom robot_rl.training.run import Run\nRun(Path({str(one.folder)!r}), {{}}, resume=True)"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    code = (
+        "import sys, pathlib, robot_rl.training.run as r; r.Run(pathlib.Path(sys.argv[1]), {}, resume=True)"
+    )
+    other = subprocess.run([sys.executable, "-c", code, str(one.folder)], capture_output=True, text=True)
     assert other.returncode != 0 and "in use by another process" in other.stderr
 
 
@@ -121,7 +127,11 @@ def test_folder_names(tmp_path: Path) -> None:
 
 
 def test_the_latest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
-    for name in ("20250101-000000-panda-lift-resfit", "20260101-000000-panda-lift-resfit", "20270101-000000-panda-lift-resfit"):
+    for name in (
+        "20250101-000000-panda-lift-resfit",
+        "20260101-000000-panda-lift-resfit",
+        "20270101-000000-panda-lift-resfit",
+    ):
         (tmp_path / name).mkdir()
         if not name.startswith("2027"):
             (tmp_path / name / "checkpoint.safetensors").touch()

@@ -1,0 +1,77 @@
+"""Our tasks as ordinary Gymnasium environments, for any other library.
+
+>>> import sim.gym                                        # registers; imports nothing heavy
+>>> env = gymnasium.make("robot_rl/PandaLift-v0")         # or in one: gymnasium.make("sim.gym:robot_rl/PandaLift-v0")
+>>> envs = gymnasium.make_vec("robot_rl/PandaLift-v0", num_envs=64)      # natively batched, tensors in and out
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+IDS = {"robot_rl/PandaLift-v0": "panda-lift"}
+
+
+def register() -> None:
+    """Register every task, once."""
+    for name, task in IDS.items():
+        if name not in gym.registry:
+            gym.register(
+                name, entry_point="sim.gym:GymTask", vector_entry_point="sim.gym:vector", kwargs={"task": task}
+            )
+
+
+def vector(num_envs: int, task: str, **kwargs: Any) -> Any:
+    """The natively batched environment; tensors in and out."""
+    from sim.env import TaskEnv
+
+    return TaskEnv(task, num_envs, **kwargs)
+
+
+class GymTask(gym.Env[dict[str, np.ndarray], np.ndarray]):
+    """One copy of a task with numpy arrays and Gymnasium's scalar API."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+
+    def __init__(self, task: str, render_mode: str | None = None, **kwargs: Any):
+        from sim.env import TaskEnv
+
+        self.render_mode = render_mode
+        self.vector = TaskEnv(task, 1, threads=1, **kwargs)
+        self.action_space = self.vector.single_action_space
+        self.observation_space = self.vector.single_observation_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Start an episode; without a seed, the next one of the last seed."""
+        super().reset(seed=seed)
+        observation, _ = self.vector.reset(seed=seed)
+        return {k: v[0].numpy() for k, v in observation.items()}, {}
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        """Act for one control period."""
+        observation, reward, terminated, truncated, infos = self.vector.step(np.asarray(action)[None])
+        # The vector environment has started the next episode already: what ended is in final_obs.
+        last = infos.get("final_obs", observation)
+        info = {"success": bool(infos["success"][0])}
+        return (
+            {k: v[0].numpy() for k, v in last.items()},
+            float(reward[0]),
+            bool(terminated[0]),
+            bool(truncated[0]),
+            info,
+        )
+
+    def render(self) -> Any:
+        """A picture (480, 640, 3) in rgb_array mode."""
+        return self.vector.render()[0] if self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        self.vector.close()
+
+
+register()

@@ -1,0 +1,187 @@
+"""The environment keeps gymnasium's vector conventions, whatever actions come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from robot_rl import success
+from robot_rl.errors import UserError
+from sim.env import TaskEnv
+from sim.randomization import Randomize
+
+Build = Callable[..., Any]
+
+
+@pytest.fixture
+def tests_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool)
+    )
+    monkeypatch.setitem(success.TESTS, "right", lambda: lambda s: s.objects["cube"][:, 1] > 0)
+
+
+def still(n: int) -> torch.Tensor:
+    return torch.tensor([[0.0, 0.0, 0.0, 1.0]]).expand(n, 4)
+
+
+def test_spaces_and_shapes(task: Build) -> None:
+    env = TaskEnv(task(), 3, threads=1)
+    assert isinstance(env, gym.vector.VectorEnv)
+    assert env.metadata["autoreset_mode"] is gym.vector.AutoresetMode.SAME_STEP
+    observation, infos = env.reset(seed=1)
+    assert infos == {}
+    for name, space in env.observation_space.spaces.items():
+        assert tuple(observation[name].shape) == space.shape and observation[name].dtype == torch.float32
+        assert space.contains(observation[name].numpy())
+    assert env.single_action_space.shape == (4,) and env.action_space.shape == (3, 4)
+    _, reward, terminated, truncated, infos = env.step(env.action_space.sample())
+    assert (reward.dtype, reward.shape) == (torch.float32, (3,))
+    assert terminated.dtype == truncated.dtype == infos["success"].dtype == torch.bool
+
+
+def test_the_horizon_truncates_and_resets_in_the_same_step(task: Build) -> None:
+    env = TaskEnv(task(horizon=3), 2, threads=1)
+    first, _ = env.reset(seed=5)
+    for k in range(1, 7):
+        observation, reward, terminated, truncated, infos = env.step(still(2))
+        assert not terminated.any() and not reward.any()
+        assert truncated.tolist() == [k % 3 == 0] * 2
+        assert ("final_obs" in infos) == (k % 3 == 0)
+        assert infos["episode_steps"].tolist() == [(k - 1) % 3 + 1] * 2
+        if k % 3 == 0:
+            assert infos["_final_obs"].all()
+            final = infos["final_obs"]["observation.state"]
+            assert not torch.allclose(final, observation["observation.state"]), "the next episode has begun"
+            assert not observation["observation.state"][:, -4:].any(), "its last action is forgotten"
+            assert final[:, -1].tolist() == [1.0, 1.0], "the final observation knows the last action"
+    assert not torch.allclose(
+        first["observation.environment_state"], observation["observation.environment_state"]
+    )
+
+
+@pytest.mark.usefixtures("tests_by_name")
+@pytest.mark.parametrize("horizon", [2, 50], ids=["at the horizon", "before it"])
+def test_success_terminates_after_it_has_held(task: Build, horizon: int) -> None:
+    env = TaskEnv(task(success="always", success_hold=2, horizon=horizon), 2, threads=1)
+    env.reset(seed=0)
+    for k in (1, 2, 3, 4):
+        _, reward, terminated, truncated, infos = env.step(still(2))
+        assert terminated.tolist() == infos["success"].tolist() == [k % 2 == 0] * 2
+        assert reward.tolist() == [float(k % 2 == 0)] * 2
+        assert not truncated.any(), "an episode that succeeds at the horizon is terminated, not truncated"
+
+
+@pytest.mark.usefixtures("tests_by_name")
+def test_environments_end_on_their_own(task: Build) -> None:
+    """Those with the cube on the right succeed at step 2; the others go on undisturbed to the horizon."""
+    env = TaskEnv(task(success="right", success_hold=2, horizon=5), 8, threads=1)
+    observation, _ = env.reset(seed=3)
+    right = observation["observation.environment_state"][:, 1] > 0
+    assert 0 < right.sum() < 8
+    env.step(still(8))
+    before = env.engine.qpos.copy()
+    observation, _, terminated, truncated, infos = env.step(still(8))
+    assert torch.equal(terminated, right) and not truncated.any()
+    assert torch.equal(infos["_final_obs"], right)
+    same_cube = torch.isclose(
+        observation["observation.environment_state"], infos["final_obs"]["observation.environment_state"]
+    )
+    assert torch.equal(same_cube[:, :2].all(-1), ~right)
+    assert np.abs(env.engine.qpos - before)[~right.numpy(), :7].max() < 0.05
+    assert env.steps.tolist() == [0 if r else 2 for r in right]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_bad_action_never_reaches_the_engine(
+    task: Build, monkeypatch: pytest.MonkeyPatch, bad: float
+) -> None:
+    env, reference = TaskEnv(task(), 2, threads=1), TaskEnv(task(), 2, threads=1)
+    sent: list[torch.Tensor] = []
+    step = env.engine.step
+    monkeypatch.setattr(
+        env.engine, "step", lambda joints, gripper: (sent.extend([joints, gripper]), step(joints, gripper))
+    )
+    for one in (env, reference):
+        one.reset(seed=0)
+        one.step(torch.full((2, 4), 0.2))
+    action = torch.full((2, 4), 0.6)
+    expected = action.clone()
+    expected[1] = 0.2  # the last action again
+    action[1, 2] = bad
+    observation = env.step(action)[0]
+    assert all(s.isfinite().all() for s in sent) and len(sent) == 4
+    assert torch.equal(observation["observation.state"], reference.step(expected)[0]["observation.state"])
+    assert env.shield_events["nonfinite"] == 1
+    assert math.isnan(bad) or action[1, 2] == bad, "the caller's tensor is left alone"
+
+
+def test_actions_beyond_the_range_are_clipped(task: Build) -> None:
+    env, reference = TaskEnv(task(), 1, threads=1), TaskEnv(task(), 1, threads=1)
+    for one in (env, reference):
+        one.reset(seed=0)
+    loud = env.step(torch.tensor([[30.0, -30.0, 0.5, 1.0]]))[0]["observation.state"]
+    assert torch.equal(loud, reference.step(torch.tensor([[1.0, -1.0, 0.5, 1.0]]))[0]["observation.state"])
+
+
+@pytest.mark.parametrize("field", ["qpos", "qvel"])
+def test_a_simulation_that_blows_up_ends_its_episode_only(task: Build, field: str) -> None:
+    env = TaskEnv(task(), 3, threads=1)
+    env.reset(seed=0)
+    env.step(still(3))
+    getattr(env.engine, field)[1, 3] = np.nan if field == "qpos" else 1e7
+    observation, reward, terminated, truncated, infos = env.step(still(3))
+    assert truncated.tolist() == [False, True, False] and not terminated.any() and not reward.any()
+    assert env.divergences == 1
+    assert observation["observation.state"].isfinite().all()
+    assert infos["final_obs"]["observation.state"].isfinite().all(), "learners store the final observation"
+
+
+def test_unknown_parameters_are_refused_with_the_list(task: Build) -> None:
+    with pytest.raises(
+        UserError, match=r"cannot randomize cube.weight, sphere.mass; it can: .*cube.mass.*sensor.joint_noise"
+    ) as error:
+        TaskEnv(task([Randomize(p, 0.1, 0.2, "kg") for p in ("cube.mass", "cube.weight", "sphere.mass")]), 1)
+    for name in ("cube.yaw", "robot.home_offset", "robot.action_delay"):
+        assert name in str(error.value)
+
+
+def test_draws_decide_where_an_episode_starts(task: Build) -> None:
+    drawn = [
+        Randomize("cube.x", 0.4, 0.5, "m"),
+        Randomize("cube.yaw", -0.5, 0.5, "rad"),
+        Randomize("robot.home_offset", 0.05, 0.05, "rad"),
+    ]
+    env = TaskEnv(task(drawn), 4, threads=1)
+    observation, _ = env.reset(seed=0)
+    for i in range(4):
+        record = env.episode_record(i)
+        cube = observation["observation.environment_state"][i]
+        assert float(cube[0]) == pytest.approx(record["randomization/cube.x"], abs=1e-6)
+        assert 2 * math.atan2(float(cube[6]), float(cube[3])) == pytest.approx(
+            record["randomization/cube.yaw"], abs=1e-6
+        )
+    assert observation["observation.environment_state"][:, 7:].numpy() == pytest.approx(env.drawn, abs=1e-6)
+    offset = env.state.joint_position - torch.tensor(env.robot.home)
+    assert 0.01 < offset.abs().max() <= 0.05 + 1e-6
+
+
+def test_without_randomization_all_episodes_are_alike(task: Build) -> None:
+    env = TaskEnv(task(), 3, threads=1, randomize=False)
+    observation, _ = env.reset(seed=0)
+    for value in observation.values():
+        assert (value == value[0]).all()
+    assert env.episode_record(0) == {}
+
+
+def test_reset_without_a_seed_goes_on_to_new_episodes(task: Build) -> None:
+    env = TaskEnv(task(), 2, threads=1)
+    first = env.reset(seed=0)[0]["observation.environment_state"]
+    second = env.reset()[0]["observation.environment_state"]
+    assert not torch.allclose(first[:, :2], second[:, :2])

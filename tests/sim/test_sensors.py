@@ -1,0 +1,126 @@
+"""Noise, bias and delay of the sensors are what their parameters say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.kinematics import Kinematics
+from sim.sensors import PARAMETERS, SensorModel
+
+Build = Callable[..., Any]
+PERIOD = 0.05
+
+
+def rng() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def model(panda: Any) -> Callable[..., SensorModel]:
+    def build(n: int, **values: Any) -> SensorModel:
+        sensors = SensorModel(panda, n, PERIOD)
+        for name, value in values.items():
+            sensors.set(f"sensor.{name}", np.arange(n), np.broadcast_to(np.asarray(value, float), n).copy())
+        return sensors
+
+    return build
+
+
+@pytest.fixture
+def true(panda: Any, state_at: Build) -> Callable[..., Any]:
+    def build(n: int, place: float = 0.0) -> Any:
+        pose = torch.zeros(n, 7)
+        pose[:, 0], pose[:, 3] = 0.5 + place, 1.0
+        return state_at(torch.tensor(panda.home).expand(n, 7), objects={"cube": pose})
+
+    return build
+
+
+def test_without_parameters_the_state_passes_unchanged(model: Build, true: Build) -> None:
+    sensors, state = model(3), true(3)
+    sensors.reset(torch.arange(3), state, torch.ones(3, 3))
+    seen = sensors.measure(state, rng())
+    for name in ("joint_position", "joint_velocity", "gripper_width", "last_action"):
+        assert torch.equal(getattr(seen, name), getattr(state, name))
+    assert torch.allclose(seen.tool_position, state.tool_position, atol=1e-6)
+    assert torch.equal(seen.objects["cube"], state.objects["cube"])
+
+
+def test_joint_noise_has_its_spread_and_moves_the_tool(model: Build, true: Build, panda: Any) -> None:
+    n = 4000
+    sensors, state = model(n, joint_noise=np.where(np.arange(n) < n // 2, 0.001, 0.004)), true(n)
+    sensors.reset(torch.arange(n), state, torch.zeros(n, 3))
+    seen = sensors.measure(state, rng())
+    error = seen.joint_position - state.joint_position
+    assert error[: n // 2].std(0).tolist() == pytest.approx([0.001] * 7, rel=0.06)
+    assert error[n // 2 :].std(0).tolist() == pytest.approx([0.004] * 7, rel=0.06)
+    assert error.mean(0).abs().max() < 3e-4
+    assert torch.allclose(seen.tool_position, Kinematics(panda).forward(seen.joint_position)[0], atol=1e-6)
+
+
+def test_object_noise_has_its_spread_and_is_drawn_anew(model: Build, true: Build) -> None:
+    sensors, state, generator = model(4000, object_noise=0.002), true(4000), rng()
+    sensors.reset(torch.arange(4000), state, torch.zeros(4000, 3))
+    errors = [sensors.measure(state, generator).objects["cube"] - state.objects["cube"] for _ in range(2)]
+    for error in errors:
+        assert error[:, :3].std(0).tolist() == pytest.approx([0.002] * 3, rel=0.06)
+        assert not error[:, 3:].any(), "the orientation is reported as it is"
+    correlation = torch.corrcoef(torch.stack([e[:, 0] for e in errors]))[0, 1]
+    assert abs(float(correlation)) < 0.06
+
+
+def test_bias_is_constant_in_an_episode_and_as_large_as_asked(model: Build, true: Build) -> None:
+    sensors, state = model(2, object_bias=[0.003, 0.0]), true(2)
+    direction = torch.tensor([[1.0, -0.5, 0.0], [1.0, 1.0, 1.0]])
+    sensors.reset(torch.arange(2), state, direction)
+    generator = rng()
+    for _ in range(2):
+        error = sensors.measure(state, generator).objects["cube"] - state.objects["cube"]
+        assert torch.allclose(error[0, :3], torch.tensor([0.003, -0.0015, 0.0]), atol=1e-7)
+        assert not error[1].any()
+    sensors.reset(torch.tensor([0]), state, torch.tensor([[0.0, 0.0, 1.0]]))
+    error = sensors.measure(state, generator).objects["cube"] - state.objects["cube"]
+    assert torch.allclose(error[0, :3], torch.tensor([0.0, 0.0, 0.003]), atol=1e-7), (
+        "another episode, another bias"
+    )
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05])
+def test_a_moving_object_is_reported_where_it_was(model: Build, true: Build, delay: float) -> None:
+    """At constant speed, linear interpolation between control periods is exact."""
+    speed = 0.4
+    sensors = model(1, object_delay=delay)
+    sensors.reset(torch.arange(1), true(1), torch.zeros(1, 3))
+    for k in range(5):
+        seen = sensors.measure(true(1, speed * PERIOD * k), rng()).objects["cube"][0, 0]
+        when = max(0.0, PERIOD * k - delay)  # before the start the object stood still
+        assert float(seen) == pytest.approx(0.5 + speed * when, abs=1e-6), k
+
+
+def test_orientations_stay_normalized(model: Build, true: Build) -> None:
+    sensors = model(1, object_delay=0.025)
+    start, turned = true(1), true(1)
+    turned.objects["cube"][0, 3:] = torch.tensor([0.6, 0.0, 0.0, 0.8])
+    sensors.reset(torch.arange(1), start, torch.zeros(1, 3))
+    sensors.measure(start, rng())
+    seen = sensors.measure(turned, rng()).objects["cube"][0, 3:]
+    assert float(seen.norm()) == pytest.approx(1, abs=1e-6) and 0 < seen[3] < 0.8
+
+
+def test_a_delay_beyond_a_control_period_is_refused(model: Build) -> None:
+    with pytest.raises(
+        ValueError, match=r"sensor.object_delay: at most one control period \(0.05 s\), not 0.060"
+    ):
+        model(1, object_delay=0.06)
+
+
+def test_only_the_named_environments_change(model: Build) -> None:
+    sensors = model(3)
+    for name in PARAMETERS:
+        sensors.set(name, np.array([2]), np.array([0.01]))
+        assert sensors.values[name][:, 0].tolist() == pytest.approx([0, 0, 0.01])
