@@ -125,9 +125,7 @@ def bare(here: str, there: str, handle: Callable[[int, Any], Any], depth: int) -
 WAYS: dict[str, Callable[..., Any]] = {"bus": bus, "bare": bare}
 
 
-def measure(
-    send: Callable[[int], None], times: list[tuple[float, float]], rate: float, seconds: float
-) -> np.ndarray:
+def measure(send: Callable[[int], None], times: list[tuple[float, float]], rate: float, seconds: float) -> np.ndarray:
     """Send at a rate on absolute deadlines; gives the duration of each send call in microseconds."""
     calls = []
     begin = time.perf_counter()

@@ -59,7 +59,7 @@ def mlp(sizes: list[int], activation: type[nn.Module] = nn.SiLU, norm: bool = Fa
     for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
         layers.append(nn.Linear(a, b))
         if k < len(sizes) - 2:
-            layers += [nn.LayerNorm(b)] if norm else []
+            layers += [nn.LayerNorm(b, elementwise_affine=False)] if norm else []
             layers.append(activation())
     return nn.Sequential(*layers)
 

@@ -32,10 +32,11 @@ class HiddenDynamics:
     """What is different about this robot; outside or at the edge of what training randomizes."""
 
     action_delay: float = 0.06
-    """s; training sees at most 0.04"""
+    """s; training sees at most 0.05"""
     stiffness_scale: float = 0.7
-    """Servo stiffness; training sees 0.8 to 1.25"""
-    damping_scale: float = 0.9
+    """Servo stiffness; training sees 0.75 to 1.3"""
+    damping_scale: float = 1.5
+    """Servo damping, which makes this arm slow; training sees 0.75 to 1.3"""
     joint_friction: float = 0.8
     """N m; training sees at most 0.5"""
     object_mass: float = 0.2
@@ -43,8 +44,8 @@ class HiddenDynamics:
     object_size: float = 0.024
     """Half edge, m"""
     object_friction: float = 0.7
-    object_bias: tuple[float, float, float] = (0.006, -0.005, 0.002)
-    """Error of the object tracker, m; training sees at most 0.003 on an axis"""
+    object_bias: tuple[float, float, float] = (0.008, -0.007, 0.002)
+    """Error of the object tracker, m; training sees at most 0.005 on an axis"""
     object_noise: float = 0.0015
     """Standard deviation of the object tracker, m"""
     object_latency: float = 0.04

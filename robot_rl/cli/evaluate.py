@@ -68,6 +68,7 @@ class Evaluate:
         summary["seconds"] = time.monotonic() - start
         if self.video:
             record(policy, env.task.name, self.video, self.video_episodes, self.seed, self.engine)
+            write_json(self.video.parent / "captions.json", {self.video.name: f"{summary['label']}, in simulation"})
             summary["video"] = str(self.video)
         if self.out:
             write_json(self.out, summary)

@@ -40,7 +40,7 @@ class ActorCriticConfig:
     initial_temperature: float = 0.01
     target_entropy: float | None = None
     """Nats; None is minus half the action size."""
-    l2: float = 0.0
+    l2: float = 0.02
     """Penalty on the actor's squared output."""
     actor_delay: int = 2
     """Critic updates per actor update."""

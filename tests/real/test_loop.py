@@ -1,0 +1,367 @@
+"""The command thread: what it sends when all is well, and above all when something is not."""
+
+from __future__ import annotations
+
+import threading
+import time as real_time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from real import loop as loop_module
+from real.loop import CommandLoop, SafetyConfig
+from real.robots.arm import JointReading, NotReady
+from robot_rl.interface import Pipeline
+from sim.tasks import tasks
+
+PIPELINE = Pipeline(tasks.get("panda-lift").interface)
+HOME = torch.tensor(PIPELINE.robot.home)[None]
+TICK = PIPELINE.tick
+PERIOD = 1 / PIPELINE.interface.controller.rate
+
+
+class FakeDriver:
+    """Arm hardware in memory, with the methods of `ArmDriver`; `clock` stamps its readings unless `received` is set."""
+
+    def __init__(self, clock: Callable[[], float], position: Any = None):
+        self.clock = clock
+        self.position = np.array(HOME[0], np.float64) if position is None else np.asarray(position, np.float64)
+        self.gripper = 0.05
+        self.received: float | None = None
+        self.sent: list[np.ndarray] = []
+        self.widths: list[float] = []
+        self.follows = True
+        self.arrived = threading.Condition()
+
+    def wait_ready(self, timeout: float = 10.0) -> None:
+        pass
+
+    def reading(self) -> JointReading:
+        received = self.clock() if self.received is None else self.received
+        return JointReading(self.position.copy(), np.zeros(len(self.position)), self.gripper, received)
+
+    def send(self, position: np.ndarray, gripper: float) -> None:
+        with self.arrived:
+            self.sent.append(position.copy())
+            self.widths.append(gripper)
+            if self.follows:
+                self.position = position.copy()
+            self.arrived.notify_all()
+
+    def wait_sent(self, holds: Callable[[], bool]) -> None:
+        with self.arrived:
+            assert self.arrived.wait_for(holds, 30)
+
+
+class Bench:
+    """The loop without its thread: the test lets each tick happen, and time stands still between them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, safety: SafetyConfig | None = None, position: Any = None):
+        self.now = 100.0
+        patch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.driver = FakeDriver(lambda: self.now, position)
+        self.loop = CommandLoop(self.driver, PIPELINE, safety)  # type: ignore[arg-type]
+        patch.setattr(self.loop, "start", lambda: None)
+        self.loop.arm()
+
+    def run(self, seconds: float) -> None:
+        with torch.inference_mode():
+            for _ in range(round(seconds / TICK)):
+                self.now += TICK
+                self.loop._tick(self.now)
+
+    @property
+    def sent(self) -> torch.Tensor:
+        return torch.from_numpy(np.stack(self.driver.sent))
+
+    @property
+    def speed(self) -> float:
+        return float((self.sent[-1] - self.sent[-2]).abs().max() / TICK)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self.loop.events.counts
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
+    def build(safety: SafetyConfig | None = None, position: Any = None) -> Bench:
+        return Bench(monkeypatch, safety, position)
+
+    return build
+
+
+def turned(angle: float) -> torch.Tensor:
+    """Home with joint 1 turned: the tool stays inside the workspace up to 0.7 rad."""
+    goal = HOME.clone()
+    goal[0, 0] += angle
+    return goal
+
+
+# ---- seeding -----------------------------------------------------------------------------------------------------
+def test_starts_where_the_arm_is_measured_and_stays_there(bench: Callable[..., Bench]) -> None:
+    measured = HOME[0] + torch.tensor([0.1, -0.1, 0.05, 0.1, 0.0, -0.1, 0.2])
+    b = bench(position=measured)
+    b.run(0.5)
+    assert (b.sent - measured).abs().max() < 1e-6
+    assert b.driver.widths == [0.05] * 100, "the gripper stays as it is too"
+
+
+def test_a_first_goal_far_from_the_arm_is_not_followed(bench: Callable[..., Bench]) -> None:
+    """SafetyConfig.start_mismatch: a first goal over 0.2 rad away comes from a policy that sees another robot."""
+    b = bench()
+    try:
+        b.loop.set_goal(turned(0.6), 0.08, PERIOD)
+    except NotReady:
+        return
+    b.run(0.15)
+    assert b.counts, "it is counted"
+    assert (b.sent - HOME).abs().max() < 1e-6
+
+
+# ---- following ---------------------------------------------------------------------------------------------------
+def test_follows_a_goal_and_arrives(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.loop.set_goal(turned(0.02), 0.03, PERIOD)
+    b.run(0.15)
+    assert b.sent[-1][0].item() == pytest.approx(0.02, abs=1e-5)
+    assert b.driver.widths[-1] == 0.03
+    assert not b.counts
+
+
+def test_a_steady_stream_of_goals_is_followed_at_its_speed(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    for k in range(1, 11):
+        b.loop.set_goal(turned(0.02 * k), 0.08, PERIOD)
+        b.run(PERIOD)
+    speeds = b.sent[50:, 0].diff() / TICK
+    assert (speeds - 0.4).abs().max() < 0.02, "no stop and go between goals"
+    assert not b.counts
+
+
+# ---- watchdogs ---------------------------------------------------------------------------------------------------
+def test_a_stale_state_brakes_holds_and_is_counted_once(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.loop.set_goal(turned(0.5), 0.08, 0.5)
+    b.run(0.2)
+    assert b.speed > 0.5
+    b.driver.received = b.now  # the driver falls silent
+    b.run(0.05)
+    assert "stale state" not in b.counts, "50 ms are allowed"
+    b.run(0.3)
+    assert b.counts["stale state"] == 1, "one event, however many ticks"
+    held = b.sent[-1]
+    b.run(0.2)
+    assert (b.sent[-20:] - held).abs().max() < 1e-6 and len(b.driver.sent) == 150, "goes on sending the held position"
+    b.driver.received = None
+    b.loop.set_goal(turned(float(held[0]) + 0.01), 0.08, PERIOD)
+    b.run(0.1)
+    assert b.sent[-1][0] == pytest.approx(float(held[0]) + 0.01, abs=1e-4), "and on again when states come"
+
+
+def test_a_stale_goal_holds(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.loop.set_goal(turned(0.02), 0.08, PERIOD)
+    b.run(PERIOD + 0.14)
+    assert "stale goal" not in b.counts
+    b.run(0.05)
+    assert b.counts == {"stale goal": 1}
+    held = b.sent[-1]
+    b.run(0.3)
+    assert (b.sent[-60:] - held).abs().max() < 1e-6
+    b.loop.set_goal(turned(0.03), 0.08, PERIOD)
+    b.run(PERIOD)
+    assert b.counts == {"stale goal": 1}
+    b.run(0.5)
+    assert b.counts == {"stale goal": 2}, "a second silence is a second event"
+
+
+def test_the_way_after_a_hold_begins_at_the_measured_position(bench: Callable[..., Bench]) -> None:
+    """Somebody pushed the arm while it held: the next goal's way starts where it is, not where it was told to be."""
+    b = bench()
+    b.run(0.5)
+    b.driver.follows = False
+    b.driver.position[0] += 0.05
+    b.loop.set_goal(turned(0.06), 0.08, PERIOD)
+    assert b.loop._goal is not None and b.loop._goal.start[0, 0] == pytest.approx(0.05, abs=1e-6)
+
+
+# ---- not finite --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_three_goals_in_a_row_that_are_not_finite_latch_a_stop(bench: Callable[..., Bench], bad: float) -> None:
+    b = bench()
+    goal = HOME.clone()
+    goal[0, 3] = bad
+    for _ in range(2):
+        b.loop.set_goal(goal, 0.08, PERIOD)
+        b.run(PERIOD)
+    b.loop.set_goal(turned(0.01), 0.08, PERIOD)
+    b.run(PERIOD)
+    assert not b.loop.stopped, "two, and then a good one"
+    before = b.sent[-1]
+    for _ in range(3):
+        b.loop.set_goal(goal, 0.08, PERIOD)
+        b.run(PERIOD)
+    assert "non-finite" in b.loop.stopped
+    assert b.counts["nonfinite"] == 5 and b.counts["stop"] == 1
+    assert b.sent.isfinite().all() and (b.sent[-10:] - before).abs().max() < 1e-3
+
+
+def test_a_gripper_width_that_is_not_finite_keeps_the_last_one(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.loop.set_goal(HOME, 0.02, PERIOD)
+    b.run(PERIOD)
+    b.loop.set_goal(HOME, float("nan"), PERIOD)
+    b.run(PERIOD)
+    assert b.driver.widths[-1] == 0.02
+
+
+# ---- stop --------------------------------------------------------------------------------------------------------
+def test_a_stop_brakes_and_is_latched_until_reset(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.loop.set_goal(turned(0.5), 0.08, 0.5)
+    b.run(0.3)
+    assert b.speed > 0.5
+    b.loop.stop("operator")
+    b.run(0.3)
+    held = b.sent[-1]
+    for _ in range(5):
+        b.loop.set_goal(turned(-0.3), 0.08, PERIOD)
+        b.run(PERIOD)
+    assert (b.sent[-50:] - held).abs().max() < 1e-6, "no goal moves a stopped robot"
+    assert b.loop.stopped == "operator" and b.counts["stop"] == 1
+    b.loop.stop("again")
+    assert b.counts["stop"] == 1, "one stop, told twice"
+    b.run(0.5)
+    b.loop.reset_stop()
+    b.run(0.2)
+    assert (b.sent[-40:] - held).abs().max() < 1e-6, "stays where it is until the next goal"
+    b.loop.set_goal(turned(float(held[0]) + 0.01), 0.08, PERIOD)
+    b.run(0.1)
+    assert b.sent[-1][0] == pytest.approx(float(held[0]) + 0.01, abs=1e-4)
+
+
+def test_goals_from_before_the_reset_move_nothing_after_it(bench: Callable[..., Bench]) -> None:
+    """`reset_stop`: "the robot stays where it is until the next goal", also right after a policy posted one."""
+    b = bench()
+    b.loop.stop("operator")
+    b.run(0.1)
+    b.loop.set_goal(turned(0.1), 0.08, PERIOD)
+    b.run(2 * TICK)
+    b.loop.reset_stop()
+    b.run(0.2)
+    assert (b.sent - HOME).abs().max() < 1e-6
+
+
+def test_the_gripper_holds_during_a_stop(bench: Callable[..., Bench]) -> None:
+    """What the fingers hold must not drop because a policy goes on talking to a stopped robot."""
+    b = bench()
+    b.loop.set_goal(HOME, 0.01, PERIOD)
+    b.run(PERIOD)
+    b.loop.stop("operator")
+    b.loop.set_goal(HOME, 0.08, PERIOD)
+    b.run(0.1)
+    assert b.driver.widths[-1] == 0.01
+
+
+# ---- limits ------------------------------------------------------------------------------------------------------
+STEP = st.tuples(
+    st.sampled_from(["near", "far", "nan", "outside", "same"]),
+    st.integers(0, 2**31),
+    st.sampled_from([TICK, PERIOD, 0.2]),  # duration of the goal
+    st.sampled_from([0.0, TICK, PERIOD, 0.3]),  # until the next one comes
+    st.sampled_from(["", "", "", "stop", "reset", "silence", "voice"]),
+)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.lists(STEP, min_size=1, max_size=10))
+def test_every_command_is_within_every_limit(steps: list[tuple[str, int, float, float, str]]) -> None:
+    shield = PIPELINE.shield
+    with pytest.MonkeyPatch.context() as patch:
+        b = Bench(patch)
+        for kind, seed, duration, pause, happens in steps:
+            rng = torch.Generator().manual_seed(seed)
+            share = torch.rand(1, 7, generator=rng)
+            goal = {
+                "near": HOME + 0.1 * (2 * share - 1),
+                "far": shield.low + share * (shield.high - shield.low),
+                "nan": torch.where(share < 0.3, float("nan"), HOME),
+                "outside": HOME + 40 * (share - 0.5),
+                "same": HOME,
+            }[kind]
+            if happens == "stop":
+                b.loop.stop("test")
+            elif happens == "reset":
+                b.loop.reset_stop()
+            elif happens:
+                b.driver.received = b.now if happens == "silence" else None
+            b.loop.set_goal(goal, 0.08, duration)
+            b.run(pause)
+        b.run(0.1)
+        sent = torch.cat([HOME.double(), HOME.double(), b.sent])
+    assert sent.isfinite().all()
+    # Braking is exact for whole steps of speed; the fraction costs at most an eighth of a step (see test_shield).
+    rest = float((shield.acceleration * TICK * TICK).max()) / 8 + 1e-6
+    assert (sent >= shield.low - rest).all() and (sent <= shield.high + rest).all()
+    speed = sent.diff(dim=0) / TICK
+    assert (speed.abs() <= shield.velocity * 1.001 + 2e-4).all()  # commands are rounded to float32
+    assert (speed.diff(dim=0).abs() / TICK <= shield.acceleration * 1.001 + 0.1).all()
+
+
+# ---- the thread itself -------------------------------------------------------------------------------------------
+@pytest.fixture
+def running() -> Iterator[CommandLoop]:
+    loop = CommandLoop(FakeDriver(real_time.monotonic), PIPELINE)  # type: ignore[arg-type]
+    loop.arm()
+    yield loop
+    loop.close()
+
+
+def test_close_leaves_the_robot_still(running: CommandLoop) -> None:
+    """Closed at full speed: the last commands stand still, where braking ended."""
+    driver: Any = running.driver
+    running.set_goal(turned(0.6), 0.08, 0.6)
+    driver.wait_sent(lambda: len(driver.sent) > 2 and driver.sent[-1][0] - driver.sent[-2][0] > 0.8 * TICK)
+    running.close()
+    assert not running.is_alive() and running.error is None
+    last = np.stack(driver.sent[-3:])
+    assert np.abs(np.diff(last, axis=0)).max() < 1e-6, "the last command is where the robot stands"
+    shield = PIPELINE.shield
+    speed = torch.from_numpy(np.stack(driver.sent)).diff(dim=0) / TICK
+    assert (speed.diff(dim=0).abs() / TICK <= shield.acceleration * 1.001 + 0.1).all(), "and it braked within limits"
+
+
+def test_close_twice_and_before_arm_is_fine(running: CommandLoop) -> None:
+    running.close()
+    running.close()
+    CommandLoop(FakeDriver(real_time.monotonic), PIPELINE).close()  # type: ignore[arg-type]
+
+
+def test_what_ends_the_thread_surfaces_at_the_next_goal(running: CommandLoop) -> None:
+    driver: Any = running.driver
+
+    def broken(*_: Any) -> None:
+        raise OSError("the cable is out")
+
+    driver.send = broken
+    running.join(30)
+    with pytest.raises(NotReady, match="the cable is out"):
+        running.set_goal(HOME, 0.08, PERIOD)
+
+
+def test_summary_is_for_the_report(running: CommandLoop) -> None:
+    driver: Any = running.driver
+    running.set_goal(torch.full_like(HOME, float("nan")), 0.08, PERIOD)
+    driver.wait_sent(lambda: len(driver.sent) >= 20)
+    running.close()
+    summary = running.summary()
+    assert summary["rate"] == 200 and summary["ticks"] == len(driver.sent)
+    assert summary["shield"]["nonfinite"] == 1
+    assert set(summary["state_age_ms"]) == {"p50", "p99", "max"}
