@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from policies.base import Policy, Size
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
-from robot_rl.errors import UserError
+from robot_rl.errors import UnknownName, UserError
 from robot_rl.interface import Interface
 from robot_rl.robots import robots
 from robot_rl.spec import RobotSpec
@@ -64,7 +65,8 @@ def _build(spec: dict[str, Any]) -> Policy:
         return DiffusionPolicy(Size(**spec["size"]), DiffusionConfig(**config))
     if spec["class"] == "residual":
         base = _build(spec["base"])
-        assert isinstance(base, DiffusionPolicy)
+        if not isinstance(base, DiffusionPolicy):
+            raise ValueError(f"base class {spec['base']['class']!r}")
         actor = config["actor"] | {"hidden": tuple(config["actor"]["hidden"])}
         return ResidualPolicy(base, ResidualConfig(**config | {"actor": GaussianConfig(**actor)}))
     raise KeyError(f"class {spec['class']!r}")
@@ -101,10 +103,8 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
             path.rename(old)
         temporary.rename(path)
         shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise BundleError(
-            f"cannot write the bundle {path}: {error.strerror}; free space or choose another --out"
-        ) from error
+    except (OSError, SafetensorError) as error:
+        raise BundleError(f"cannot write the bundle {path} ({error}); free space or choose another --out") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -126,8 +126,10 @@ def load_bundle(path: Path | str) -> Bundle:
         policy = _build(meta["policy"])
         interface = Interface.from_json(meta["interface"])
         robots.get(interface.robot)
+        if not isinstance(meta["robot"], dict):
+            raise TypeError("robot is no table")
         bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}))
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UnknownName) as error:
         raise BundleError(f"{file} is damaged or foreign ({error}); export the bundle again") from None
     weights = _read(path / "policy.safetensors")
     try:

@@ -35,6 +35,10 @@ class DiffusionConfig:
     with sample, 0.01 with epsilon after the same 2,000 updates)."""
 
     def __post_init__(self) -> None:
+        if self.prediction not in ("sample", "epsilon"):
+            raise ValueError(f"prediction is {self.prediction!r}; choose sample or epsilon")
+        if min(self.train_steps, self.sample_steps) < 1:
+            raise ValueError(f"train_steps {self.train_steps} and sample_steps {self.sample_steps} must be positive")
         if self.train_steps % self.sample_steps:
             raise ValueError(f"sample_steps {self.sample_steps} must divide train_steps {self.train_steps}")
 

@@ -85,9 +85,9 @@ def evaluate(
             length += open_.float()
             done = (terminated | truncated) & open_
             success |= infos["success"] & done
+            open_ &= ~done
             if on_step is not None:
                 on_step(first + int(wanted - open_.sum()), infos | {"done": done})
-            open_ &= ~done
             ended = (terminated | truncated).nonzero().squeeze(-1)
             if len(ended):
                 runner.reset(ended)

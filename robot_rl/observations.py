@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from robot_rl.errors import UnknownName
+from robot_rl.errors import UnknownName, UserError
 from robot_rl.spec import Field, RobotSpec, VectorSpec, box
 from robot_rl.state import RobotState
 
@@ -91,6 +92,10 @@ class Observer:
             term, _, argument = name.partition(":")
             if term not in TERMS:
                 raise UnknownName("observation term", term, TERMS)
+            takes = "name" in inspect.signature(TERMS[term]).parameters
+            if takes != bool(argument):
+                how = f"{term}:<object>" if takes else term
+                raise UserError(f"observation term {name!r} is written {how}")
             self.terms.append(TERMS[term](robot, actions, *([argument] if argument else [])))
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
         self.objects = tuple(dict.fromkeys(n.partition(":")[2] for n in self.names if ":" in n))

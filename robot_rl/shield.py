@@ -77,8 +77,10 @@ class Shield:
         # Close enough to land on the goal exactly.
         desired = torch.where((error / dt - desired).abs() < step, error / dt, desired)
         desired = _shrink(desired, self.velocity)
-        desired = torch.clamp(desired, -braking(position - self.low), braking(self.high - position))
-        velocity = velocity + _shrink(desired - velocity, step)
+        low, high = -braking(position - self.low), braking(self.high - position)
+        velocity = velocity + _shrink(desired.clamp(low, high) - velocity, step)
+        # Scaling the row also scales the braking of a joint that is close to its limit: it comes first.
+        velocity = velocity.clamp(low, high)
         return position + velocity * dt, velocity
 
 

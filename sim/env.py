@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ from robot_rl.shield import ramp
 from robot_rl.state import RobotState
 from sim.engines import engines
 from sim.engines.base import Engine
-from sim.randomization import episode_uniforms
+from sim.randomization import episode_rng
 from sim.sensors import PARAMETERS as SENSOR_PARAMETERS
 from sim.sensors import SensorModel
 from sim.tasks import tasks
@@ -73,7 +74,9 @@ class TaskEnv(VectorEnv):
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.seed = seed
         self._episode = np.zeros(num_envs, np.int64)
-        self.generator = torch.Generator()
+        width = len(self.robot.joints) + 3 * len(self.task.scene.boxes)
+        self.normals = torch.zeros(num_envs, interface.horizon + 1, width)
+        """Sensor noise of the running episodes, drawn at their start: it depends on (seed + i, e) and the step alone."""
         self.drawn = np.zeros((num_envs, len(self.randomization)))
         """Randomized values of the running episodes, in the order of `randomization`."""
         joints = len(self.robot.joints)
@@ -101,11 +104,10 @@ class TaskEnv(VectorEnv):
         if seed is not None:
             self.seed = seed
             self._episode[:] = 0
-        self.generator.manual_seed(self.seed)
         self._begin(np.arange(self.num_envs))
         true = self._true_state()
         self.sensors.reset(torch.arange(self.num_envs), true, self._bias_direction)
-        self.state = self.sensors.measure(true, self.generator)
+        self.state = self.sensors.measure(true, self.normals[:, 0])
         self.goal = self.command = self.state.joint_position
         self.velocity = torch.zeros_like(self.goal)
         return self._observe(true), {}
@@ -125,7 +127,7 @@ class TaskEnv(VectorEnv):
         success = self.held >= self.task.interface.success_hold
         truncated = ((self.steps >= self.task.interface.horizon) & ~success) | broken
         self.divergences += int(broken.sum())
-        self.state = self.sensors.measure(true, self.generator)
+        self.state = self.sensors.measure(true, self._normals_now())
         observation = self._observe(true)
         done = success | truncated
         infos: dict[str, Any] = {"success": success, "episode_steps": self.steps.clone()}
@@ -156,6 +158,9 @@ class TaskEnv(VectorEnv):
         self.engine.step(commands, target.gripper[:, None].expand(-1, pipeline.ticks, -1))
         self.goal = goal
 
+    def _normals_now(self) -> Tensor:
+        return self.normals[torch.arange(self.num_envs), self.steps]
+
     def _true_state(self) -> RobotState:
         q, v = self.engine.joint_state()
         position, rotation = self.pipeline.controller.kinematics.forward(q)
@@ -175,7 +180,10 @@ class TaskEnv(VectorEnv):
     def _begin(self, ids: np.ndarray) -> None:
         """Draw and place the next episodes of environments `ids`."""
         count = len(self.randomization)
-        u = np.stack([episode_uniforms(self.seed + int(i), int(self._episode[i]), count + _EXTRA) for i in ids])
+        rngs = [episode_rng(self.seed + int(i), int(self._episode[i])) for i in ids]
+        u = np.stack([rng.random(count + _EXTRA) for rng in rngs])
+        noise = np.stack([rng.standard_normal(self.normals.shape[1:], np.float32) for rng in rngs])
+        self.normals[ids] = torch.from_numpy(noise)
         self._episode[ids] += 1
         values = {}
         for k, r in enumerate(self.randomization):
@@ -209,7 +217,7 @@ class TaskEnv(VectorEnv):
         true = self._true_state()
         self.sensors.reset(ids, true, self._bias_direction)
         keep = dict(self.sensors.previous)
-        fresh = self.sensors.measure(true, self.generator)
+        fresh = self.sensors.measure(true, self._normals_now())
         for name, pose in keep.items():  # measuring again must not advance the delay lines of running episodes
             self.sensors.previous[name] = pose
         merged = {
@@ -228,13 +236,13 @@ class TaskEnv(VectorEnv):
     _TENSORS = ("goal", "command", "velocity", "last_action", "steps", "held")
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs to go on with the same floats."""
+        """Everything a resumed run needs to go on with the same floats; a copy."""
         views = vars(self.state) | {"objects": dict(self.state.objects)}
-        return {
+        live = {
             "seed": self.seed,
             "episode": self._episode.copy(),
             "drawn": self.drawn.copy(),
-            "generator": self.generator.get_state(),
+            "normals": self.normals,
             "engine": self.engine.state_dict(),
             "state": views,
             "sensors": {"values": self.sensors.values, "bias": self.sensors.bias, "previous": self.sensors.previous},
@@ -242,12 +250,14 @@ class TaskEnv(VectorEnv):
             "shield_events": dict(self.shield_events),
             "divergences": self.divergences,
         }
+        return copy.deepcopy(live)
 
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Tensor]:
         """Restore `state_dict` and return the observation that belongs to it."""
+        state = copy.deepcopy(state)
         self.seed, self.divergences = state["seed"], state["divergences"]
         self._episode[:], self.drawn[:] = state["episode"], state["drawn"]
-        self.generator.set_state(state["generator"])
+        self.normals = state["normals"]
         self.engine.load_state_dict(state["engine"])
         self.state = RobotState(**state["state"])
         self.sensors.values, self.sensors.bias = state["sensors"]["values"], state["sensors"]["bias"]

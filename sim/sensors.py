@@ -36,15 +36,19 @@ class SensorModel:
             raise ValueError(f"{name}: at most one control period ({self.period} s), not {values.max():.3f} s")
         self.values[name][ids, 0] = torch.from_numpy(values).float()
 
-    def measure(self, true: RobotState, generator: torch.Generator) -> RobotState:
-        """The reported state; call once per control period, it advances the delay lines."""
-        joint = true.joint_position
-        joint = joint + self.values["sensor.joint_noise"] * torch.randn(joint.shape, generator=generator)
+    def measure(self, true: RobotState, normals: Tensor) -> RobotState:
+        """The reported state; call once per control period, it advances the delay lines.
+
+        `normals` (n, J + 3 per object) are standard normal numbers: the caller decides what they depend on.
+        """
+        joints = true.joint_position.shape[1]
+        joint = true.joint_position + self.values["sensor.joint_noise"] * normals[:, :joints]
         position, rotation = self.kinematics.forward(joint)
         share = self.values["sensor.object_delay"] / self.period
         objects = {}
-        for name, pose in true.objects.items():
-            noise = self.values["sensor.object_noise"] * torch.randn(len(pose), 3, generator=generator)
+        of_objects = normals[:, joints:].split(3, -1)
+        for (name, pose), normal in zip(true.objects.items(), of_objects, strict=True):
+            noise = self.values["sensor.object_noise"] * normal
             delayed = pose + share * (self.previous[name] - pose)
             delayed[:, :3] += noise + self.bias
             delayed[:, 3:] /= delayed[:, 3:].norm(dim=-1, keepdim=True)

@@ -69,9 +69,7 @@ def diffusion() -> Callable[..., Any]:
     from policies.diffusion import DiffusionConfig, DiffusionPolicy
 
     def build(observation: int = 3, action: int = 2, **config: Any) -> DiffusionPolicy:
-        numbers: dict[str, Any] = dict(
-            horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5
-        )
+        numbers: dict[str, Any] = dict(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5)
         return DiffusionPolicy(Size(observation, action), DiffusionConfig(**(numbers | config)))
 
     return build
@@ -132,9 +130,7 @@ def same() -> Callable[[Any, Any], bool]:
         if isinstance(a, torch.Tensor | np.ndarray):
             left, right = np.asarray(a), np.asarray(b)
             return (
-                type(a) is type(b)
-                and left.dtype == right.dtype
-                and np.array_equal(left, right, left.dtype.kind == "f")
+                type(a) is type(b) and left.dtype == right.dtype and np.array_equal(left, right, left.dtype.kind == "f")
             )
         if isinstance(a, dict):
             return a.keys() == b.keys() and all(compare(a[k], b[k]) for k in a)

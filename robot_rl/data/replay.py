@@ -103,13 +103,17 @@ class Replay:
 
     def _draw(self, count: int, n_step: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Uniform over rows that start a transition and whose n-step window is written."""
+        if not self.size:
+            raise ValueError("the replay holds no transition yet")
         lanes, rows, found = [], [], 0
+        longest = int(self.filled.max())
         while found < count:
             k = 2 * (count - found) + 16
             lane = torch.randint(0, self.lanes, (k,), generator=rng)
-            age = 1 + (torch.rand(k, generator=rng) * self.filled[lane]).long()  # rows behind the head, 1 = newest
+            age = 1 + (torch.rand(k, generator=rng) * longest).long()  # rows behind the head, 1 = newest
             row = (self.head[lane] - age) % self.length
-            usable = self.columns["starts"][lane, row] & ((age > n_step) | self._ends_within(lane, row, age))
+            written = age <= self.filled[lane]  # not scaled by it: all lanes' rows are equally likely
+            usable = written & self.columns["starts"][lane, row] & ((age > n_step) | self._ends_within(lane, row, age))
             lanes.append(lane[usable])
             rows.append(row[usable])
             found += len(lanes[-1])
@@ -124,12 +128,18 @@ class Replay:
     def state_dict(self) -> dict[str, Any]:
         filled = int(self.filled.max())
         columns = {k: v[:, :filled].clone() for k, v in self.columns.items()}
-        return {"columns": columns, "head": self.head, "filled": self.filled, "transitions": self.transitions}
+        return {
+            "columns": columns,
+            "head": self.head.clone(),
+            "filled": self.filled.clone(),
+            "transitions": self.transitions,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, saved in state["columns"].items():
             self.columns[name][:, : saved.shape[1]] = saved
-        self.head, self.filled, self.transitions = state["head"], state["filled"], state["transitions"]
+        self.head, self.filled = state["head"].clone(), state["filled"].clone()
+        self.transitions = state["transitions"]
 
 
 def sample_mixed(

@@ -37,11 +37,11 @@ def load_state(path: Path) -> Any:
         with safe_open(path, "pt") as file:
             tree = json.loads((file.metadata() or {})["tree"])
             tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - safe_open is no mapping
+        return _restore(tree, tensors)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
         raise UserError(f"{path} is damaged or no checkpoint ({error}); start again without --resume") from None
-    return _restore(tree, tensors)
 
 
 def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:

@@ -58,7 +58,7 @@ def publish(folder: Path, policy: ResidualPolicy, version: int) -> None:
 
 
 def fetch(folder: Path, policy: ResidualPolicy, version: int) -> int:
-    """Load published weights that are newer than `version`; return the version in use, the old one if there are none."""
+    """Load published weights unless they are `version`; return the version in use."""
     if not (folder / WEIGHTS).exists():
         return version
     published = load_state(folder / WEIGHTS)

@@ -144,19 +144,19 @@ class Run:
 
     def load(self) -> dict[str, Any] | None:
         """The checkpoint's state, or None before the first; later metrics are dropped, so curves continue from it."""
-        if not self.checkpoint_file.exists():
-            return None
-        saved = load_state(self.checkpoint_file)
-        self.elapsed_before, self._start = saved["elapsed"], time.monotonic()
+        saved = load_state(self.checkpoint_file) if self.checkpoint_file.exists() else None
+        reached = saved["step"] if saved is not None else -1
+        if saved is not None:
+            self.elapsed_before, self._start = saved["elapsed"], time.monotonic()
         self._metrics.close()
         path = self.folder / "metrics.jsonl"
         kept = []
         for line in path.read_text().splitlines(keepends=True):
-            if line.endswith("\n") and json.loads(line)["step"] <= saved["step"]:
+            if line.endswith("\n") and json.loads(line)["step"] <= reached:
                 kept.append(line)
         path.write_text("".join(kept))
         self._metrics = open(path, "a", buffering=1)  # noqa: SIM115
-        return saved["state"]
+        return saved["state"] if saved is not None else None
 
     def close(self) -> None:
         self._metrics.close()

@@ -135,7 +135,10 @@ class MujocoEngine(Engine):
         return torch.from_numpy(self.qpos[:, start : start + 7].astype(np.float32))
 
     def diverged(self) -> np.ndarray:
-        return ~(np.isfinite(self.qpos).all(1) & (np.abs(self.qvel).max(1) < 1e3))
+        # MuJoCo resets a simulation that blows up and goes on; all it leaves behind is a warning.
+        bad = [mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC]
+        finite = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel).max(1) < 1e3)
+        return ~finite | (self.batch.warning[:, [int(w) for w in bad], 1] > 0).any(1)
 
     # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:
@@ -220,25 +223,28 @@ class MujocoEngine(Engine):
 
     def _mass(self, body: int) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
-            mass, inertia = self.batch.expand("body_mass"), self.batch.expand("body_inertia")
-            inertia[ids, body] *= (values / mass[ids, body])[:, None]
-            mass[ids, body] = values
-            self._moved.add(body)
+            self.batch.expand("body_mass")[ids, body] = values
+            self._set_inertia(ids, body)
 
         return write
 
     def _size(self, body: int, geom: int) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
             expand = self.batch.expand
-            old = expand("geom_size")[ids, geom, :1].copy()
             expand("geom_size")[ids, geom] = values[:, None]
             expand("geom_rbound")[ids, geom] = values * math.sqrt(3)
             expand("geom_aabb")[ids, geom, 3:] = values[:, None]
             expand("bvh_aabb")[ids, self.model.body_bvhadr[body], 3:] = values[:, None]
-            expand("body_inertia")[ids, body] *= (values[:, None] / old) ** 2
-            self._moved.add(body)
+            self._set_inertia(ids, body)
 
         return write
+
+    def _set_inertia(self, ids: np.ndarray, body: int) -> None:
+        """A cube's inertia, from its mass and size alone: a running product would remember earlier episodes."""
+        mass = self.batch.expand("body_mass")[ids, body]
+        edge = 2 * self.batch.expand("geom_size")[ids, self.model.body_geomadr[body], 0]
+        self.batch.expand("body_inertia")[ids, body] = (mass * edge**2 / 6)[:, None]
+        self._moved.add(body)
 
     # ---- pictures ----------------------------------------------------------------------------------------------
     def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:

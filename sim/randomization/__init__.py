@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,16 +30,24 @@ class Randomize:
             raise ValueError(
                 f"{self.parameter}: unknown distribution {self.distribution!r}; known: {sorted(DISTRIBUTIONS)}"
             )
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise ValueError(f"{self.parameter}: low {self.low} and high {self.high} must be finite")
         if self.low > self.high:
             raise ValueError(f"{self.parameter}: low {self.low} is above high {self.high}")
         if self.distribution == "log_uniform" and self.low <= 0:
             raise ValueError(f"{self.parameter}: log_uniform needs a positive low, not {self.low}")
-        if self.parameter.endswith((".mass", ".size", ".friction", "_scale", "_noise", "_delay")) and self.low < 0:
+        if self._positive and self.low < 0:
             raise ValueError(f"{self.parameter}: cannot be negative, low is {self.low} {self.unit}")
+
+    @property
+    def _positive(self) -> bool:
+        return self.parameter.endswith((".mass", ".size", "friction", "_scale", "_noise", "_bias", "_delay"))
 
     def quantile(self, u: np.ndarray) -> np.ndarray:
         """Values at the uniform numbers u in [0, 1)."""
-        return DISTRIBUTIONS[self.distribution](u, self.low, self.high)
+        drawn = DISTRIBUTIONS[self.distribution](u, self.low, self.high)
+        # The tails of a normal distribution reach beyond low and high: never below half of what must stay positive.
+        return np.maximum(drawn, self.low / 2) if self._positive else drawn
 
 
 def _normal(u: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -55,6 +64,11 @@ DISTRIBUTIONS: dict[str, Callable[[np.ndarray, float, float], np.ndarray]] = {
 }
 
 
+def episode_rng(seed: int, episode: int) -> np.random.Generator:
+    """The random numbers that belong to one episode of one environment seed, and to nothing else."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), episode], np.uint64)))
+
+
 def episode_uniforms(seed: int, episode: int, count: int) -> np.ndarray:
-    """The point (count,) of the unit cube that belongs to one episode of one environment seed."""
-    return np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), episode])).random(count)
+    """The first (count,) of them as a point of the unit cube."""
+    return episode_rng(seed, episode).random(count)

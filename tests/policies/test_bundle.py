@@ -21,9 +21,7 @@ Build = Callable[..., Any]
 @pytest.fixture
 def bundle(task: Build, panda: Any, residual: Build) -> Bundle:
     provenance = {"task": "panda-lift", "seed": 3, "evaluation": {"success": 0.5}}
-    return Bundle(
-        residual(), task().interface, panda.fingerprint(), provenance, {"q.weight": torch.ones(2, 2)}
-    )
+    return Bundle(residual(), task().interface, panda.fingerprint(), provenance, {"q.weight": torch.ones(2, 2)})
 
 
 @pytest.fixture
@@ -52,9 +50,7 @@ def test_residual_round_trip(bundle: Bundle, saved: Path) -> None:
         bundle.robot,
         bundle.provenance,
     )
-    assert (
-        again.policy.config == bundle.policy.config and again.policy.base.config == bundle.policy.base.config
-    )
+    assert again.policy.config == bundle.policy.config and again.policy.base.config == bundle.policy.base.config
     assert torch.equal(again.critic["q.weight"], torch.ones(2, 2))
     assert not again.policy.training
     for k in range(3):

@@ -22,9 +22,7 @@ def see(rows: int, size: int = 3) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("prediction", ["epsilon", "sample"])
 def test_learns_both_modes_and_not_their_mean(diffusion: Build, prediction: str) -> None:
     """Where the observation is positive, go left or right; where it is negative, stand still."""
-    policy = diffusion(
-        1, 1, horizon=2, hidden=64, layers=2, train_steps=20, sample_steps=20, prediction=prediction
-    )
+    policy = diffusion(1, 1, horizon=2, hidden=64, layers=2, train_steps=20, sample_steps=20, prediction=prediction)
     optimizer = torch.optim.Adam(policy.denoiser.parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, 500)
     generator = rng()
@@ -40,9 +38,7 @@ def test_learns_both_modes_and_not_their_mean(diffusion: Build, prediction: str)
     left_or_right = policy.act({"observation.state": torch.ones(300, 1)}, generator)
     assert left_or_right.shape == (300, 2, 1)
     size = left_or_right.abs()
-    assert ((size > 0.3) & (size < 0.9)).all(1).float().mean() > 0.8, (
-        "close to one of both ways, not to their mean"
-    )
+    assert ((size > 0.3) & (size < 0.9)).all(1).float().mean() > 0.8, "close to one of both ways, not to their mean"
     assert 0.35 < (left_or_right[:, 0, 0] > 0).float().mean() < 0.65
     still = policy.act({"observation.state": -torch.ones(100, 1)}, generator)
     assert still.abs().mean() < 0.1
@@ -69,8 +65,7 @@ def test_rows_of_a_batch_are_independent(diffusion: Build) -> None:
     noise = policy.noise(5, rng())
     together = policy.base(see(5), noise)
     alone = [
-        policy.base({"observation.state": see(5)["observation.state"][k : k + 1]}, noise[k : k + 1])
-        for k in range(5)
+        policy.base({"observation.state": see(5)["observation.state"][k : k + 1]}, noise[k : k + 1]) for k in range(5)
     ]
     assert torch.allclose(together, torch.cat(alone), atol=1e-5)
     changed = see(5)
@@ -96,9 +91,7 @@ def test_loss_of_a_perfect_prediction_is_zero(diffusion: Build, monkeypatch: pyt
     assert policy.loss(see(7), chunk, rng()).tolist() == pytest.approx([k * k for k in range(7)], rel=1e-4)
 
 
-def test_a_perfect_denoiser_recovers_the_clean_chunk(
-    diffusion: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_perfect_denoiser_recovers_the_clean_chunk(diffusion: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """An off-by-one in the time grid leaves noise behind."""
     clean = torch.rand(3, 4, 2) - 0.5
     policy = diffusion(prediction="sample")
@@ -120,9 +113,7 @@ def test_steps_that_do_not_divide_are_refused(diffusion: Build) -> None:
         diffusion(train_steps=100, sample_steps=16)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("prediction", "v_prediction"), ("sample_steps", 0), ("train_steps", 0)]
-)
+@pytest.mark.parametrize(("field", "value"), [("prediction", "v_prediction"), ("sample_steps", 0), ("train_steps", 0)])
 def test_impossible_settings_are_refused_by_name(diffusion: Build, field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         diffusion(**{field: value})

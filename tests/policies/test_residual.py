@@ -52,9 +52,7 @@ def test_training_leaves_the_base_alone(residual: Build, agent: Build) -> None:
     learner = agent(policy)
     rng = torch.Generator().manual_seed(0)
     for _ in range(6):
-        random = {
-            k: torch.rand(8, d, generator=rng) for k, d in (("state", 3), ("next_state", 3), ("action", 2))
-        }
+        random = {k: torch.rand(8, d, generator=rng) for k, d in (("state", 3), ("next_state", 3), ("action", 2))}
         random |= {"base": random["action"], "next_base": random["action"]}
         learner.update(random | {"reward": torch.rand(8, generator=rng), "discount": torch.full((8,), 0.9)})
     assert fingerprint(policy.base) == base and fingerprint(policy) != whole
@@ -82,15 +80,11 @@ def test_exploration_samples_around_the_mean(residual: Build) -> None:
     assert (action - policy.last_base)[free].std() == pytest.approx(0.05, rel=0.15)
 
 
-def test_base_is_asked_once_per_chunk_and_after_a_reset(
-    residual: Build, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_base_is_asked_once_per_chunk_and_after_a_reset(residual: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = residual()
     asked: list[int] = []
     act = policy.base.act
-    monkeypatch.setattr(
-        policy.base, "act", lambda o, g: asked.append(len(o["observation.state"])) or act(o, g)
-    )
+    monkeypatch.setattr(policy.base, "act", lambda o, g: asked.append(len(o["observation.state"])) or act(o, g))
     rollout(policy, steps=8, rows=3)  # execute = 2; environment 1 is reset before step 5
     assert asked == [3, 3, 3, 1, 2, 1]
 

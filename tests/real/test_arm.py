@@ -228,7 +228,9 @@ def test_pictures_with_padded_rows(wire: Callable[..., Wire], encoding: str) -> 
     publisher.publish(make("sensor_msgs/msg/Image", height=2, width=3, encoding=encoding, step=12, data=rows.ravel()))
     got = w.eventually(lambda: w.driver.image("front") is not None) and w.driver.image("front")
     assert np.array_equal(got, picture if encoding == "rgb8" else picture[..., ::-1])
-    publisher.publish(make("sensor_msgs/msg/Image", height=2, width=3, encoding="mono8", step=3, data=rows[:, :3].ravel()))
+    publisher.publish(
+        make("sensor_msgs/msg/Image", height=2, width=3, encoding="mono8", step=3, data=rows[:, :3].ravel())
+    )
     w.eventually(lambda: w.driver.images["front"].latest.msg.encoding == "mono8")
     with pytest.raises(UserError, match="'front' sends 'mono8'; rgb8 or bgr8"):
         w.driver.image("front")

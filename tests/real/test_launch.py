@@ -42,9 +42,7 @@ def test_twin_alone() -> None:
 
 
 def test_arm_with_everything() -> None:
-    found = commands(
-        "arm", **POLICY, twin="true", dry_run="true", teleop="gamepad", episodes="5", out="runs/x"
-    )
+    found = commands("arm", **POLICY, twin="true", dry_run="true", teleop="gamepad", episodes="5", out="runs/x")
     assert found == {
         "twin": "twin panda --task panda-lift --seed 0",
         "deploy": "deploy runs/lift/bundle --robot panda --episodes 5 --out runs/x --dry-run",
@@ -64,9 +62,7 @@ def test_finetune_starts_the_operator_first() -> None:
 def test_what_commands_the_robot_is_required_and_stopped_first() -> None:
     for file in ("arm", "finetune"):
         roles = {node.name: node for node in describe(file, POLICY)}
-        assert [name for name, node in roles.items() if node.commands_robot] == [
-            {"arm": "deploy"}.get(file, file)
-        ]
+        assert [name for name, node in roles.items() if node.commands_robot] == [{"arm": "deploy"}.get(file, file)]
         assert all(node.required == (name != "teleop") for name, node in roles.items())
 
 

@@ -133,9 +133,7 @@ def test_more_ctrl_c_do_not_wait_for_the_grace() -> None:
     assert log.lines.index("deploy: got SIGINT") < log.lines.index("deploy: got SIGTERM")
 
 
-@pytest.mark.parametrize(
-    ("command", "status"), [(("exit", "0"), 0), (("exit", "3"), 3), (("die", "9"), 128 + 9)]
-)
+@pytest.mark.parametrize(("command", "status"), [(("exit", "0"), 0), (("exit", "3"), 3), (("die", "9"), 128 + 9)])
 def test_a_required_nodes_exit_stops_all_and_is_the_status(command: tuple[str, ...], status: int) -> None:
     log = Log()
     assert run(log, node("twin", "polite"), node("deploy", *command, required=True)) == status
@@ -179,9 +177,7 @@ def test_a_reader_that_leaves_stops_the_nodes_in_order(tmp_path: Path) -> None:
         if line == "ready":
             raise BrokenPipeError
 
-    assert (
-        ProcessRunner([node("twin", "polite")], EXECUTABLE, leave, grace=PATIENT).run() == 128 + signal.SIGHUP
-    )
+    assert ProcessRunner([node("twin", "polite")], EXECUTABLE, leave, grace=PATIENT).run() == 128 + signal.SIGHUP
 
 
 def test_what_a_node_leaves_behind_is_ended(tmp_path: Path) -> None:

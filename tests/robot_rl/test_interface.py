@@ -65,9 +65,7 @@ def test_pipeline_takes_another_robot(task: Any, panda: Any) -> None:
 
 
 def test_registry_suggests_the_nearest_names() -> None:
-    registry = Registry(
-        "task", {"panda-lift": ("json:loads", "lifts"), "panda-push": ("json:dumps", "pushes")}
-    )
+    registry = Registry("task", {"panda-lift": ("json:loads", "lifts"), "panda-push": ("json:dumps", "pushes")})
     with pytest.raises(UnknownName, match="unknown task 'panda-lit'; did you mean panda-lift") as error:
         registry.get("panda-lit")
     assert isinstance(error.value, UserError) and error.value.code == 2

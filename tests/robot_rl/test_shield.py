@@ -72,9 +72,7 @@ def test_position_limits_always_hold(goals: Tensor, hold: int, feed: bool) -> No
     positions, _ = run(goals, hold, feed)
     over = torch.maximum(SHIELD.low - positions, positions - SHIELD.high).max()
     # Braking is exact for whole steps of speed; the fraction costs at most an eighth of a step, 5e-5 rad.
-    assert over <= (SHIELD.acceleration * DT * DT).max() / 8 + 1e-6, (
-        f"leaves the position limits by {over:.2e} rad"
-    )
+    assert over <= (SHIELD.acceleration * DT * DT).max() / 8 + 1e-6, f"leaves the position limits by {over:.2e} rad"
 
 
 @settings(deadline=None, derandomize=True, max_examples=10)
@@ -116,9 +114,7 @@ def test_from_rest_the_way_is_straight(panda: Any) -> None:
     first = change[0] / change[0].norm()
     assert (change[:4] / change[:4].norm(dim=-1, keepdim=True) - first).abs().max() < 1e-2
     used = velocity.abs() / SHIELD.velocity
-    assert used.max() <= 1 + PLENTY and (used < 0.999).any(), (
-        "one joint sets the pace, the others wait for it"
-    )
+    assert used.max() <= 1 + PLENTY and (used < 0.999).any(), "one joint sets the pace, the others wait for it"
 
 
 def test_a_speed_above_the_limit_scales_the_row_as_a_whole(panda: Any) -> None:

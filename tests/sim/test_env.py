@@ -21,9 +21,7 @@ Build = Callable[..., Any]
 
 @pytest.fixture
 def tests_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool)
-    )
+    monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
     monkeypatch.setitem(success.TESTS, "right", lambda: lambda s: s.objects["cube"][:, 1] > 0)
 
 
@@ -61,9 +59,7 @@ def test_the_horizon_truncates_and_resets_in_the_same_step(task: Build) -> None:
             assert not torch.allclose(final, observation["observation.state"]), "the next episode has begun"
             assert not observation["observation.state"][:, -4:].any(), "its last action is forgotten"
             assert final[:, -1].tolist() == [1.0, 1.0], "the final observation knows the last action"
-    assert not torch.allclose(
-        first["observation.environment_state"], observation["observation.environment_state"]
-    )
+    assert not torch.allclose(first["observation.environment_state"], observation["observation.environment_state"])
 
 
 @pytest.mark.usefixtures("tests_by_name")
@@ -99,9 +95,7 @@ def test_environments_end_on_their_own(task: Build) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_bad_action_never_reaches_the_engine(
-    task: Build, monkeypatch: pytest.MonkeyPatch, bad: float
-) -> None:
+def test_a_bad_action_never_reaches_the_engine(task: Build, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
     env, reference = TaskEnv(task(), 2, threads=1), TaskEnv(task(), 2, threads=1)
     sent: list[torch.Tensor] = []
     step = env.engine.step

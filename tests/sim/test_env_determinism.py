@@ -49,9 +49,7 @@ def test_a_used_environment_plays_a_seed_like_a_fresh_one(task: Build, same: Sam
     for field in ("body_mass", "body_inertia", "geom_size", "dof_invweight0"):
         used.reset(seed=7)
         fresh.reset(seed=7)
-        assert same(used.engine.batch.expanded(field).copy(), fresh.engine.batch.expanded(field).copy()), (
-            field
-        )
+        assert same(used.engine.batch.expanded(field).copy(), fresh.engine.batch.expanded(field).copy()), field
     start = [env.reset(seed=7) for env in (used, fresh)]
     assert same(*start)
     assert same(play(used, moves), play(fresh, moves))

@@ -88,9 +88,7 @@ def test_the_point_depends_on_seed_and_episode_alone() -> None:
     np.random.seed(0)
     episode_uniforms(8, 8, 5)
     assert np.array_equal(episode_uniforms(7, 3, 20), reference)
-    assert np.array_equal(episode_uniforms(7, 3, 30)[:20], reference), (
-        "more parameters keep the draws of the others"
-    )
+    assert np.array_equal(episode_uniforms(7, 3, 30)[:20], reference), "more parameters keep the draws of the others"
     points = {tuple(episode_uniforms(s, e, 4)) for s in range(20) for e in range(20)}
     assert len(points) == 400, "neighbouring seeds and episodes share no draw"
 

@@ -20,6 +20,10 @@ def rng() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
+def normals(state: Any, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(len(state.joint_position), 7 + 3 * len(state.objects), generator=generator)
+
+
 @pytest.fixture
 def model(panda: Any) -> Callable[..., SensorModel]:
     def build(n: int, **values: Any) -> SensorModel:
@@ -44,7 +48,7 @@ def true(panda: Any, state_at: Build) -> Callable[..., Any]:
 def test_without_parameters_the_state_passes_unchanged(model: Build, true: Build) -> None:
     sensors, state = model(3), true(3)
     sensors.reset(torch.arange(3), state, torch.ones(3, 3))
-    seen = sensors.measure(state, rng())
+    seen = sensors.measure(state, normals(state, rng()))
     for name in ("joint_position", "joint_velocity", "gripper_width", "last_action"):
         assert torch.equal(getattr(seen, name), getattr(state, name))
     assert torch.allclose(seen.tool_position, state.tool_position, atol=1e-6)
@@ -55,7 +59,7 @@ def test_joint_noise_has_its_spread_and_moves_the_tool(model: Build, true: Build
     n = 4000
     sensors, state = model(n, joint_noise=np.where(np.arange(n) < n // 2, 0.001, 0.004)), true(n)
     sensors.reset(torch.arange(n), state, torch.zeros(n, 3))
-    seen = sensors.measure(state, rng())
+    seen = sensors.measure(state, normals(state, rng()))
     error = seen.joint_position - state.joint_position
     assert error[: n // 2].std(0).tolist() == pytest.approx([0.001] * 7, rel=0.06)
     assert error[n // 2 :].std(0).tolist() == pytest.approx([0.004] * 7, rel=0.06)
@@ -66,7 +70,9 @@ def test_joint_noise_has_its_spread_and_moves_the_tool(model: Build, true: Build
 def test_object_noise_has_its_spread_and_is_drawn_anew(model: Build, true: Build) -> None:
     sensors, state, generator = model(4000, object_noise=0.002), true(4000), rng()
     sensors.reset(torch.arange(4000), state, torch.zeros(4000, 3))
-    errors = [sensors.measure(state, generator).objects["cube"] - state.objects["cube"] for _ in range(2)]
+    errors = [
+        sensors.measure(state, normals(state, generator)).objects["cube"] - state.objects["cube"] for _ in range(2)
+    ]
     for error in errors:
         assert error[:, :3].std(0).tolist() == pytest.approx([0.002] * 3, rel=0.06)
         assert not error[:, 3:].any(), "the orientation is reported as it is"
@@ -80,14 +86,12 @@ def test_bias_is_constant_in_an_episode_and_as_large_as_asked(model: Build, true
     sensors.reset(torch.arange(2), state, direction)
     generator = rng()
     for _ in range(2):
-        error = sensors.measure(state, generator).objects["cube"] - state.objects["cube"]
+        error = sensors.measure(state, normals(state, generator)).objects["cube"] - state.objects["cube"]
         assert torch.allclose(error[0, :3], torch.tensor([0.003, -0.0015, 0.0]), atol=1e-7)
         assert not error[1].any()
     sensors.reset(torch.tensor([0]), state, torch.tensor([[0.0, 0.0, 1.0]]))
-    error = sensors.measure(state, generator).objects["cube"] - state.objects["cube"]
-    assert torch.allclose(error[0, :3], torch.tensor([0.0, 0.0, 0.003]), atol=1e-7), (
-        "another episode, another bias"
-    )
+    error = sensors.measure(state, normals(state, generator)).objects["cube"] - state.objects["cube"]
+    assert torch.allclose(error[0, :3], torch.tensor([0.0, 0.0, 0.003]), atol=1e-7), "another episode, another bias"
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.05])
@@ -97,7 +101,9 @@ def test_a_moving_object_is_reported_where_it_was(model: Build, true: Build, del
     sensors = model(1, object_delay=delay)
     sensors.reset(torch.arange(1), true(1), torch.zeros(1, 3))
     for k in range(5):
-        seen = sensors.measure(true(1, speed * PERIOD * k), rng()).objects["cube"][0, 0]
+        seen = sensors.measure(true(1, speed * PERIOD * k), normals(true(1, speed * PERIOD * k), rng())).objects[
+            "cube"
+        ][0, 0]
         when = max(0.0, PERIOD * k - delay)  # before the start the object stood still
         assert float(seen) == pytest.approx(0.5 + speed * when, abs=1e-6), k
 
@@ -107,15 +113,13 @@ def test_orientations_stay_normalized(model: Build, true: Build) -> None:
     start, turned = true(1), true(1)
     turned.objects["cube"][0, 3:] = torch.tensor([0.6, 0.0, 0.0, 0.8])
     sensors.reset(torch.arange(1), start, torch.zeros(1, 3))
-    sensors.measure(start, rng())
-    seen = sensors.measure(turned, rng()).objects["cube"][0, 3:]
+    sensors.measure(start, normals(start, rng()))
+    seen = sensors.measure(turned, normals(turned, rng())).objects["cube"][0, 3:]
     assert float(seen.norm()) == pytest.approx(1, abs=1e-6) and 0 < seen[3] < 0.8
 
 
 def test_a_delay_beyond_a_control_period_is_refused(model: Build) -> None:
-    with pytest.raises(
-        ValueError, match=r"sensor.object_delay: at most one control period \(0.05 s\), not 0.060"
-    ):
+    with pytest.raises(ValueError, match=r"sensor.object_delay: at most one control period \(0.05 s\), not 0.060"):
         model(1, object_delay=0.06)
 
 

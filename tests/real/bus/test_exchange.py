@@ -34,15 +34,11 @@ def test_state_and_image_go_both_ways(node: Node, peer: Any) -> None:
     )
     out = {"state": node.publisher(STATE, "state"), "image": node.publisher(IMAGE, "image", qos.COMMAND)}
     back = {k: node.subscribe(p.type_name, f"{k}_back") for k, p in out.items()}
-    assert node.wait_for(
-        lambda: all(p.matched for p in out.values()) and all(s.matched for s in back.values()), WAIT
-    )
+    assert node.wait_for(lambda: all(p.matched for p in out.values()) and all(s.matched for s in back.values()), WAIT)
     assert peer.do("node.wait_for(lambda: all(s.matched for s in subs.values()), 10) and len(subs)") == 2
 
     before = time.monotonic()
-    sent = make(
-        STATE, header={"frame_id": "base"}, name=["a", "b"], position=[1.0, -2.0], velocity=[0.5, 0.25]
-    )
+    sent = make(STATE, header={"frame_id": "base"}, name=["a", "b"], position=[1.0, -2.0], velocity=[0.5, 0.25])
     assert out["state"].publish(sent)
     assert back["state"].wait(WAIT, after=0)
     got = back["state"].latest
@@ -75,8 +71,7 @@ def test_a_late_joiner_gets_the_latched_sample(node: Node, peer: Any) -> None:
         latched.publish(make("std_msgs/msg/String", data=text))
         plain.publish(make("std_msgs/msg/String", data=text))
     peer.do(
-        f"{IMPORT}\nnode = open_node('late')\n"
-        "args = ('std_msgs/msg/String', '/arm/robot_description', qos.LATCHED)"
+        f"{IMPORT}\nnode = open_node('late')\nargs = ('std_msgs/msg/String', '/arm/robot_description', qos.LATCHED)"
     )
     peer.do("first = node.subscribe(*args); missed = node.subscribe('std_msgs/msg/String', '/arm/plain')")
     assert peer.do("first.wait(10, after=0) and (first.latest.msg.data, first.latest.count)") == (
@@ -160,9 +155,7 @@ def user_data(qos):
 
 
 def test_a_qos_mismatch_is_told_by_name(node: Node, peer: Any) -> None:
-    peer.do(
-        f"{IMPORT}\nnode = open_node('talker', '/arm')\npub = node.publisher({STATE!r}, 'state', qos.SENSOR)"
-    )
+    peer.do(f"{IMPORT}\nnode = open_node('talker', '/arm')\npub = node.publisher({STATE!r}, 'state', qos.SENSOR)")
     sub = node.subscribe(STATE, "state")
     assert node.wait_for(lambda: any("/arm/talker" in s for s in node.incompatible()), WAIT)
     (said,) = node.incompatible()

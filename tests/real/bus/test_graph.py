@@ -40,9 +40,7 @@ def test_the_distro_sets_the_gid_size(monkeypatch: pytest.MonkeyPatch, distro: s
 
 guid = st.binary(min_size=16, max_size=16)
 token = st.from_regex(r"[a-z]{1,8}", fullmatch=True)
-entry = st.builds(
-    Entry, token.map("/{}".format), token, st.lists(guid, max_size=3), st.lists(guid, max_size=3)
-)
+entry = st.builds(Entry, token.map("/{}".format), token, st.lists(guid, max_size=3), st.lists(guid, max_size=3))
 
 
 @settings(max_examples=40, deadline=None)

@@ -56,9 +56,7 @@ def test_golden_bytes() -> None:
     assert bytes(encode(make("std_msgs/msg/Empty"), "std_msgs/msg/Empty")).hex() == "0001000000000000"
     hello = encode(make("std_msgs/msg/String", data="hello"), "std_msgs/msg/String")
     assert bytes(hello) == b"\0\1\0\0" + b"\6\0\0\0hello\0" + b"\0\0"
-    joints = make(
-        "sensor_msgs/msg/JointState", header={"stamp": {"sec": 1, "nanosec": 2}}, name=["a"], position=[1.5]
-    )
+    joints = make("sensor_msgs/msg/JointState", header={"stamp": {"sec": 1, "nanosec": 2}}, name=["a"], position=[1.5])
     assert bytes(encode(joints, "sensor_msgs/msg/JointState")).hex() == (
         "00010000" "01000000" "02000000"  # stamp
         "01000000" "00" "000000"  # frame_id "", padding
@@ -92,9 +90,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 @given(st.lists(st.tuples(st.text(st.characters(exclude_characters="\0", codec="utf-8")), finite, finite)))
 def test_joint_state_round_trips(joints: list[tuple[str, float, float]]) -> None:
     kind = "sensor_msgs/msg/JointState"
-    sent = make(
-        kind, name=[j[0] for j in joints], position=[j[1] for j in joints], effort=[j[2] for j in joints]
-    )
+    sent = make(kind, name=[j[0] for j in joints], position=[j[1] for j in joints], effort=[j[2] for j in joints])
     got = decode(bytes(encode(sent, kind)), kind)
     assert got.name == [j[0] for j in joints]
     assert got.position.tolist() == [j[1] for j in joints]

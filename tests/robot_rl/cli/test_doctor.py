@@ -91,9 +91,7 @@ def test_a_probe_that_crashes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
     assert trials._probe("egl") == {"error": "it ended with code 1"}
 
 
-def test_probe_reports_its_own_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_probe_reports_its_own_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def broken() -> dict[str, object]:
         raise OSError("no device")
 

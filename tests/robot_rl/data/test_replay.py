@@ -37,9 +37,7 @@ class World:
 
     def step(self, ends: list[str | None]) -> None:
         """One step of every lane, which ends with "terminated", "truncated" or goes on."""
-        row: dict[str, list[Any]] = {
-            k: [] for k in ("state", "base", "action", "reward", "terminated", "last")
-        }
+        row: dict[str, list[Any]] = {k: [] for k in ("state", "base", "action", "reward", "terminated", "last")}
         finals = []
         for lane, end in enumerate(ends):
             episode = self.episodes[lane][-1]
@@ -84,9 +82,7 @@ def rng(seed: int = 0) -> torch.Generator:
 @given(
     st.integers(1, 3).flatmap(
         lambda lanes: st.lists(
-            st.lists(
-                st.sampled_from([None, None, None, "terminated", "truncated"]), min_size=lanes, max_size=lanes
-            ),
+            st.lists(st.sampled_from([None, None, None, "terminated", "truncated"]), min_size=lanes, max_size=lanes),
             min_size=14,
             max_size=40,
         )
@@ -113,9 +109,7 @@ def test_every_sample_is_the_references(script: list[list[str | None]], n_step: 
 
 
 @pytest.mark.parametrize(("end", "discount"), [("truncated", 0.9), ("terminated", 0.0)])
-def test_truncation_bootstraps_from_the_final_observation_and_termination_does_not(
-    end: str, discount: float
-) -> None:
+def test_truncation_bootstraps_from_the_final_observation_and_termination_does_not(end: str, discount: float) -> None:
     world = World(1, 20)
     for ends in ([None], [None], [end], [None], [None], [None]):
         world.step(ends)
@@ -132,9 +126,7 @@ def test_an_unfinished_window_is_not_sampled() -> None:
     for _ in range(10):
         world.step([None])
     starts = world.replay.sample(400, 3, 0.9, rng())["state"].unique()
-    assert (
-        sorted(starts.tolist()) == world.episodes[0][0]["obs"][:7]
-    )  # s7, s8, s9 lack part of their three steps
+    assert sorted(starts.tolist()) == world.episodes[0][0]["obs"][:7]  # s7, s8, s9 lack part of their three steps
 
 
 @pytest.mark.parametrize("lengths", [[5, 5], [1, 20]], ids=["equal lanes", "short beside long episodes"])

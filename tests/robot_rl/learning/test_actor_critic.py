@@ -33,19 +33,13 @@ def bandit(count: int, generator: torch.Generator, best: float = 0.3) -> dict[st
 
 
 @pytest.mark.parametrize(("std", "entropy"), [(0.1, False), (None, True)], ids=["td3", "sac"])
-def test_finds_the_best_action_of_a_bandit(
-    residual: Build, agent: Build, std: float | None, entropy: bool
-) -> None:
+def test_finds_the_best_action_of_a_bandit(residual: Build, agent: Build, std: float | None, entropy: bool) -> None:
     policy = residual(1, 1, scale=1.0, std=std, hidden=(32,))
-    learner = agent(
-        policy, hidden=(64, 64), critic_lr=3e-3, actor_lr=3e-3, entropy=entropy, value_low=-1.0, tau=0.05
-    )
+    learner = agent(policy, hidden=(64, 64), critic_lr=3e-3, actor_lr=3e-3, entropy=entropy, value_low=-1.0, tau=0.05)
     generator = rng()
     for _ in range(500):
         learner.update(bandit(128, generator))
-    found = policy.combine(
-        torch.zeros(1, 1), policy.actor.mean(policy.features(torch.zeros(1, 1), torch.zeros(1, 1)))
-    )
+    found = policy.combine(torch.zeros(1, 1), policy.actor.mean(policy.features(torch.zeros(1, 1), torch.zeros(1, 1))))
     assert found.item() == pytest.approx(0.3, abs=0.08)
     grid = torch.tensor([[-0.8], [0.0], [0.3], [0.8]])
     q = learner.critic(torch.zeros(4, 1), grid).mean(0)
@@ -117,9 +111,7 @@ def test_target_follows_slowly(residual: Build, agent: Build) -> None:
     learner = agent(residual(5, 1), tau=0.25)
     before = [p.clone() for p in learner.target.parameters()]
     learner.update(chain(rng(), 32, 0.8))
-    for old, new, source in zip(
-        before, learner.target.parameters(), learner.critic.parameters(), strict=True
-    ):
+    for old, new, source in zip(before, learner.target.parameters(), learner.critic.parameters(), strict=True):
         assert torch.allclose(new, 0.75 * old + 0.25 * source, atol=1e-6)
         assert not new.requires_grad
 
@@ -150,9 +142,7 @@ def test_temperature_brings_the_entropy_to_its_target(agent: Build, residual: Bu
     assert sum(entropies[-100:]) / 100 == pytest.approx(-0.5, abs=0.2)
 
 
-def test_resumed_equals_uninterrupted(
-    agent: Build, residual: Build, same: Callable[[Any, Any], bool]
-) -> None:
+def test_resumed_equals_uninterrupted(agent: Build, residual: Build, same: Callable[[Any, Any], bool]) -> None:
     one, other = (agent(residual(5, 1, std=None), seed=s, entropy=True, critics=3, subset=2) for s in (1, 2))
     generator = rng()
     batches = [chain(generator, 16, 0.8) for _ in range(8)]

@@ -22,9 +22,7 @@ from robot_rl.training.checkpoint import load_state, save_state
 Same = Callable[[Any, Any], bool]
 
 tensors = st.builds(
-    lambda shape, dtype, seed: (100 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(
-        dtype
-    ),
+    lambda shape, dtype, seed: (100 * torch.randn(shape, generator=torch.Generator().manual_seed(seed))).to(dtype),
     st.lists(st.integers(0, 3), max_size=3),
     st.sampled_from(
         [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
@@ -98,9 +96,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
         file.unlink()
         file.mkdir()
     else:
-        file.write_bytes(
-            {"empty": b"", "half": data[:200], "last byte": data[:-1], "garbage": b"\x07" * 300}[damage]
-        )
+        file.write_bytes({"empty": b"", "half": data[:200], "last byte": data[:-1], "garbage": b"\x07" * 300}[damage])
     with pytest.raises(UserError, match=r"checkpoint\.safetensors"):
         load_state(file)
 

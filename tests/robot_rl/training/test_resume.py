@@ -112,8 +112,7 @@ def test_off_policy_resumes_to_the_bit(
     assert whole[1].updates.actor > 3
     assert same(resumed[0].state_dict(), whole[0].state_dict())
     curves = [
-        [(r["step"], r["critic/loss"]) for r in read_metrics(r.folder) if "critic/loss" in r]
-        for r in (one, three)
+        [(r["step"], r["critic/loss"]) for r in read_metrics(r.folder) if "critic/loss" in r] for r in (one, three)
     ]
     assert curves[0] == curves[1] and len(curves[0]) > 8
 

@@ -32,13 +32,9 @@ def test_a_run_records_what_it_is(run: Build) -> None:
     one = run(config=Config())
     assert json.loads((one.folder / "config.json").read_text()) == {"steps": 5}
     provenance = json.loads((one.folder / "provenance.json").read_text())
-    assert (
-        provenance["versions"]["torch"] == torch.__version__.split("+")[0] or provenance["versions"]["torch"]
-    )
+    assert provenance["versions"]["torch"] == torch.__version__.split("+")[0] or provenance["versions"]["torch"]
     assert provenance["commit"] and provenance["machine"]["cores"]
-    assert any(
-        line.startswith("torch==") for line in (one.folder / "requirements.txt").read_text().splitlines()
-    )
+    assert any(line.startswith("torch==") for line in (one.folder / "requirements.txt").read_text().splitlines())
 
 
 def test_metrics_are_rows_of_json(run: Build) -> None:
@@ -51,9 +47,7 @@ def test_metrics_are_rows_of_json(run: Build) -> None:
 
 def test_an_open_folder_is_locked(run: Build) -> None:
     one = run()
-    code = (
-        "import sys, pathlib, robot_rl.training.run as r; r.Run(pathlib.Path(sys.argv[1]), {}, resume=True)"
-    )
+    code = "import sys, pathlib, robot_rl.training.run as r; r.Run(pathlib.Path(sys.argv[1]), {}, resume=True)"
     other = subprocess.run([sys.executable, "-c", code, str(one.folder)], capture_output=True, text=True)
     assert other.returncode != 0 and "in use by another process" in other.stderr
 

@@ -19,15 +19,11 @@ SCENE = Scene((Box("cube", size=0.02, mass=0.1),), (Camera("front", (1.15, 0.0, 
 def engine(panda: Any) -> Callable[..., MujocoEngine]:
     """n robots at home; `parameters` holds one value for each environment, None keeps the default."""
 
-    def build(
-        n: int = 2, cube: tuple[float, float, float] = (0.5, 0.15, 0.02), **parameters: Any
-    ) -> MujocoEngine:
+    def build(n: int = 2, cube: tuple[float, float, float] = (0.5, 0.15, 0.02), **parameters: Any) -> MujocoEngine:
         one = MujocoEngine(panda, SCENE, n, threads=1)
         for name, values in parameters.items():
             chosen = [i for i, v in enumerate(values) if v is not None]
-            one.parameters[name.replace("__", ".")](
-                np.array(chosen), np.array([values[i] for i in chosen], float)
-            )
+            one.parameters[name.replace("__", ".")](np.array(chosen), np.array([values[i] for i in chosen], float))
         pose = np.tile([*cube, 1.0, 0, 0, 0], (n, 1))
         one.reset(np.arange(n), np.tile(panda.home, (n, 1)), {"cube": pose})
         return one

@@ -84,9 +84,7 @@ def test_size_is_the_resting_height(engine: Build, hold: Build) -> None:
     body = one.model.body("cube").id
     inertia = one.batch.expanded("body_inertia")[:, body, 0]
     assert inertia.tolist() == pytest.approx([0.1 * (2 * s) ** 2 / 6 for s in sizes], rel=1e-6)
-    assert one.batch.expanded("body_mass") is None or np.allclose(
-        one.batch.expanded("body_mass")[:, body], 0.1
-    )
+    assert one.batch.expanded("body_mass") is None or np.allclose(one.batch.expanded("body_mass")[:, body], 0.1)
 
 
 def test_friction_decides_whether_the_cube_slides_down_a_slope(engine: Build, hold: Build) -> None:

@@ -61,11 +61,7 @@ def check_and_go_on(root: Path, finished: int) -> None:
     assert data.num_episodes in (finished, finished + 1)  # killed between the commit and its announcement
     count = data.num_episodes
     assert data.column("x")[:, 0].tolist() == [float(i) for i in range(count) for _ in range(3)]
-    assert (
-        abs(int(data.frames("cam", range(3 * count)).float().mean()) - 30 * (count - 1)) < 4
-        if count
-        else True
-    )
+    assert abs(int(data.frames("cam", range(3 * count)).float().mean()) - 30 * (count - 1)) < 4 if count else True
     for stats in data.stats.values():
         assert "mean" in stats
     with DatasetWriter.append(root) as writer:
@@ -94,9 +90,7 @@ def test_kill_9(tmp_path: Path) -> None:
 class Fault:
     """Make the k-th call of os.write, os.replace or os.fsync fail."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException, after: bool = False
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException, after: bool = False) -> None:
         self.calls, self.fired = 0, False
         for name in ("write", "replace", "fsync"):
             monkeypatch.setattr(storage.os, name, self._wrap(name, getattr(os, name), at, error, after))
@@ -162,9 +156,7 @@ def test_disk_full_says_what_to_do(root: Path, monkeypatch, episode, features) -
 
     with monkeypatch.context() as patch:
         patch.setattr(storage.os, "write", full)
-        with pytest.raises(
-            DatasetError, match=r"file-001.parquet: the disk is full; free some space and add"
-        ) as e:
+        with pytest.raises(DatasetError, match=r"file-001.parquet: the disk is full; free some space and add") as e:
             writer.add_episode(episode(1), "lift")
     assert "earlier episodes are intact" in str(e.value)
     writer.add_episode(episode(1), "lift")

@@ -134,9 +134,7 @@ def test_tasks(recorded: Path) -> None:
 
 def test_reads_tasks_of_0_6(recorded: Path) -> None:
     """LeRobot 0.6 names the index `task`."""
-    pq.write_table(
-        pa.table({"task_index": [1, 0], "task": ["push", "lift"]}), recorded / "meta/tasks.parquet"
-    )
+    pq.write_table(pa.table({"task_index": [1, 0], "task": ["push", "lift"]}), recorded / "meta/tasks.parquet")
     assert Dataset(recorded).tasks == ["lift", "push"]
 
 

@@ -1,0 +1,112 @@
+"""Who acts: every transition of the hand-over, and what is executed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from real.intervention import Arbiter, Phase
+from real.teleop.commands import RELEASED, TIMEOUT, Operator, OperatorInput
+
+A, C, H, S = Phase.AUTONOMOUS, Phase.CORRECTING, Phase.HANDING_BACK, Phase.STOPPED
+HELD = Operator(held=True, motion=(0.5, -0.25, 1.0), gripper=-1.0)
+STOP = Operator(stop=True)
+POLICY = torch.tensor([[0.1, 0.2, 0.3, 0.9]])
+LAST = torch.tensor([[0.0, 0.0, 0.0, -0.7]])
+Hands = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "after"),
+    [
+        (A, None, A), (A, RELEASED, A), (A, HELD, C), (A, STOP, S),
+        (C, None, H), (C, RELEASED, H), (C, HELD, C), (C, STOP, S),
+        (H, None, A), (H, RELEASED, A), (H, HELD, C), (H, STOP, S),
+        (S, None, S), (S, RELEASED, S), (S, HELD, S), (S, STOP, S),
+    ],
+)  # fmt: skip
+def test_transition(before: Phase, said: Operator | None, after: Phase) -> None:
+    arbiter = Arbiter(_fixed(said))
+    arbiter.phase = before
+    decision = arbiter.decide(POLICY, LAST)
+    assert decision.phase is arbiter.phase is after
+    assert decision.takeover == (after is C and before is not C)
+    if after is C:
+        assert torch.equal(decision.action, torch.tensor([[0.5, -0.25, 1.0, -1.0]]))
+    else:
+        assert decision.action is POLICY
+
+
+def _fixed(said: Operator | None) -> Any:
+    return SimpleNamespace(read=lambda now=None: said)
+
+
+def test_nobody_there_is_the_policy() -> None:
+    decision = Arbiter(None).decide(POLICY, LAST)
+    assert decision.action is POLICY and decision.phase is A and decision.operator is None
+
+
+def test_takeover_and_hand_back_each_take_one_decision_and_are_told_once(hands: Hands) -> None:
+    arbiter = Arbiter(hands(RELEASED, HELD, HELD, RELEASED, RELEASED, HELD, RELEASED, HELD))
+    seen = [arbiter.decide(POLICY, LAST) for _ in range(8)]
+    assert [d.phase for d in seen] == [A, C, C, H, A, C, H, C]
+    assert [d.takeover for d in seen] == [False, True, False, False, False, True, False, True]
+
+
+def test_a_gripper_of_zero_keeps_the_last(hands: Hands) -> None:
+    arbiter = Arbiter(hands(*[Operator(held=True, gripper=g) for g in (0.0, 1.0, -0.0)]))
+    widths = [float(arbiter.decide(POLICY, LAST).action[0, -1]) for _ in range(3)]
+    assert widths == [pytest.approx(-0.7), 1.0, pytest.approx(-0.7)], "what it holds is not dropped"
+
+
+def test_a_persons_action_is_clipped_to_the_range(hands: Hands) -> None:
+    arbiter = Arbiter(hands(Operator(held=True, motion=(3.0, -3.0, 0.0), gripper=5.0)))
+    assert arbiter.decide(POLICY, LAST).action.tolist() == [[1.0, -1.0, 0.0, 1.0]]
+
+
+def test_a_stop_stays_until_the_episode_is_reset(hands: Hands) -> None:
+    arbiter = Arbiter(hands(STOP, HELD, RELEASED))
+    assert [arbiter.decide(POLICY, LAST).phase for _ in range(3)] == [S, S, S]
+    arbiter.reset()
+    assert arbiter.phase is A
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.lists(st.sampled_from([None, RELEASED, HELD, STOP]), max_size=30))
+def test_a_person_acts_exactly_while_holding(script: list[Operator | None]) -> None:
+    arbiter = Arbiter(None)
+    stopped = corrected = False
+    for said in script:
+        arbiter.operator = _fixed(said)
+        decision = arbiter.decide(POLICY, LAST)
+        stopped |= said is STOP
+        held = said is HELD and not stopped
+        assert (decision.phase is C) == held and (decision.action is not POLICY) == held
+        assert decision.takeover == (held and not corrected)
+        assert (decision.phase is H) == (corrected and not held and not stopped)
+        corrected = held
+
+
+def test_silence_hands_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that dies with the dead-man down: after its timeout the policy has the robot again."""
+    from real.teleop import commands
+
+    clock = SimpleNamespace(now=50.0)
+    monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    node = SimpleNamespace(subscribe=lambda *_, **__: None)
+    operator = OperatorInput(node)  # type: ignore[arg-type]
+    arbiter = Arbiter(operator)
+    operator.receive(HELD, clock.now)
+    assert arbiter.decide(POLICY, LAST).phase is C
+    clock.now += 0.9 * TIMEOUT
+    assert arbiter.decide(POLICY, LAST).phase is C
+    clock.now += 0.2 * TIMEOUT
+    assert [arbiter.decide(POLICY, LAST).phase for _ in range(2)] == [H, A]
+    operator.receive(HELD, clock.now)
+    assert arbiter.decide(POLICY, LAST).takeover, "and it can take over again"

@@ -1,0 +1,149 @@
+"""What is recorded is what was executed, and an error is not lost in the writer's thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real.recorder import Recorder
+from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
+from robot_rl.data.recording import load_episodes
+from robot_rl.interface import Pipeline
+from sim.tasks import tasks
+
+PIPELINE = Pipeline(tasks.get("panda-lift").interface)
+SIZE = PIPELINE.observer.spec.size
+
+
+def step(k: int, corrected: bool = False, done: bool = False, policy: Any = None) -> dict[str, Any]:
+    executed = torch.tensor([[0.1 * k, 0.0, -0.1 * k, 1.0]])
+    return {
+        "state": torch.full((1, SIZE), float(k)),
+        "executed": executed,
+        "policy_action": executed if policy is None else policy,
+        "reward": float(done),
+        "success": torch.tensor([done]),
+        "done": done,
+        "intervention": torch.tensor([corrected]),
+    }
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Callable[..., Recorder]:
+    return lambda **images: Recorder(tmp_path / "dataset", PIPELINE, images)
+
+
+def test_the_executed_action_is_stored_and_the_policys_beside_it(recorder: Callable[..., Recorder]) -> None:
+    r = recorder()
+    wanted = torch.tensor([[-0.5, 0.5, 0.5, -1.0]])
+    r.add(step(0), {})
+    r.add(step(1, corrected=True, policy=wanted), {})
+    r.add(step(2, done=True, policy=torch.tensor([[float("nan"), float("inf"), 0.0, 0.0]])), {})
+    r.end_episode({"success": True, "policy_version": 7})
+    r.close()
+    root = r.writer.root
+    assert verify(root) == []
+    data = Dataset(root)
+    columns = data.columns(["action", "action.policy", "intervention", "next.reward", "next.done", "next.success"])
+    physical = PIPELINE.actions.to_physical
+    executed = torch.cat([step(k)["executed"] for k in range(3)])
+    assert torch.allclose(columns["action"], physical(executed))
+    assert torch.allclose(columns["action.policy"][1], physical(wanted)[0])
+    assert columns["action.policy"].isfinite().all()
+    assert columns["intervention"].flatten().tolist() == [False, True, False]
+    for name in ("next.reward", "next.done", "next.success"):
+        assert columns[name].flatten().tolist() == [0, 0, 1]
+    (episode,) = load_episodes(root, PIPELINE)
+    assert torch.allclose(episode["action"], executed, atol=1e-6), "what a learner reads is what was executed"
+    assert episode["state"][:, 0].tolist() == [0, 1, 2]
+    assert data.robot_type == "panda" and data.fps == 20
+
+
+def test_a_missing_picture_is_black_and_a_present_one_is_copied(recorder: Callable[..., Recorder]) -> None:
+    r = recorder(front=(16, 16))
+    live = np.full((16, 16, 3), 200, np.uint8)
+    r.add(step(0), {})
+    r.add(step(1), {"front": live})
+    live[:] = 0  # the driver's buffer goes on
+    stored = r.rows["observation.images.front"]
+    assert not stored[0].any() and (stored[1] == 200).all()
+    r.end_episode({})
+    r.close()
+    assert verify(r.writer.root) == []
+
+
+def test_an_episode_is_on_disk_when_close_returns_and_the_next_recorder_goes_on(
+    recorder: Callable[..., Recorder],
+) -> None:
+    for expected in (3, 6):
+        r = recorder()
+        for _ in range(3):
+            r.add(step(1, done=True), {})
+            r.end_episode({})
+        r.add(step(2), {})  # an episode that was interrupted
+        r.close()
+        assert Dataset(r.writer.root).num_episodes == expected
+        assert verify(r.writer.root) == []
+
+
+def test_an_empty_episode_is_none(recorder: Callable[..., Recorder]) -> None:
+    r = recorder()
+    r.end_episode({})
+    r.close()
+    assert r.writer.num_episodes == 0
+
+
+def test_writing_happens_off_the_control_thread(
+    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`end_episode` returns while the writer is still at it."""
+    begun, go_on = threading.Event(), threading.Event()
+    write = DatasetWriter.add_episode
+
+    def slow(self: DatasetWriter, *arguments: Any) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        write(self, *arguments)
+
+    monkeypatch.setattr(DatasetWriter, "add_episode", slow)
+    r = recorder()
+    r.add(step(1, done=True), {})
+    r.end_episode({})
+    assert begun.wait(30) and r.writer.num_episodes == 0
+    r.add(step(1), {})  # the next episode is under way
+    go_on.set()
+    r.close()
+    assert r.writer.num_episodes == 1
+
+
+def test_an_error_of_the_writer_surfaces(recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", "dataset/data")
+
+    monkeypatch.setattr(DatasetWriter, "add_episode", full)
+    r = recorder()
+    r.add(step(1, done=True), {})
+    r.end_episode({})
+    r._thread.join(30)
+    r.add(step(1, done=True), {})
+    with pytest.raises(OSError, match="No space left"):
+        r.end_episode({})
+    with pytest.raises(OSError, match="No space left"):
+        r.close()
+    monkeypatch.undo()
+    again = recorder()  # the lock is free, the dataset sound
+    again.close()
+    assert verify(again.writer.root) == []
+
+
+def test_two_recorders_never_write_to_one_dataset(recorder: Callable[..., Recorder]) -> None:
+    r = recorder()
+    with pytest.raises(DatasetError):
+        recorder()
+    r.close()
