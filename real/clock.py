@@ -83,16 +83,28 @@ class Timing:
 
 
 def prefer_realtime(priority: int = 40) -> bool:
-    """Give the calling thread SCHED_FIFO and fine timer slack where permitted; say so where not."""
+    """Give the calling thread SCHED_FIFO and fine timer slack where permitted; say so where not.
+
+    Threads and processes that it starts are ordinary ones. Priorities here: joint states 45, commands 40, policy 20:
+    a thread that holds the interpreter must not wait for a processor while the command thread waits for it.
+    """
     if sys.platform != "linux":
         return False
     ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK, ns
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except (PermissionError, OSError):
         logger.warning("no real-time priority: allow it with `ulimit -r 40` or CAP_SYS_NICE for steadier timing")
         return False
     return True
+
+
+def yield_to_robot() -> None:
+    """Let this process use only the processor time that nobody else wants."""
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(19)
 
 
 def bare_loop(rate: float, seconds: float) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import time
@@ -78,6 +79,7 @@ class RobotEnv(VectorEnv):
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Open the gripper, go home, have the objects placed, and return the first observation."""
         self.episode += 1
+        gc.collect(1)
         self._announce("resetting")
         if self.loop.stopped:
             raise NotReady(f"the robot is stopped ({self.loop.stopped}); clear the stop before the next episode")

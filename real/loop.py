@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -97,6 +98,11 @@ class CommandLoop(threading.Thread):
             now = time.monotonic()
             self._goal = Goal(self._position, self._position, reading.gripper, now, self.pipeline.tick)
         sys.setswitchinterval(0.0005)  # the policy thread must not keep the interpreter for its default 5 ms
+        # Nor may the garbage collector, which takes tens of ms over torch's objects; episodes end with a small round.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        prefer_realtime(20)
         self.start()
 
     def set_goal(self, position: Tensor, gripper: float, duration: float) -> None:
@@ -136,6 +142,8 @@ class CommandLoop(threading.Thread):
 
     def close(self) -> None:
         """Brake, hold, and end the thread; the last command is the position where the robot stands."""
+        gc.enable()
+        gc.unfreeze()
         if self.is_alive():
             self.stopped = self.stopped or "shutting down"
             time.sleep(10 * self.pipeline.tick)  # ten more ticks brake from any permitted speed of a small step

@@ -35,8 +35,8 @@ class HiddenDynamics:
     """s; training sees at most 0.05"""
     stiffness_scale: float = 0.7
     """Servo stiffness; training sees 0.75 to 1.3"""
-    damping_scale: float = 1.5
-    """Servo damping, which makes this arm slow; training sees 0.75 to 1.3"""
+    damping_scale: float = 1.2
+    """Servo damping; training sees 0.75 to 1.3"""
     joint_friction: float = 0.8
     """N m; training sees at most 0.5"""
     object_mass: float = 0.2

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from real.bus import Node, Stamped, make, qos
+from real.clock import prefer_realtime
 from robot_rl.errors import UserError
 from robot_rl.kinematics import Kinematics, matrix_to_quat
 from robot_rl.spec import RobotSpec
@@ -60,6 +61,7 @@ class ArmDriver:
         self._velocity = np.zeros(len(self._index))
         self._stamp = np.full(len(self._index), -np.inf)
         self._lock = threading.Lock()
+        self._ordinary = not dry_run
         ros = robot.ros
         self.joints = node.subscribe("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR, self._on_joints)
         self.poses = {
@@ -76,6 +78,9 @@ class ArmDriver:
         """Joint states that were malformed or not finite."""
 
     def _on_joints(self, sample: Stamped) -> None:
+        if self._ordinary:  # the bus's reader thread, on its first joint state
+            self._ordinary = False
+            prefer_realtime(45)
         msg = sample.msg
         position = np.asarray(msg.position)
         if len(msg.name) != len(position) or not np.isfinite(position).all():

@@ -21,16 +21,16 @@ import tyro
 class Scale:
     """How much of everything."""
 
-    demonstrations: int = 20
+    demonstrations: int = 12
     updates: int = 2000
     steps: int = 40_000
     evaluations: int = 200
-    robot_episodes: int = 25
+    robot_episodes: int = 20
     minutes: float = 3.0
     video_episodes: int = 3
 
 
-QUICK = Scale(20, 1000, 12_000, 60, 2, 0.3, 1)
+QUICK = Scale(12, 1000, 16_000, 100, 2, 0.3, 1)
 """Every stage in three minutes, enough to see that each one works and learns."""
 
 

@@ -14,7 +14,9 @@ def main(bundle: str, dataset: str, folder: str, recipe: str, seed: str) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    os.nice(10)  # the robot's loop and driver come first
+    from real.clock import yield_to_robot
+
+    yield_to_robot()
     import torch
 
     from policies.bundle import load_bundle

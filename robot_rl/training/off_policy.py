@@ -26,7 +26,7 @@ class OffPolicyConfig:
     """Environments stepped side by side."""
     updates_per_step: float = 0.5
     """Critic updates per environment step."""
-    batch: int = 256
+    batch: int = 128
     """Transitions per update."""
     demo_share: float = 0.5
     """Share of each batch that comes from demonstrations."""

@@ -1,0 +1,303 @@
+"""The documentation against the code: command lines parse, the cheap ones run, paths, links and defaults hold.
+
+A command line that no check understands fails: nothing in a ```bash block goes unchecked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robot_rl.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN_FOR_REAL = {"tasks", "robots", "recipes", "dataset info", "dataset verify", "launch"}
+"""Cheap commands; the others are parsed and stopped before they start. `launch` is stopped before its processes."""
+PACKAGES = ("robot_rl", "policies", "sim", "real")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Contents of a page's fenced blocks in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def lines(page: Path) -> list[str]:
+    """Command lines of a page, continued ones joined."""
+    text = "\n".join(blocks(page, "bash")).replace("\\\n", " ")
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+DOCUMENTED = [pytest.param(page, line, id=f"{page.stem}: {line}") for page in PAGES for line in lines(page)]
+
+
+def robot_rl_name(words: list[str]) -> str:
+    """Which command a robot-rl line runs, "" for `robot-rl --version` and the like."""
+    two = " ".join(words[:2])
+    return two if two in COMMANDS else words[0] if words and not words[0].startswith("-") else ""
+
+
+@pytest.fixture(scope="session")
+def tiny_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from robot_rl.data import DatasetWriter, Feature
+
+    root = tmp_path_factory.mktemp("tiny") / "dataset"
+    with DatasetWriter.create(root, fps=20, features={"action": Feature("float32", (2,))}) as writer:
+        writer.add_episode({"action": np.zeros((3, 2), np.float32)}, "hold still")
+    return root
+
+
+@pytest.fixture
+def robot_rl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_dataset: Path) -> Callable[[list[str]], list[Any]]:
+    """Run `robot-rl WORDS` in an empty folder up to where the work would begin; return the parsed commands."""
+    monkeypatch.chdir(tmp_path)
+    parsed: list[Any] = []
+
+    def stop(command: Any) -> int:
+        parsed.append(command)
+        return 0
+
+    def run(words: list[str]) -> list[Any]:
+        parsed.clear()
+        name = robot_rl_name(words)
+        if name:
+            assert name in COMMANDS, f"no command {name!r}; there are {', '.join(COMMANDS)}"
+        if name.startswith("dataset ") and "--help" not in words:
+            shutil.copytree(tiny_dataset, words[2])
+        if name and name not in RUN_FOR_REAL:
+            module = importlib.import_module(COMMANDS[name][0].split(":")[0])
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "run"):
+                    monkeypatch.setattr(value, "run", stop)
+        if name == "launch":
+            monkeypatch.setattr("robot_rl.cli.launch._run", lambda _console, nodes: parsed.extend(nodes) or 0)
+        try:
+            status = main(words)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        assert status == 0, f"robot-rl {shlex.join(words)}: exit status {status}"
+        return list(parsed)
+
+    return run
+
+
+def known(kind: str, page: Path) -> set[str]:
+    """Registered names, and those that the page itself registers."""
+    from robot_rl.recipes import recipes
+    from robot_rl.robots import robots
+    from sim.tasks import tasks
+
+    registry: Any = {"task": tasks, "robot": robots, "recipe": recipes}[kind]
+    added = re.findall(r'^\s*"([\w-]+)": \("[\w.]+:\w+"', "\n".join(blocks(page, "python")), re.M)
+    # What a page says to register "as in" another page is named in its task.
+    added += re.findall(r'task="([\w-]+)"', "\n".join(blocks(page, "python")))
+    return set(registry.entries) | set(added)
+
+
+def check_names(command: Any, page: Path) -> None:
+    """Tasks, robots, recipes and devices in a parsed command exist."""
+    for kind in ("task", "robot", "recipe"):
+        value = getattr(command, kind, None)
+        assert value is None or not isinstance(value, str) or value in known(kind, page), f"no {kind} {value!r}"
+    what, _, task = str(getattr(command, "bundle", "")).partition(":")
+    assert what != "random" or task in known("task", page), f"no task {task!r}"
+    if hasattr(command, "device"):
+        from robot_rl.cli.teleop import DEVICES
+
+        assert command.device in DEVICES
+
+
+def check_ros2(words: list[str]) -> None:
+    """`ros2 launch robot_rl FILE name:=value...`, or with the path of the file."""
+    from real.launch import describe
+    from robot_rl.cli.launch import parse
+
+    assert words[0] == "launch", "only `ros2 launch` is checked"
+    path = ROOT / "launch" / words[2] if words[1] == "robot_rl" else ROOT / words[1]
+    assert path.is_file(), f"no launch file {path.relative_to(ROOT)}"
+    describe(path.name.removesuffix(".launch.py"), parse(words[3 if words[1] == "robot_rl" else 2 :]))
+
+
+def check_make(words: list[str]) -> None:
+    """The target and its variables are known to the Makefile."""
+    done = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    makefile = (ROOT / "Makefile").read_text()
+    for variable in [word.partition("=")[0] for word in words if "=" in word]:
+        assert re.search(rf"^{variable} \?=", makefile, re.M), f"the Makefile has no variable {variable}"
+
+
+def check_module(words: list[str]) -> None:
+    """`python -m MODULE` starts, and has the flags that are named."""
+    assert words[0] == "-m", "only `python -m` is checked"
+    help_text = subprocess.run(
+        [sys.executable, *words[:2], "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    for flag in [word.partition("=")[0] for word in words[2:] if word.startswith("-")]:
+        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", help_text), f"{words[1]} has no {flag}"
+
+
+def check_pip(words: list[str]) -> None:
+    """`pip install -e ".[extra]"` names extras that exist."""
+    assert words[:2] == ["install", "-e"] and len(words) == 3
+    extras = re.fullmatch(r"\.\[([\w,]+)\]", words[2])
+    assert extras is not None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize(("page", "line"), DOCUMENTED)
+def test_command(page: Path, line: str, robot_rl: Callable[[list[str]], list[Any]]) -> None:
+    program, *words = shlex.split(line)
+    if program == "robot-rl":
+        for command in robot_rl(words):
+            if hasattr(command, "ros_arguments"):  # a node of a launch file is a command as well
+                for inner in robot_rl(list(command.command)) if command.condition else []:
+                    check_names(inner, page)
+            else:
+                check_names(command, page)
+    elif program == "ros2":
+        check_ros2(words)
+    elif program == "make":
+        check_make(words)
+    elif program == "python":
+        check_module(words)
+    elif program == "pip":
+        check_pip(words)
+    elif program == "export":
+        assert all(re.fullmatch(r"[A-Z_]+=\S+", word) for word in words)
+    else:
+        assert line == "source .venv/bin/activate", f"{page.name}: nothing here can check {line!r}"
+
+
+def test_every_command_is_documented() -> None:
+    used = {robot_rl_name(shlex.split(line)[1:]) for p in PAGES for line in lines(p) if line.startswith("robot-rl ")}
+    assert set(COMMANDS) <= used, f"undocumented: {set(COMMANDS) - used}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Fragments of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_and_paths_exist(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        assert not target.startswith("http"), f"an external link cannot be checked here: {target}"
+        name, _, fragment = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), f"{page.name}: no {target}"
+        assert not fragment or fragment in anchors(linked), f"{page.name}: no heading for {target}"
+    roots = "|".join([*PACKAGES, "launch", "tests", "benchmarks", "docs", r"\.ci"])
+    for path in re.findall(rf"`((?:{roots})/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), f"{page.name} names {path}, which does not exist"
+
+
+def layout() -> Iterator[str]:
+    """Files in the layout of the architecture page."""
+    folder = ""
+    inner = ""
+    for line in blocks(ROOT / "docs" / "architecture.md", "text")[1].splitlines():
+        entry = line.split()[0]
+        depth = len(line) - len(line.lstrip())
+        if entry.endswith("/"):
+            folder, inner = (entry, "") if depth == 0 else (folder, entry)
+        else:
+            yield folder + (inner if depth == 4 else "") + entry
+
+
+def test_the_layout_is_the_tree() -> None:
+    listed = set(layout())
+    modules = {
+        str(path.relative_to(ROOT))
+        for top in (*PACKAGES, "launch", "benchmarks")
+        for path in (ROOT / top).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert listed == modules, f"not there: {listed - modules}; not listed: {modules - listed}"
+
+
+def test_the_layers_are_those_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    checked = []
+    for layer in next(c["layers"] for c in contracts if c["type"] == "layers"):
+        names = {name.strip(" ()") for name in layer.split(":")}
+        there = {n for n in names if list(ROOT.glob(n.replace(".", "/") + "*"))}  # the design names more than there is
+        checked.append(there)
+    shown = blocks(ROOT / "docs" / "architecture.md", "text")[2].splitlines()
+    assert [set(line.split()) for line in shown] == checked
+
+
+def option_tables(page: Path) -> Iterator[tuple[list[str], str, str, str]]:
+    """(command words, flag, other columns' first, documented default) of each row of each table of options."""
+    words: list[str] = []
+    header: list[str] = []
+    for line in page.read_text().splitlines():
+        if line.startswith("robot-rl ") and robot_rl_name(line.split()[1:]) not in RUN_FOR_REAL | {"report", "doctor"}:
+            words = shlex.split(line)[1:]  # a table is about the command before it that has options worth one
+        if not line.startswith("|"):
+            header = []
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not header:
+            header = cells
+            continue
+        column = next((header.index(name) for name in ("default", "here") if name in header), None)
+        flags = re.findall(r"`(--[\w.-]+)[^`]*`", cells[0])
+        if column is None or not flags:
+            continue
+        named = re.fullmatch(r"`robot-rl ([\w-]+)`", header[0])
+        command = [named[1], "runs/x"] if named else words
+        launch = header[1].strip("`") if header[1].startswith("`launch") else ""
+        defaults = cells[column].split(", ") if len(flags) > 1 else [cells[column]]
+        for flag, default in zip(flags, defaults, strict=True):
+            yield command, flag, f"{launch} {cells[1]}" if launch else "", default
+
+
+def test_documented_defaults_are_the_codes(robot_rl: Callable[[list[str]], list[Any]]) -> None:
+    commands: dict[str, Any] = {}
+    rows = [(page, *row) for page in PAGES for row in option_tables(page)]
+    assert len(rows) > 50
+    wrong = []
+    for page, words, flag, launch, default in rows:
+        positional = [word for k, word in enumerate(words) if not any(w.startswith("-") for w in words[: k + 1])]
+        recipe = words[words.index("--recipe") :][:2] if "--recipe" in words else []
+        key = shlex.join([*positional, *recipe])
+        if key not in commands:
+            (commands[key],) = robot_rl(shlex.split(key))
+        value = commands[key]
+        path = flag[2:].replace("-", "_").split(".")
+        for name in path:
+            value = getattr(value, name) if hasattr(value, name) else getattr(value.config, name)
+        if not agree(default.strip("`"), value):
+            wrong.append(f"{page.name}, robot-rl {key}: {flag} is {value!r}, not {default}")
+        if match := re.fullmatch(r"launch (\w+) `(\w+):=\w*`", launch):
+            from real.launch import arguments
+
+            assert match[2] in {argument.name for argument in arguments(match[1])}, launch
+    assert not wrong, "\n".join(wrong)
+
+
+def agree(text: str, value: Any) -> bool:
+    """Whether a table's cell says what a default is."""
+    if isinstance(value, bool):
+        return text == ("on" if value else "off")
+    if isinstance(value, int | float):
+        number = re.fullmatch(r"-?[\d,.]+", text)
+        return number is not None and float(text.replace(",", "")) == value
+    # A default that is worked out later is described in words.
+    return text == str(value) if value else not re.fullmatch(r"-?[\d,.]+", text)

@@ -1,0 +1,406 @@
+"""A robot as an environment: the same contract and the same numbers as simulation, and what happens when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.base import ChunkRunner
+from policies.bundle import Bundle, load_bundle, save_bundle
+from real.bus import make, open_node, qos
+from real.env import RobotEnv
+from real.intervention import Arbiter
+from real.robots.arm import ArmDriver, NotReady
+from real.teleop.commands import RELEASED, Operator
+from robot_rl.interface import Pipeline
+from robot_rl.state import RobotState
+from sim.env import TaskEnv
+from sim.tasks import tasks
+
+LIFT = tasks.get("panda-lift").interface
+FAST = replace(LIFT, horizon=6)
+STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
+Build = Callable[..., Any]
+
+
+@pytest.fixture
+def env(private_domain: int) -> Iterator[Build]:
+    opened = []
+
+    def build(interface: Any = FAST, hands: Any = None, **options: Any) -> RobotEnv:
+        node = open_node("policy")
+        opened.append((node, None))
+        arbiter = Arbiter(hands) if hands is not None else None
+        built = RobotEnv(node, interface, arbiter=arbiter, **options)
+        opened[-1] = (node, built)
+        return built
+
+    yield build
+    for node, built in opened:
+        if built is not None:
+            built.close()
+        node.close()
+
+
+# ---- parity ------------------------------------------------------------------------------------------------------
+class Recorded:
+    """One simulated environment, whose measured state is sent as a robot would."""
+
+    def __init__(self, node: Any):
+        robot = Pipeline(LIFT).robot
+        assert robot.gripper is not None
+        self.names = [*robot.joint_names, *robot.gripper.joints]
+        self.states = node.publisher("sensor_msgs/msg/JointState", robot.ros.joint_states, qos.SENSOR)
+        self.pose = node.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", qos.SENSOR)
+
+    def send(self, state: RobotState) -> None:
+        fingers = state.gripper_width[0].double().numpy() / 2
+        position = np.concatenate([state.joint_position[0].double().numpy(), fingers, fingers])
+        velocity = np.concatenate([state.joint_velocity[0].double().numpy(), [0.0, 0.0]])
+        shuffled = np.random.default_rng(0).permutation(9)
+        self.states.publish(
+            make(
+                "sensor_msgs/msg/JointState", name=[self.names[k] for k in shuffled],
+                position=position[shuffled], velocity=velocity[shuffled],
+            )  # fmt: skip
+        )
+        x, y, z, qw, qx, qy, qz = state.objects["cube"][0].tolist()
+        quat = {"x": qx, "y": qy, "z": qz, "w": qw}
+        pose = {"position": {"x": x, "y": y, "z": z}, "orientation": quat}
+        self.pose.publish(make("geometry_msgs/msg/PoseStamped", pose=pose))
+
+
+def test_the_same_state_gives_the_same_views_observation_and_target(
+    private_domain: int, eventually: Build, task: Build
+) -> None:
+    """DESIGN.md: "a test feeds the same recorded state through both: equal to 1e-6"."""
+    everything = replace(LIFT, observations=(*LIFT.observations, "joint_velocity"))
+    simulation = TaskEnv(task(observations=everything.observations), 1, threads=1, seed=3)
+    simulation.reset(seed=3)
+    rng = torch.Generator().manual_seed(0)
+    pipeline = Pipeline(everything)
+    with open_node("robot") as robot, open_node("policy") as policy:
+        recorded, driver = Recorded(robot), ArmDriver(policy, pipeline.robot, ("cube",))
+        eventually(lambda: recorded.states.matched == 1 == recorded.pose.matched)
+        for k in range(12):
+            action = 2 * torch.rand(1, 4, generator=rng) - 1
+            observation, *_ = simulation.step(action)
+            state = simulation.state
+            quat = torch.randn(1, 4, generator=rng)  # the task's own cube only turns about z
+            state.objects["cube"][:, 3:] = quat / quat.norm()
+            joints, poses = driver.joints.latest, driver.poses["cube"].latest
+            stamp = float(driver._stamp.min())
+            recorded.send(state)
+            eventually(
+                lambda j=joints, p=poses, s=stamp: driver.joints.latest is not j
+                and driver.poses["cube"].latest is not p
+                and float(driver._stamp.min()) != s
+            )
+            seen = driver.state(simulation.last_action)
+            for view in ("joint_position", "joint_velocity", "tool_position", "gripper_width", "last_action"):
+                assert torch.allclose(getattr(seen, view), getattr(state, view), rtol=0, atol=1e-6), (k, view)
+            assert torch.allclose(seen.objects["cube"], state.objects["cube"], rtol=0, atol=1e-6)
+            same = (seen.tool_quat * state.tool_quat).sum().abs()
+            assert same == pytest.approx(1.0, abs=1e-6)
+            ours = pipeline.observer(seen)
+            assert torch.allclose(ours, observation["observation.state"], rtol=0, atol=1e-6), k
+            physical = pipeline.actions.to_physical(action)
+            target, there = pipeline.controller(seen, physical), simulation.pipeline.controller(state, physical)
+            assert torch.allclose(target.position, there.position, rtol=0, atol=1e-5)
+
+
+def test_a_deployed_policy_does_what_the_trained_one_does(
+    env: Build, topic_robot: Build, residual: Build, tmp_path: Path
+) -> None:
+    """Bundle saved and loaded, run on the robot: on the same observations, the training side's actions to 1e-6."""
+    robot = topic_robot()
+    pipeline = Pipeline(LIFT)
+    trained = residual(pipeline.observer.spec.size, 4, zero_init=False)
+    trained.normalizer.fit(torch.randn(50, pipeline.observer.spec.size))
+    save_bundle(Bundle(trained, replace(LIFT, horizon=25), pipeline.robot.fingerprint()), tmp_path / "bundle")
+    bundle = load_bundle(tmp_path / "bundle")
+    bundle.check_robot(robot.robot)
+    e = env(bundle.interface)
+    here, there = ChunkRunner(bundle.policy, 1), ChunkRunner(trained, 1)
+    rngs = [torch.Generator().manual_seed(5) for _ in range(2)]
+    here.reset()
+    there.reset()
+    observation, _ = e.reset(seed=0)
+    done, moved = False, []
+    while not done:
+        action = here.act(observation, rngs[0])
+        expected = there.act({k: v.clone() for k, v in observation.items()}, rngs[1])
+        assert (action - expected).abs().max() <= 1e-6
+        observation, _, terminated, truncated, infos = e.step(action)
+        assert (infos["executed"] - expected).abs().max() <= 1e-6
+        assert torch.equal(infos["policy_action"], action)
+        moved.append(action)
+        done = bool(terminated | truncated)
+    assert len(moved) == 25 and torch.cat(moved).std(0).min() > 1e-3, "and it did something"
+    spec = pipeline.observer.spec
+    assert torch.allclose(observation["observation.state"][:, spec.slice("last_action")], moved[-1], atol=1e-6)
+
+
+# ---- the contract ------------------------------------------------------------------------------------------------
+def test_reset_goes_home_opens_places_and_announces(env: Build, topic_robot: Build, eventually: Build) -> None:
+    robot = topic_robot()
+    away = np.array(robot.robot.home)
+    away[0] += 0.3
+    robot.position, robot.width, robot.cube = away, 0.01, np.array([0.4, 0.1, 0.3])
+    phases: list[str] = []
+    robot.node.subscribe("std_msgs/msg/String", "episode", qos.LATCHED, lambda s: phases.append(s.msg.data))
+    e = env()
+    observation, _ = e.reset(seed=42)
+    state = observation["observation.state"]
+    spec = e.pipeline.observer.spec
+    assert (state[0, spec.slice("joint_position")] - torch.tensor(robot.robot.home)).abs().max() < 0.04
+    assert state[0, spec.slice("gripper_width")].item() == pytest.approx(0.08)
+    assert state[0, spec.slice("cube_position")].tolist() == pytest.approx([0.5, 0.0, 0.022])
+    assert not state[0, spec.slice("last_action")].any()
+    assert robot.seeds == [42]
+    eventually(lambda: any("running" in p for p in phases))
+    # The way home was the shield's: no command faster than permitted.
+    sent = torch.from_numpy(np.stack(robot.commands))
+    assert np.abs(sent[0] - away).max() < 0.02, "seeded where it stood (the first commands precede discovery)"
+    assert (sent.diff(dim=0).abs() <= e.pipeline.shield.velocity * e.pipeline.tick * 1.001 + 1e-6).all()
+
+
+def test_shapes_spaces_and_pace(env: Build, topic_robot: Build) -> None:
+    import time
+
+    topic_robot()
+    e = env()
+    observation, infos = e.reset(seed=0)
+    assert e.num_envs == 1 and infos == {}
+    assert e.action_space.shape == (1, 4)
+    begin = time.monotonic()
+    for k in range(1, 7):
+        observation, reward, terminated, truncated, infos = e.step(STILL)
+        assert e.observation_space["observation.state"].contains(observation["observation.state"].numpy())
+        assert reward.shape == terminated.shape == truncated.shape == infos["success"].shape == (1,)
+        assert reward.item() == 0 and not terminated and bool(truncated) == (k == 6), "the horizon truncates"
+        assert infos["episode_steps"].tolist() == [k]
+    assert time.monotonic() - begin > 5 * e.period, "one control period a step, never faster"
+    assert torch.equal(infos["final_obs"]["observation.state"], observation["observation.state"])
+    assert e.summary()["inference_ms"]["max"] > 0 and e.summary()["shield"] == {}
+
+
+def test_success_needs_to_be_held(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=60, success_hold=4))
+    e.reset(seed=0)
+    x, y, z = e.state.tool_position[0].tolist()
+    robot.cube = np.array([x, y, z])  # lifted, in the fingers
+    seen = []
+    while not seen or not seen[-1][2]:
+        seen.append(e.step(STILL))
+        assert len(seen) < 60
+    assert seen[-1][1].item() == 1.0 and not seen[-1][3] and bool(seen[-1][4]["success"])
+    assert len(seen) >= 4
+
+
+# ---- not finite --------------------------------------------------------------------------------------------------
+def test_an_action_that_is_not_finite_never_reaches_the_robot(
+    env: Build, topic_robot: Build, eventually: Build
+) -> None:
+    robot = topic_robot()
+    e = env()
+    e.reset(seed=0)
+    bad = torch.tensor([[float("nan"), 0.0, float("inf"), 1.0]])
+    for _ in range(2):
+        observation, *_, infos = e.step(bad)
+        assert infos["executed"].isfinite().all() and observation["observation.state"].isfinite().all()
+    assert e.loop.events.counts["nonfinite action"] == 2
+    assert np.isfinite(np.stack(robot.commands)).all() and np.isfinite(robot.widths).all()
+
+
+def test_after_an_action_that_is_not_finite_the_robot_holds(env: Build, topic_robot: Build) -> None:
+    """ROS2.md, section 6: the previous safe *command* is held. To repeat the last *step* would go on moving."""
+    topic_robot()
+    e = env(replace(LIFT, horizon=20))
+    e.reset(seed=0)
+    for _ in range(3):
+        e.step(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    before = e.state.tool_position.clone()
+    for _ in range(10):
+        e.step(torch.full((1, 4), float("nan")))
+    assert (e.state.tool_position - before).norm() < 0.06, "one step of 0.04 m further at most"
+
+
+def test_three_actions_in_a_row_that_are_not_finite_stop_the_robot(env: Build, topic_robot: Build) -> None:
+    topic_robot()
+    e = env(replace(LIFT, horizon=20))
+    e.reset(seed=0)
+    for _ in range(3):
+        *_, truncated, _ = e.step(torch.full((1, 4), float("nan")))
+    assert e.loop.stopped
+
+
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=4, max_size=4))
+def test_whatever_an_action_is_its_physical_value_is_within_the_spec(action: list[float]) -> None:
+    actions = Pipeline(LIFT).actions
+    physical = actions.to_physical(torch.tensor([action]).nan_to_num())
+    assert (physical >= actions.low - 1e-6).all() and (physical <= actions.high + 1e-6).all()
+
+
+# ---- the operator ------------------------------------------------------------------------------------------------
+def test_a_takeover_takes_one_step_and_what_it_does_is_what_counts(
+    env: Build, topic_robot: Build, hands: Build
+) -> None:
+    topic_robot()
+    operator = hands()
+    rows: list[dict[str, Any]] = []
+    e = env(hands=operator, on_step=rows.append)
+    e.reset(seed=0)
+    policy = torch.tensor([[0.2, 0.0, 0.0, -1.0]])
+    e.step(policy)
+    operator.now = Operator(held=True, motion=(0.0, 0.5, 0.0), gripper=0.0)
+    *_, infos = e.step(policy)
+    assert infos["takeover"].item() and infos["intervention"].item()
+    assert infos["executed"].tolist() == [[0.0, 0.5, 0.0, -1.0]], "gripper 0: as it was"
+    assert torch.equal(infos["policy_action"], policy)
+    *_, infos = e.step(policy)
+    assert infos["intervention"].item() and not infos["takeover"].item()
+    operator.now = RELEASED
+    *_, infos = e.step(policy)
+    assert infos["handed_back"] and not infos["intervention"].item() and torch.equal(infos["executed"], policy)
+    *_, infos = e.step(policy)
+    assert not infos["handed_back"]
+    spec = e.pipeline.observer.spec
+    assert [bool(r["intervention"]) for r in rows] == [False, True, True, False, False]
+    assert rows[2]["state"][0, spec.slice("last_action")].tolist() == [0.0, 0.5, 0.0, -1.0], "the state before the step"
+    assert rows[0]["done"] is False and rows[0]["reward"] == 0.0
+
+
+@pytest.mark.parametrize("mark", ["success", "failure"])
+def test_the_operators_mark_ends_the_episode(env: Build, topic_robot: Build, hands: Build, mark: str) -> None:
+    topic_robot()
+    operator = hands()
+    rows: list[dict[str, Any]] = []
+    e = env(hands=operator, on_step=rows.append)
+    e.reset(seed=0)
+    e.step(STILL)
+    operator.now = Operator(**{mark: True})
+    _, reward, terminated, truncated, infos = e.step(STILL)
+    good = mark == "success"
+    assert bool(terminated) == good and bool(truncated) == (not good) and reward.item() == good
+    assert rows[-1]["done"] is True and rows[-1]["reward"] == good
+
+
+def test_the_clock_does_not_cut_a_correction_off_within_reason(env: Build, topic_robot: Build, hands: Build) -> None:
+    topic_robot()
+    operator = hands()
+    operator.now = Operator(held=True)
+    e = env(hands=operator)
+    e.reset(seed=0)
+    steps = 0
+    truncated = torch.tensor([False])
+    while not truncated:
+        _, _, _, truncated, _ = e.step(STILL)
+        steps += 1
+    assert steps == 2 * FAST.horizon
+
+
+def test_a_stop_ends_the_episode_and_stays(
+    env: Build, topic_robot: Build, hands: Build, eventually: Build
+) -> None:
+    robot = topic_robot()
+    operator = hands()
+    e = env(replace(LIFT, horizon=50), hands=operator)
+    e.reset(seed=0)
+    e.step(torch.tensor([[0.0, 0.5, 0.0, 1.0]]))
+    operator.now = Operator(stop=True)
+    _, _, terminated, truncated, _ = e.step(STILL)
+    assert truncated and not terminated and e.loop.stopped == "operator"
+    operator.now = RELEASED
+    with pytest.raises(NotReady, match=r"the robot is stopped \(operator\)"):
+        e.reset(seed=1)
+    sent = len(robot.commands)
+    eventually(lambda: len(robot.commands) > sent + 100)  # half a second
+    assert np.ptp(robot.commands[-40:], axis=0).max() < 1e-6
+
+
+def test_the_stop_counts_on_the_way_home_too(env: Build, topic_robot: Build, hands: Build) -> None:
+    """The arm moves fastest between episodes, with nobody's policy in charge: the stop must act there."""
+    robot = topic_robot()
+    away = np.array(robot.robot.home)
+    away[0] += 0.6
+    robot.position = away
+    operator = hands()
+    operator.now = Operator(stop=True)
+    e = env(hands=operator)
+    with pytest.raises(NotReady):
+        e.reset(seed=0)
+    assert abs(robot.position[0] - away[0]) < 0.1
+
+
+def test_without_a_twin_a_person_places_the_object_and_says_so(env: Build, topic_robot: Build, hands: Build) -> None:
+    topic_robot(places_objects=False)
+    e = env()
+    with pytest.raises(NotReady, match="nobody can place the object"):
+        e.reset(seed=0)
+    e.close()
+
+
+def test_the_reset_button_begins_the_episode_and_stop_ends_the_waiting(
+    env: Build, topic_robot: Build, hands: Build
+) -> None:
+    topic_robot(places_objects=False)
+    e = env(hands=hands(*[RELEASED] * 3, Operator(reset=True), None, Operator(stop=True)))
+    e.reset(seed=0)
+    assert e.arbiter.operator.reads == 4
+    with pytest.raises(NotReady, match="the operator pressed stop"):
+        e.reset(seed=1)
+    assert e.loop.stopped == "operator"
+
+
+# ---- failures ----------------------------------------------------------------------------------------------------
+def test_a_robot_that_cannot_get_home_is_reported(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    robot.follows = False
+    robot.position = robot.position + 0.1
+    e = env()
+    with pytest.raises(NotReady, match=r"did not reach its home position within 0.5 s; is something in its way\?"):
+        e._go_home(timeout=0.5)
+
+
+def test_a_robot_that_falls_silent_in_an_episode_is_one_clear_error(env: Build, topic_robot: Build) -> None:
+    """No inference on states that are seconds old: the loop holds, and the caller is told why."""
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=60))
+    e.reset(seed=0)
+    e.step(STILL)
+    robot.silent = True
+    with pytest.raises(NotReady):
+        for _ in range(40):  # two seconds
+            e.step(torch.tensor([[0.3, 0.0, 0.0, 1.0]]))
+    assert e.loop.events.counts["stale state"] == 1
+
+
+def test_a_dry_run_sends_nothing(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(dry_run=True)
+    e.reset(seed=0)
+    for _ in range(3):
+        *_, infos = e.step(torch.tensor([[0.5, 0.0, 0.0, -1.0]]))
+    assert infos["executed"][0, 0] == 0.5 and e.loop.ticker.timing.late, "all of it is computed"
+    assert not robot.commands and not robot.widths and robot.arm.matched == robot.hand.matched == 0
+
+
+def test_closing_twice_is_fine_and_commands_end(env: Build, topic_robot: Build, eventually: Build) -> None:
+    robot = topic_robot()
+    e = env()
+    e.reset(seed=0)
+    e.close()
+    e.close()
+    assert not e.loop.is_alive()
+    assert np.isfinite(np.stack(robot.commands)).all()

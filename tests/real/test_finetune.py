@@ -1,0 +1,302 @@
+"""A session on the robot: weights between episodes, corrections on disk, a learner that may die."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real import finetune
+from real.bus import make, open_node, qos
+from real.env import RobotEnv
+from real.finetune import LearnerProcess, Session
+from real.intervention import Arbiter
+from real.session import Filming
+from real.teleop.commands import RELEASED, Operator
+from robot_rl.data import Dataset, verify
+from robot_rl.interface import Pipeline
+from robot_rl.training.human_in_the_loop import corrections, fetch, publish
+from robot_rl.training.run import Run
+from sim.tasks import tasks
+
+Build = Callable[..., Any]
+LIFT = replace(tasks.get("panda-lift").interface, horizon=8)
+SIZE = Pipeline(LIFT).observer.spec.size
+SLEEPER = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+
+
+# ---- the learner process -----------------------------------------------------------------------------------------
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    clock = SimpleNamespace(now=10.0)
+    monkeypatch.setattr(finetune, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_a_learner_that_dies_is_started_again_but_not_at_once(clock: Any) -> None:
+    with LearnerProcess([sys.executable, "-c", "raise SystemExit(3)"]) as learner:
+        first = learner._process
+        assert first is not None and first.wait(30) == 3
+        learner.tend()
+        assert learner.restarts == 0, "one that dies at its start is not restarted in a circle"
+        clock.now += 5.1
+        learner.tend()
+        second = learner._process
+        assert learner.restarts == 1 and second is not first and second is not None
+        second.wait(30)
+        clock.now += 4.0
+        learner.tend()
+        assert learner.restarts == 1
+        clock.now += 2.0
+        learner.tend()
+        assert learner.restarts == 2
+
+
+def test_a_learner_that_lives_is_left_alone_and_ended_in_order(clock: Any) -> None:
+    with LearnerProcess(SLEEPER) as learner:
+        clock.now += 100
+        learner.tend()
+        assert learner.restarts == 0
+        process = learner._process
+    assert process is not None and process.returncode == -signal.SIGTERM
+
+
+def test_a_learner_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    with LearnerProcess([sys.executable, "-c", code]) as learner:
+        process: Any = learner._process
+        waited = []
+        wait = process.wait
+
+        def patient(timeout: float | None = None) -> int:
+            if timeout is not None:  # the grace is over
+                waited.append(timeout)
+                raise subprocess.TimeoutExpired("learner", timeout)
+            return int(wait())
+
+        monkeypatch.setattr(process, "wait", patient)
+    assert waited == [20] and process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
+
+
+# ---- a session ---------------------------------------------------------------------------------------------------
+class NoLearner:
+    """Stands for the process: the test publishes weights itself."""
+
+    restarts = 0
+
+    def __init__(self, then: Callable[[int], None]):
+        self.calls, self.then = 0, then
+
+    def tend(self) -> None:
+        self.calls += 1
+        self.then(self.calls)
+
+
+@pytest.fixture
+def session(private_domain: int, topic_robot: Build, residual: Build, tmp_path: Path) -> Iterator[Build]:
+    opened: list[Any] = []
+
+    def build(hands: Any, resume: bool = False, camera: bool = False) -> Session:
+        robot = topic_robot()
+        if camera:
+            images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
+            picture = np.full(16 * 16 * 3, 90, np.uint8)
+            message = make("sensor_msgs/msg/Image", height=16, width=16, encoding="rgb8", step=48, data=picture)
+        node = open_node("policy")
+        env = RobotEnv(node, LIFT, cameras=("front",), arbiter=Arbiter(hands))
+        torch.manual_seed(0)
+        policy = residual(SIZE, 4, std=None, zero_init=False)
+        run = Run(tmp_path / "run", {"test": True}, resume)
+        opened.extend([run, node, env])
+        if camera:
+            assert robot.node.wait_for(lambda: images.matched == 1, 30)
+            images.publish(message)
+        else:  # no picture will come: do not wait for one
+            env.driver.images["front"].wait = lambda *_, **__: False
+        return Session(env, policy, run, 0, Filming(1, corrected_only=True))
+
+    yield build
+    for one in reversed(opened):
+        one.close()
+
+
+def seconds_until(monkeypatch: pytest.MonkeyPatch, over: Callable[[], bool]) -> None:
+    """`learn` runs whole episodes until its time is up; here until `over()`."""
+    monkeypatch.setattr(finetune, "time", SimpleNamespace(monotonic=lambda: 1e9 if over() else 0.0))
+
+
+def test_episodes_are_recorded_labelled_and_counted(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    held = Operator(held=True, motion=(0.0, 0.3, 0.0), gripper=0.0)
+    # Eight steps under the policy; then two corrected, and the operator's mark.
+    operator = hands(*[RELEASED] * 8, *[RELEASED] * 3, held, held, RELEASED, Operator(success=True))
+    s = session(operator, camera=True)
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 2)
+    said: list[str] = []
+    s.learn(NoLearner(lambda k: None), 60.0, lambda done, total, text: said.append(text))  # type: ignore[arg-type]
+    s.close()
+    root = tmp_path / "run" / "dataset"
+    assert verify(root) == []
+    data = Dataset(root)
+    assert [e.length for e in data.episodes] == [8, 7]
+    columns = data.columns(["action", "action.policy", "intervention", "next.success", "next.done"])
+    flags = columns["intervention"].flatten().tolist()
+    assert flags == [False] * 8 + [False] * 3 + [True] * 2 + [False] * 2
+    physical = s.env.pipeline.actions.to_physical(torch.tensor([[0.0, 0.3, 0.0, 0.0]]))[0]
+    assert torch.allclose(columns["action"][11, :3], physical[:3], atol=1e-6)
+    assert not torch.allclose(columns["action"][11], columns["action.policy"][11])
+    assert torch.allclose(columns["action"][:8], columns["action.policy"][:8])
+    assert columns["next.success"].flatten().nonzero().flatten().tolist() == [14]
+    assert columns["next.done"].flatten().nonzero().flatten().tolist() == [7, 14]
+    assert "observation.images.front" in data.features
+    rows = [json.loads(line) for line in (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()]
+    assert [(r["index"], r["success"], r["takeovers"], r["intervention_steps"]) for r in rows] == [
+        (0, False, 0, 0), (1, True, 1, 2),
+    ]  # fmt: skip
+    summary = s.summary()
+    assert summary["episodes"] == 2 and summary["success"] == 0.5 and summary["corrected_episodes"] == 1
+    assert summary["intervention_share"] == pytest.approx(2 / 15)
+    assert len(said) == 2 and "weights -1" in said[0]
+
+
+def test_weights_are_adopted_between_episodes_and_the_session_resumes(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, residual: Build, same: Build
+) -> None:
+    s = session(hands())
+    newer = residual(SIZE, 4, std=None, zero_init=False)
+
+    def learn(call: int) -> None:
+        publish(tmp_path / "run", newer, call)
+
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 3)
+    s.learn(NoLearner(learn), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    assert [e["policy_version"] for e in s.episodes] == [-1, 1, 2], "published in episode k, used from k + 1 on"
+    assert same(s.policy.actor.state_dict(), newer.actor.state_dict())
+    s.close()
+    s.run.close()
+    s.env.close()
+    s.env.node.close()
+
+    again = session(hands(), resume=True)
+    assert again.recorder.writer.num_episodes == 3
+    seconds_until(monkeypatch, lambda: len(again.episodes) >= 1)
+    again.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    again.close()
+    assert [e["policy_version"] for e in again.episodes] == [3], "the last published weights"
+    rows = [json.loads(line) for line in (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()]
+    assert [r["index"] for r in rows] == [0, 1, 2, 3]
+    data = Dataset(tmp_path / "run" / "dataset")
+    assert data.num_episodes == 4 and verify(data.root) == []
+
+
+def test_rows_of_episodes_that_never_reached_the_disk_are_dropped_on_resume(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Episodes are written off the control thread, so a kill can leave a row of an episode that is not on disk."""
+    s = session(hands())
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    s.run.close()
+    s.env.close()
+    s.env.node.close()
+    rows = tmp_path / "run" / "episodes.jsonl"
+    lost = json.loads(rows.read_text()) | {"index": 1}
+    rows.write_text(rows.read_text() + json.dumps(lost) + "\n")
+
+    again = session(hands(), resume=True)
+    seconds_until(monkeypatch, lambda: len(again.episodes) >= 1)
+    again.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    again.close()
+    assert [json.loads(line)["index"] for line in rows.read_text().splitlines()] == [0, 1]
+
+
+def test_an_episode_under_way_is_dropped_and_those_before_are_kept(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ctrl-C in the second episode: what is on disk are whole episodes."""
+    s = session(hands())
+    steps = []
+    record = s.env.on_step
+
+    def interrupted(step: dict[str, Any]) -> None:
+        record(step)
+        steps.append(step)
+        if len(steps) == 11:
+            raise KeyboardInterrupt
+
+    s.env.on_step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        s.learn(NoLearner(lambda k: None), 600.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    data = Dataset(tmp_path / "run" / "dataset")
+    assert [e.length for e in data.episodes] == [8] and verify(data.root) == []
+
+
+def test_what_the_learner_reads_of_a_corrected_episode(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from robot_rl.data.recording import episodes_of
+
+    held = Operator(held=True, motion=(0.5, 0.0, 0.0), gripper=1.0)
+    s = session(hands(RELEASED, held, held, RELEASED, held))
+    s.env.arbiter.operator.now = RELEASED
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    (episode,) = episodes_of(Dataset(tmp_path / "run" / "dataset"), s.env.pipeline, 0, successes=False)
+    parts = corrections(episode)
+    assert [len(p["action"]) for p in parts] == [2, 1]
+    for part in parts:
+        assert torch.allclose(part["action"], torch.tensor([0.5, 0.0, 0.0, 1.0]), atol=1e-5)
+    assert s.summary()["corrected_episodes"] == 1 and s.episodes[0]["takeovers"] == 2
+
+
+def test_no_policy_action_of_the_correction_is_executed_after_it(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ROS2.md, section 6: the chunk that was planned meanwhile is flushed, so the base is asked anew after a hand-back."""
+    held = Operator(held=True)
+    s = session(hands(held, held, RELEASED))
+    asked: list[int] = []
+    act = s.policy.base.act
+
+    def counted(observation: Any, rng: torch.Generator) -> torch.Tensor:
+        asked.append(s.env.steps)
+        return act(observation, rng)
+
+    monkeypatch.setattr(s.policy.base, "act", counted)
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    # execute = 2: asked at 0 and 2 anyway; released at 2, so anew at 3, then 5 and 7.
+    assert asked == [0, 2, 3, 5, 7]
+
+
+def test_filming_keeps_corrected_episodes_and_marks_them(tmp_path: Path) -> None:
+    film = Filming(1, corrected_only=True)
+    picture = np.full((16, 16, 3), 50, np.uint8)
+    for corrected, done in ((False, False), (False, True), (False, False), (True, False), (False, True)):
+        film.add(picture, corrected, done)
+    assert film.filmed == 1 and len(film.frames) == 3, "the first episode had no correction"
+    assert (film.frames[1][0, 0] == [255, 150, 0]).all() and (film.frames[0] == 50).all()
+    film.write(tmp_path, "a caption")
+    assert (tmp_path / "videos" / "robot.mp4").stat().st_size > 0
+    assert json.loads((tmp_path / "videos" / "captions.json").read_text()) == {"robot.mp4": "a caption"}
+    Filming(1).write(tmp_path / "nothing", "no pictures, no folder")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_fetch_is_what_a_session_uses(residual: Build, tmp_path: Path) -> None:
+    assert fetch(tmp_path, residual(), -1) == -1

@@ -1,0 +1,216 @@
+"""The twin in a process of its own, driven over loopback as a robot would be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real.bus import Node, make, open_node, qos
+from real.env import RobotEnv
+from real.robots.arm import ArmDriver, NotReady
+from real.twin import HiddenDynamics
+from real.twin import Twin as RunningTwin
+from robot_rl.robots.panda import PANDA
+from sim.experts.lift import STEADY, LiftExpert
+from sim.tasks import tasks
+
+LIFT = tasks.get("panda-lift")
+
+
+class Process:
+    """`robot-rl twin panda`."""
+
+    def __init__(self, *arguments: str):
+        command = [sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--no-camera", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        first = self.process.stderr.readline()
+        assert "twin of panda is up" in first, first + self.process.stderr.read()
+
+    def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+
+@pytest.fixture(scope="module")
+def twin(private_domain: int) -> Iterator[Process]:
+    process = Process()
+    yield process
+    if process.process.poll() is None:
+        process.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def node(private_domain: int) -> Iterator[Node]:
+    with open_node("policy") as opened:
+        yield opened
+
+
+def test_a_policy_side_is_ready_within_seconds(twin: Process, node: Node, eventually: Callable[..., Any]) -> None:
+    driver = ArmDriver(node, PANDA, ("cube",))
+    driver.wait_ready(30)
+    state = driver.state(torch.zeros(1, 4))
+    assert state is not None and bool(state.finite)
+    assert (state.joint_position - torch.tensor(PANDA.home)).abs().max() < 0.05
+    assert state.gripper_width.item() == pytest.approx(0.08, abs=0.005)
+    first = driver.joints.latest
+    assert first is not None
+    begin = time.monotonic()
+    eventually(lambda: driver.joints.latest.count >= first.count + 200)
+    assert time.monotonic() - begin > 0.7, "200 Hz, not faster"
+
+
+def test_a_steady_hand_lifts_the_cube_through_the_robots_own_topics(twin: Process, node: Node) -> None:
+    """The whole way: reset, observe over DDS, act through controller, shield and command stream, against a delay."""
+    env = RobotEnv(node, LIFT.interface)
+    expert = LiftExpert(env.pipeline.observer.spec, env.pipeline.actions, 1, STEADY, 0)
+    executed: list[torch.Tensor] = []
+    try:
+        for episode in range(3):
+            observation, _ = env.reset(seed=episode)
+            expert.reset(torch.arange(1))
+            spec = env.pipeline.observer.spec
+            joints = observation["observation.state"][0, spec.slice("joint_position")]
+            assert (joints - torch.tensor(PANDA.home)).abs().max() < 0.05
+            cube = observation["observation.state"][0, spec.slice("cube_position")]
+            assert 0.34 < cube[0] < 0.64 and abs(cube[1]) < 0.24 and cube[2] < 0.04, "placed on the table"
+            while True:
+                observation, _, terminated, truncated, infos = env.step(expert.act(observation))
+                executed.append(infos["executed"])
+                if bool(terminated | truncated):
+                    break
+            if bool(terminated):
+                assert env.state.objects["cube"][0, 2] > 0.12
+                break
+        else:
+            pytest.fail("not one of three episodes succeeded")
+    finally:
+        env.close()
+    assert torch.cat(executed).abs().max() <= 1
+    events = env.summary()["shield"]
+    assert "nonfinite" not in events
+
+
+def test_the_same_seed_places_the_cube_at_the_same_spot(twin: Process, node: Node) -> None:
+    env = RobotEnv(node, LIFT.interface)
+    spec = env.pipeline.observer.spec.slice("cube_position")
+    try:
+        places = [env.reset(seed=seed)[0]["observation.state"][0, spec] for seed in (7, 8, 7)]
+    finally:
+        env.close()
+    noise = 6 * HiddenDynamics().object_noise
+    assert (places[0] - places[2]).abs().max() < 2 * noise
+    assert (places[0] - places[1]).abs().max() > 2 * noise
+
+
+def test_a_dry_run_moves_nothing(twin: Process, node: Node, eventually: Callable[..., Any]) -> None:
+    watcher = node.subscribe("std_msgs/msg/Float64MultiArray", PANDA.ros.command, qos.COMMAND)
+    env = RobotEnv(node, LIFT.interface, dry_run=True)
+    try:
+        env.reset(seed=0)
+        before = env.state.joint_position.clone()
+        for _ in range(5):
+            env.step(torch.tensor([[1.0, 1.0, -1.0, -1.0]]))
+        assert (env.state.joint_position - before).abs().max() < 0.01
+        assert env.state.gripper_width.item() == pytest.approx(0.08, abs=0.005)
+        assert watcher.latest is None and watcher.matched == 0
+    finally:
+        env.close()
+
+
+def test_commands_and_requests_that_are_not_usable_are_ignored(
+    twin: Process, node: Node, eventually: Callable[..., Any]
+) -> None:
+    driver = ArmDriver(node, PANDA, ("cube",))
+    driver.wait_ready(30)
+    array = "std_msgs/msg/Float64MultiArray"
+    eventually(lambda: driver.command.matched and driver.gripper.matched)
+    placer = node.publisher("std_msgs/msg/String", "twin/reset", qos.DEFAULT)
+    eventually(lambda: placer.matched)
+    for text in ("", "{}", "[]", '{"seed": "x"}', '{"seed": null}'):
+        placer.publish(make("std_msgs/msg/String", data=text))
+    for data in ([], [0.0] * 6, [float("nan")] * 7):
+        driver.command.publish(make(array, data=np.array(data)))
+    driver.gripper.publish(make(array, data=np.array([float("inf")])))
+    count = driver.joints.latest.count
+    eventually(lambda: driver.joints.latest.count > count + 100)
+    state = driver.state(torch.zeros(1, 4))
+    assert twin.process.poll() is None and state is not None
+    assert (state.joint_position - torch.tensor(PANDA.home)).abs().max() < 0.1 and bool(state.finite)
+
+
+def test_a_twin_that_dies_in_mid_episode_is_one_clear_error_and_the_loop_holds(
+    twin: Process, node: Node, eventually: Callable[..., Any]
+) -> None:
+    env = RobotEnv(node, LIFT.interface)
+    sent: list[np.ndarray] = []
+    send = env.driver.send
+
+    def keep(position: np.ndarray, gripper: float) -> None:
+        sent.append(position.copy())
+        send(position, gripper)
+
+    env.driver.send = keep  # type: ignore[method-assign]
+    try:
+        env.reset(seed=0)
+        for _ in range(3):
+            env.step(torch.tensor([[0.0, 0.3, 0.0, 1.0]]))
+        twin.end(signal.SIGKILL)
+        error = None
+        try:
+            for _ in range(60):  # three seconds
+                env.step(torch.tensor([[0.0, 0.3, 0.0, 1.0]]))
+        except NotReady as raised:
+            error = raised
+        count = len(sent)
+        eventually(lambda: len(sent) > count + 60)
+        assert np.ptp(sent[-40:], axis=0).max() < 1e-6, "it holds"
+        assert env.loop.events.counts.get("stale state") == 1
+        assert error is not None, "nobody was told that the robot is gone"
+        assert "driver" in str(error) and "\n" not in str(error)
+    finally:
+        env.close()
+
+
+def test_a_signal_ends_it_in_order(private_domain: int) -> None:
+    code, said = Process().end(signal.SIGTERM)
+    assert code == 0 and "ticks" in said and "Traceback" not in said
+
+
+def test_without_a_robot_the_error_says_what_to_start(private_domain: int) -> None:
+    with open_node("policy", "/nobody_here") as node:
+        driver = ArmDriver(node, PANDA, ("cube",))
+        with pytest.raises(NotReady, match="joint1.*robot-rl twin panda"):
+            driver.wait_ready(0.1)
+
+
+def test_hidden_dynamics_are_not_what_training_sees(private_domain: int) -> None:
+    """The twin is a robot of its own: what is hidden is at or beyond the edge of what training draws."""
+    drawn = {r.parameter: r for r in LIFT.randomization}
+    hidden = HiddenDynamics()
+    assert hidden.action_delay > drawn["robot.action_delay"].high
+    assert hidden.joint_friction > drawn["robot.joint_friction"].high
+    assert hidden.stiffness_scale < drawn["robot.stiffness_scale"].low
+    assert max(abs(b) for b in hidden.object_bias) > drawn["sensor.object_bias"].high
+
+
+def test_it_publishes_the_spec_names_in_process(private_domain: int) -> None:
+    """Built here, never run: the robot's names are the spec's, and a seed alone decides the places."""
+    with open_node("twin") as node:
+        robot = RunningTwin(node, LIFT, seed=5, cameras=False)
+        first = robot.engine.object_pose("cube").clone()
+        robot.place(6)
+        assert not torch.equal(robot.engine.object_pose("cube"), first)
+        robot.place(5)
+        assert torch.allclose(robot.engine.object_pose("cube"), first)
+        assert os.path.basename(robot.states.topic) == "joint_states"

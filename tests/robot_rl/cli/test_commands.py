@@ -1,0 +1,371 @@
+"""Bad input to every command: one sentence that names the file or setting, and nothing overwritten or half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policies.base import Size
+from policies.bundle import Bundle, save_bundle
+from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.cli import main as cli
+from robot_rl.data import DatasetWriter, Feature, verify
+from robot_rl.data.recording import features
+from robot_rl.interface import Pipeline
+from robot_rl.training.run import Run as RunFolder
+from sim.tasks import tasks
+
+Run = Callable[..., tuple[int, str, str]]
+PROGRAM = [sys.executable, "-m", "robot_rl.cli.main"]
+LIFT = tasks.get("panda-lift").interface
+PIPELINE = Pipeline(LIFT)
+SIZE = PIPELINE.observer.spec.size
+COLLECT = ["collect", "panda-lift", "--episodes", "2", "--num-envs", "2", "--skill", "STEADY", "--image-size", "0"]
+TRAIN = ["train", "panda-lift", "--training.updates", "4", "--training.batch", "8", "--policy.hidden", "16"]
+TRAIN += ["--policy.layers", "1"]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)  # the defaults write to runs/ and datasets/ here
+
+    def call(*argv: object) -> tuple[int, str, str]:
+        try:
+            code = cli.main([str(a) for a in argv])
+        except SystemExit as end:  # tyro's way
+            code = end.code if isinstance(end.code, int) else 1
+        finally:
+            torch.set_num_threads(1)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def write_dataset(root: Path, episodes: int = 3, steps: int = 12) -> Path:
+    rng = torch.Generator().manual_seed(0)
+    with DatasetWriter.create(root, fps=20, features=features(PIPELINE), robot_type="panda") as writer:
+        for _ in range(episodes):
+            last = torch.zeros(steps, 1, dtype=torch.bool)
+            last[-1] = True
+            action = PIPELINE.actions.to_physical(2 * torch.rand(steps, 4, generator=rng) - 1)
+            columns = {
+                "observation.state": torch.randn(steps, SIZE, generator=rng), "action": action,
+                "action.policy": action, "next.reward": last.float(), "next.success": last, "next.done": last,
+                "intervention": torch.zeros(steps, 1, dtype=torch.bool),
+            }  # fmt: skip
+            writer.add_episode(columns, LIFT.instruction)
+    return root
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "demos")
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, dataset: Path) -> Path:
+    config = DiffusionConfig(hidden=16, layers=1, train_steps=10, sample_steps=2)
+    policy = DiffusionPolicy(Size(SIZE, 4), config)
+    made = Bundle(policy, LIFT, PIPELINE.robot.fingerprint(), {"dataset": str(dataset)})
+    save_bundle(made, tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def sentence(code: int, out: str, err: str, *words: object) -> None:
+    """The error is for the person at the keyboard."""
+    assert code == 1, (code, out, err)
+    assert err.startswith("robot-rl: ") and "Traceback" not in err and "(a defect" not in err, err
+    assert err.count("\n") == 1, err
+    for word in words:
+        assert str(word) in err, err
+
+
+def edit(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    file = bundle / "policy.json"
+    meta = json.loads(file.read_text())
+    change(meta)
+    file.write_text(json.dumps(meta))
+
+
+# ---- names -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["collect", "panda-lfit"], "unknown task 'panda-lfit'; did you mean panda-lift?"),
+        (["collect", "panda-lift", "--skill", "CLUMSEY"], "did you mean CLUMSY"),
+        (["collect", "panda-lift", "--engine", "mujuco"], "did you mean mujoco?"),
+        (["train", "panda-lfit"], "did you mean panda-lift?"),
+        (["train", "panda-lift", "--recipe", "difusion-bc"], "unknown recipe 'difusion-bc'; did you mean diffusion-bc"),
+        (["train", "panda-lift", "--recipe=resfitt"], "did you mean resfit?"),
+        (["evaluate", "random:panda-lfit"], "did you mean panda-lift?"),
+        (["deploy", "BUNDLE", "--robot", "pandaa"], "unknown robot 'pandaa'; did you mean panda?"),
+        (["twin", "pandaa"], "unknown robot 'pandaa'; did you mean panda?"),
+        (["twin", "panda", "--task", "panda-lfit"], "did you mean panda-lift?"),
+        (["finetune", "BUNDLE", "--robot", "pandaa"], "did you mean panda?"),
+        (["finetune", "BUNDLE", "--recipe", "hil-sarl"], "did you mean hil-serl"),
+        (["demo", "panda-lfit"], "did you mean panda-lift?"),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(run: Run, bundle: Path, words: list[str], near: str) -> None:
+    before = sorted(bundle.parent.iterdir())
+    code, out, err = run(*[str(bundle) if w == "BUNDLE" else w for w in words])
+    assert code == 2 and out == "" and near in err, err
+    assert err.count("\n") == 1
+    assert sorted(bundle.parent.iterdir()) == before, "and nothing was made"
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["collect", "panda-lift", "--episods", "3"], "--episodes"),
+        (["train", "panda-lift", "--trainig.updates", "3"], "--training.updates"),
+        (["train", "panda-lift", "--recipe", "resfit", "--trainig.steps", "3"], "--training.steps"),
+        (["evaluate", "b", "--episods", "3"], "--episodes"),
+        (["twin", "panda", "--sed", "3"], "--seed"),
+        (["deploy", "b", "--dryrun"], "--dry-run"),
+        (["finetune", "b", "--minuts", "3"], "--minutes"),
+        (["report", "r", "--oot", "x"], "--out"),
+    ],
+)
+def test_an_unknown_flag_suggests_the_nearest(run: Run, words: list[str], near: str) -> None:
+    code, out, err = run(*words)
+    assert code == 2 and out == "" and near in err
+
+
+@pytest.mark.parametrize("words", [["collect"], ["collect", "panda-lift", "--episodes", "many"], ["evaluate"]])
+def test_a_missing_or_malformed_value_is_wrong_usage(run: Run, words: list[str]) -> None:
+    code, out, err = run(*words)
+    assert code == 2 and out == "" and "Traceback" not in err
+
+
+def test_a_recipe_for_the_other_command_says_which(run: Run, bundle: Path) -> None:
+    sentence(*run("train", "panda-lift", "--recipe", "hil-serl"), "robot-rl finetune")
+    sentence(*run("finetune", bundle, "--recipe", "resfit"), "robot-rl train")
+
+
+# ---- bundles -----------------------------------------------------------------------------------------------------
+USES = [["evaluate", "--episodes", "2", "--num-envs", "2"], ["deploy"], ["finetune"]]
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use[0])
+@pytest.mark.parametrize("damage", ["missing", "truncated json", "foreign json", "truncated weights", "no weights"])
+def test_a_bundle_that_is_none(run: Run, bundle: Path, use: list[str], damage: str) -> None:
+    json_file, weights = bundle / "policy.json", bundle / "policy.safetensors"
+    named: Path = json_file
+    if damage == "missing":
+        shutil.rmtree(bundle)
+        named = bundle
+    elif damage == "truncated json":
+        json_file.write_bytes(json_file.read_bytes()[:200])
+    elif damage == "foreign json":
+        json_file.write_text('{"model_type": "llama", "format": 1}')
+    elif damage == "truncated weights":
+        weights.write_bytes(weights.read_bytes()[:-100])
+        named = weights
+    else:
+        weights.unlink()
+        named = weights
+    before = sorted(bundle.parent.iterdir())
+    sentence(*run(use[0], bundle, *use[1:]), named)
+    assert sorted(bundle.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use[0])
+def test_a_bundle_for_another_robot_names_what_differs(run: Run, bundle: Path, use: list[str]) -> None:
+    edit(bundle, lambda meta: meta["robot"].update(name="fr3", home=[0.0] * 7))
+    sentence(*run(use[0], bundle, *use[1:]), "'fr3'", "'panda'", "name, home differ")
+
+
+def test_a_bundle_whose_policy_has_another_size(run: Run, bundle: Path) -> None:
+    edit(bundle, lambda meta: meta["policy"]["config"].update(hidden=32))
+    code, out, err = run("evaluate", bundle, "--episodes", "2")
+    assert code == 1 and "policy.safetensors does not fit policy.json" in err and "Traceback" not in err
+
+
+def test_a_bundle_of_the_future(run: Run, bundle: Path) -> None:
+    edit(bundle, lambda meta: meta.update(format=99))
+    sentence(*run("evaluate", bundle), "format 99", "update robot-rl")
+
+
+def test_resfit_wants_a_base_of_its_task(run: Run, bundle: Path, dataset: Path) -> None:
+    train = ["train", "panda-lift", "--recipe", "resfit", "--dataset", dataset]
+    sentence(*run(*train, "--out", "a"), "--base")
+    edit(bundle, lambda meta: meta["interface"].update(task="panda-stack"))
+    sentence(*run(*train, "--base", bundle, "--out", "b"), "panda-stack", "panda-lift")
+
+
+# ---- datasets ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated info", "truncated data", "foreign"])
+def test_a_dataset_that_is_none(run: Run, dataset: Path, damage: str) -> None:
+    if damage == "missing":
+        shutil.rmtree(dataset)
+    elif damage == "empty":
+        shutil.rmtree(dataset)
+        DatasetWriter.create(dataset, fps=20, features=features(PIPELINE), robot_type="panda").close()
+    elif damage == "truncated info":
+        info = dataset / "meta" / "info.json"
+        info.write_bytes(info.read_bytes()[:100])
+    elif damage == "truncated data":
+        file = next(dataset.glob("data/**/*.parquet"))
+        file.write_bytes(file.read_bytes()[:-50])
+    else:
+        shutil.rmtree(dataset)
+        writer = DatasetWriter.create(dataset, fps=30, features={"action": Feature("float32", (6,))}, robot_type="so100")
+        with writer:
+            writer.add_episode({"action": torch.zeros(5, 6)}, "pick")
+    code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "r")
+    assert code == 1 and err.startswith("robot-rl: ") and "Traceback" not in err and "(a defect" not in err, err
+    assert str(dataset) in err or "the dataset does not fit task 'panda-lift'" in err
+    assert not Path("r/bundle").exists()
+
+
+def test_after_a_mistyped_dataset_the_corrected_command_works(run: Run, dataset: Path) -> None:
+    """A run that never began leaves no run folder behind that refuses the next try."""
+    sentence(*run(*TRAIN, "--dataset", "demoz", "--out", "r"), "demoz")
+    code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "r")
+    assert code == 0, err
+    assert Path("r/bundle/policy.json").is_file()
+
+
+def test_finetune_without_demonstrations_says_which_flag(run: Run, bundle: Path, dataset: Path) -> None:
+    shutil.rmtree(dataset)
+    sentence(*run("finetune", bundle), str(dataset), "--dataset")
+
+
+# ---- where results go --------------------------------------------------------------------------------------------
+def test_out_that_cannot_be_written(run: Run, dataset: Path) -> None:
+    Path("file").write_text("mine")
+    sentence(*run(*TRAIN, "--dataset", dataset, "--out", "file/run"), "file/run", "--out")
+    sentence(*run(*COLLECT, "--out", "file/set"), "file/set")
+    assert Path("file").read_text() == "mine"
+
+
+def test_a_run_folder_that_is_in_use(run: Run, dataset: Path) -> None:
+    with RunFolder(Path("r"), {}):
+        for more in ([], ["--resume"]):
+            sentence(*run(*TRAIN, "--dataset", dataset, "--out", "r", *more), "r is in use", "--out")
+
+
+def test_a_run_or_dataset_that_exists_is_not_overwritten(run: Run, dataset: Path) -> None:
+    code, _, err = run(*TRAIN, "--dataset", dataset, "--out", "r")
+    assert code == 0, err
+    files = {p: p.read_bytes() for p in Path("r").rglob("*") if p.is_file()}
+    sentence(*run(*TRAIN, "--dataset", dataset, "--out", "r"), "r holds a run already", "--resume")
+    assert {p: p.read_bytes() for p in Path("r").rglob("*") if p.is_file()} == files
+    episodes = {p: p.read_bytes() for p in dataset.rglob("*") if p.is_file()}
+    sentence(*run(*COLLECT, "--out", dataset), dataset)
+    assert {p: p.read_bytes() for p in dataset.rglob("*") if p.is_file()} == episodes
+
+
+def test_nothing_to_resume(run: Run) -> None:
+    sentence(*run("train", "panda-lift", "--resume"), "nothing to resume", "--out")
+
+
+def test_json_is_one_object_on_stdout(run: Run, dataset: Path) -> None:
+    code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "r", "--json")
+    assert code == 0 and json.loads(out)["bundle"] == "r/bundle", err
+    code, out, _ = run("evaluate", "r", "--episodes", "2", "--num-envs", "2", "--json", "--out", "r/evaluation.json")
+    result = json.loads(out)
+    assert code == 0 and result["episodes"] == 2 and 0 <= result["success_low"] <= result["success_high"] <= 1
+    assert json.loads(Path("r/evaluation.json").read_text()).items() <= result.items()
+
+
+# ---- collect -----------------------------------------------------------------------------------------------------
+def test_collect_counts_what_it_did(run: Run) -> None:
+    code, out, err = run(*COLLECT, "--out", "set", "--json", "--log", "log")
+    assert code == 0, err
+    first = json.loads(out)
+    assert first["episodes"] == 2 and verify(Path("set")) == []
+    code, out, err = run(*COLLECT[:3], "4", *COLLECT[4:], "--out", "set", "--json", "--log", "log", "--resume")
+    assert code == 0, err
+    facts = json.loads(Path("log/dataset.json").read_text())
+    assert facts["episodes"] == 4 and verify(Path("set")) == []
+    assert facts["success_of_demonstrator"] <= 1, "episodes of before are no successes of these attempts"
+
+
+# ---- the machine -------------------------------------------------------------------------------------------------
+def shell(*argv: object, **environment: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [*PROGRAM, *map(str, argv)], capture_output=True, text=True, env={**os.environ, **environment}, timeout=110
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_an_unknown_gl_library_is_named(tmp_path: Path) -> None:
+    words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
+    sentence(*shell(*words, MUJOCO_GL="nonsense"), "MUJOCO_GL", "nonsense")
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_display_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:
+    """GLFW without an X server: the corrected command must not find a dataset that never was."""
+    words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
+    code, out, err = shell(*words, MUJOCO_GL="glfw", DISPLAY=":99", WAYLAND_DISPLAY="")
+    assert code == 1 and "Traceback" not in err and "(a defect" not in err, err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("robot-rl: ") and ("MUJOCO_GL" in last or "display" in last.lower()), err
+    assert not (tmp_path / "set" / "meta" / "info.json").exists()
+
+
+@pytest.mark.parametrize("domain", ["500", "-1", "seven"])
+@pytest.mark.parametrize("command", ["twin", "deploy"])
+def test_a_domain_out_of_range_is_named(
+    run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch, domain: str, command: str
+) -> None:
+    monkeypatch.setenv("ROS_DOMAIN_ID", domain)
+    words = ["twin", "panda", "--no-camera", "--seconds", "0.1"] if command == "twin" else ["deploy", bundle]
+    sentence(*run(*words), "ROS_DOMAIN_ID", domain)
+
+
+def test_a_deployment_that_never_began_leaves_no_run_folder(
+    run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`deploy` has no --resume: a folder left by a mistake in the settings would refuse every later try."""
+    monkeypatch.setenv("ROS_DOMAIN_ID", "500")
+    code, *_ = run("deploy", bundle, "--out", "d")
+    assert code == 1 and not Path("d/config.json").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = shutil.which("mount") and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True
+    )  # fmt: skip
+    if not mounted or mounted.returncode:
+        pytest.skip("mounting is not permitted")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_disk_that_is_full_while_collecting_keeps_what_was_finished(run: Run, small_disk: Path) -> None:
+    words = ["collect", "panda-lift", "--episodes", "500", "--num-envs", "2", "--skill", "STEADY", "--image-size", "0"]
+    out = small_disk / "set"
+    sentence(*run(*words, "--out", out), "space")
+    assert verify(out) == [], "episodes that were finished are sound, and of the one that was not nothing is left"
+    assert not list(out.rglob("*.part"))
+
+
+def test_a_disk_that_is_full_while_training(small_disk: Path, tmp_path: Path) -> None:
+    """Filled while it trains: the sentence, no bundle, and the checkpoint of before is whole."""
+    dataset = write_dataset(tmp_path / "demos")
+    words = [*TRAIN, "--dataset", dataset, "--training.updates", "400", "--training.checkpoint-every", "4"]
+    words += ["--training.log-every", "1", "--policy.hidden", "64", "--out", small_disk / "r"]
+    code, out, err = shell(*words)
+    assert code == 1 and "Traceback" not in err and "(a defect" not in err, err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("robot-rl: ") and "space" in last
+    assert not (small_disk / "r" / "bundle").exists()
+    assert not list((small_disk / "r").glob(".*.part"))
