@@ -1,6 +1,6 @@
 """A bundle: one folder with everything a robot's computer needs to run a policy, and no pickled code.
 
-policy.json          class, configuration, interface, robot, provenance, evaluation
+policy.json          class, configuration, interface, robot, provenance
 policy.safetensors   weights and normalization
 critic.safetensors   optional: value functions, for whoever goes on learning
 """
@@ -44,7 +44,7 @@ class Bundle:
     robot: dict[str, Any]
     """The robot's fingerprint."""
     provenance: dict[str, Any] = field(default_factory=dict)
-    """Task, recipe, seed, commit, versions, evaluation."""
+    """Task, recipe, seed, dataset, commit, versions."""
     critic: dict[str, Tensor] = field(default_factory=dict)
 
     def check_robot(self, robot: RobotSpec) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,8 +109,17 @@ def yield_to_robot() -> None:
 
 
 def bare_loop(rate: float, seconds: float) -> dict[str, Any]:
-    """Lateness of a loop that does nothing: the floor of this machine."""
-    ticker = Ticker(1 / rate)
-    for _ in range(round(rate * seconds)):
-        ticker.wait()
-    return ticker.timing.summary()
+    """Lateness of a loop that does nothing, at the command loop's priority: the floor of this machine."""
+    found: list[Timing] = []
+
+    def loop() -> None:
+        prefer_realtime()
+        ticker = Ticker(1 / rate)
+        for _ in range(round(rate * seconds)):
+            ticker.wait()
+        found.append(ticker.timing)
+
+    thread = threading.Thread(target=loop, name="bare-loop")
+    thread.start()
+    thread.join()
+    return found[0].summary()

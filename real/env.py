@@ -82,9 +82,10 @@ class RobotEnv(VectorEnv):
         gc.collect(1)
         self._announce("resetting")
         if self.loop.stopped:
-            raise NotReady(f"the robot is stopped ({self.loop.stopped}); clear the stop before the next episode")
-        self._go_home()
-        self._place(self.episode if seed is None else seed)
+            self._await_release()
+        if not self.driver.dry_run:
+            self._go_home()
+            self._place(self.episode if seed is None else seed)
         self.arbiter.reset()
         self.last_action = torch.zeros_like(self.last_action)
         self.steps = self.held = 0
@@ -100,15 +101,17 @@ class RobotEnv(VectorEnv):
         self.inference.append(time.monotonic() - self._observed)
         decision = self.arbiter.decide(wanted, self.last_action)
         action = decision.action
-        if not bool(action.isfinite().all()):
-            self.loop.events.add("nonfinite action")
-            action = self.last_action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
+        # An action that is not finite stays so up to the shield, which refuses it, holds, and counts.
+        finite = bool(action.isfinite().all())
+        if not finite:
+            self.loop.events.add("nonfinite action")
         target = self.pipeline.controller(self.state, self.pipeline.actions.to_physical(action))
-        self.loop.set_goal(target.position, float(target.gripper), self.period)
+        if self._fresh():
+            self.loop.set_goal(target.position, float(target.gripper), self.period)
         before = self.state
-        self.last_action = action.clamp(-1, 1)
+        self.last_action = action.clamp(-1, 1) if finite else self.last_action
         self.ticker.wait()
         self.state = self._read()
         self._observed = time.monotonic()
@@ -145,9 +148,46 @@ class RobotEnv(VectorEnv):
         """Brake, hold and stop sending."""
         self.loop.close()
 
+    def _await_release(self, timeout: float = 600.0) -> None:
+        """A latched stop ends when the operator presses reset, with the dead-man and the stop released."""
+        operator = self.arbiter.operator
+        if operator is None:
+            raise NotReady(f"the robot is stopped ({self.loop.stopped}); start again once it is safe")
+        logger.warning("stopped (%s): press reset on the teleop device to go on", self.loop.stopped)
+        deadline = time.monotonic() + timeout
+        rate = Ticker(self.period)
+        while time.monotonic() < deadline:
+            rate.wait()
+            self._read()
+            hands = operator.read()
+            if hands is not None and hands.reset and not hands.stop and not hands.held:
+                self.loop.reset_stop()
+                return
+        raise NotReady(f"the robot is stopped ({self.loop.stopped}) and nobody pressed reset within {timeout:g} s")
+
     # ---- parts -------------------------------------------------------------------------------------------------
+    def _fresh(self) -> bool:
+        """The objects were seen lately; if not, no new goal is posted and the loop comes to hold."""
+        age = time.monotonic() - self.driver.object_poses()[1]
+        if age <= self.loop.safety.object_timeout:
+            return True
+        self.loop.events.add("stale object")
+        return False
+
+    def _heed_stop(self) -> None:
+        """The stop counts between episodes too, when the arm moves fastest."""
+        hands = self.arbiter.operator.read() if self.arbiter.operator else None
+        if hands is not None and hands.stop:
+            self.loop.stop("operator")
+            raise NotReady("the operator pressed stop")
+
     def _read(self) -> RobotState:
         self.loop.check()
+        reading = self.driver.reading()
+        if reading is not None and time.monotonic() - reading.received > self.loop.safety.lost_timeout:
+            raise NotReady(
+                f"no joint state for {self.loop.safety.lost_timeout:g} s: the robot holds; is its driver still running?"
+            )
         state = self.driver.state(self.last_action)
         if state is None:
             raise NotReady("the robot's state is incomplete; is its driver still running?")
@@ -169,6 +209,7 @@ class RobotEnv(VectorEnv):
                 raise NotReady(
                     f"the robot did not reach its home position within {timeout:g} s; is something in its way?"
                 )
+            self._heed_stop()
             state = self._read()
             error = home - state.joint_position
             reach = 0.15 / error.abs().max().clamp_min(0.15)
@@ -213,6 +254,8 @@ class RobotEnv(VectorEnv):
         while not ready():
             if time.monotonic() > deadline:
                 raise NotReady(f"waited {timeout:g} s for the {what}")
+            self._heed_stop()
+            self._read()
             self.loop.set_goal(home, width, self.period)
             rate.wait()
 

@@ -67,6 +67,11 @@ class Arbiter:
             self.phase = Phase.STOPPED
         else:
             self.phase = _NEXT[before][0 if operator is not None and operator.held else 1]
+        if self.phase is Phase.HANDING_BACK:
+            # One period of standing still: the policy's action was planned before the correction.
+            still = torch.zeros_like(policy_action)
+            still[0, -1] = last_action[0, -1]
+            return Decision(still, self.phase, False, operator)
         if self.phase is not Phase.CORRECTING or operator is None:
             return Decision(policy_action, self.phase, False, operator)
         gripper = operator.gripper or float(last_action[0, -1])

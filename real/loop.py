@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import threading
 import time
@@ -30,7 +31,11 @@ class SafetyConfig:
     goal_timeout: float = 0.15
     """Oldest goal to move on, s: three control periods at 20 Hz."""
     start_mismatch: float = 0.2
-    """Largest distance of a first goal from the measured position, rad."""
+    """Largest distance of the first goal after a start or a hold from where the arm can get in its time, rad."""
+    object_timeout: float = 0.2
+    """Oldest object pose to post a goal from, s."""
+    lost_timeout: float = 0.5
+    """Age of the joint state at which the episode ends with an error, s."""
     max_nonfinite: int = 3
     """Non-finite goals in a row that latch a stop."""
 
@@ -85,6 +90,8 @@ class CommandLoop(threading.Thread):
         self._lock = threading.Lock()
         self._nonfinite = 0
         self._holding = ""
+        self._fresh = True
+        self._scheduling: tuple[Any, ...] = ()
 
     # ---- policy side -------------------------------------------------------------------------------------------
     def arm(self) -> None:
@@ -94,9 +101,13 @@ class CommandLoop(threading.Thread):
         assert reading is not None
         self._position = torch.from_numpy(reading.position).float()[None]
         self._velocity = torch.zeros_like(self._position)
+        self._width = reading.gripper
         with self._lock:
             now = time.monotonic()
             self._goal = Goal(self._position, self._position, reading.gripper, now, self.pipeline.tick)
+        linux = sys.platform == "linux"
+        policy = (os.sched_getscheduler(0), os.sched_getparam(0)) if linux else (0, None)
+        self._scheduling = (sys.getswitchinterval(), *policy)
         sys.setswitchinterval(0.0005)  # the policy thread must not keep the interpreter for its default 5 ms
         # Nor may the garbage collector, which takes tens of ms over torch's objects; episodes end with a small round.
         gc.collect()
@@ -111,8 +122,13 @@ class CommandLoop(threading.Thread):
         with self._lock:
             assert self._goal is not None, "arm() first"
             previous = self._goal.position
-        if self._holding:
+        if self._holding or self._fresh:
             previous = self._measured()
+            reach = self.safety.start_mismatch + duration * self.pipeline.shield.velocity
+            if bool(position.isfinite().all() and ((position - previous).abs() > reach).any()):
+                self.events.add("start mismatch")
+                return
+            self._fresh = False
         admitted, events = self.pipeline.shield.admit(position, previous)
         for reason, mask in events.items():
             self.events.add(reason, int(mask.sum()))
@@ -128,11 +144,15 @@ class CommandLoop(threading.Thread):
         """Latch a stop: brake and hold until `reset_stop`."""
         if not self.stopped:
             logger.error("stopped: %s", reason)
-            self.events.add("stop")
-        self.stopped = reason
+            self.stopped = reason
 
     def reset_stop(self) -> None:
-        """Clear a latched stop; the robot stays where it is until the next goal."""
+        """Clear a latched stop; the robot stays where it is until the next goal, and old goals are forgotten."""
+        with self._lock:
+            here = self._measured()
+            assert self._goal is not None
+            self._goal = Goal(here, here, self._goal.gripper, time.monotonic(), self.pipeline.tick)
+        self._fresh = True
         self.stopped = ""
 
     def check(self) -> None:
@@ -142,13 +162,17 @@ class CommandLoop(threading.Thread):
 
     def close(self) -> None:
         """Brake, hold, and end the thread; the last command is the position where the robot stands."""
-        gc.enable()
-        gc.unfreeze()
+        self._closing.set()
         if self.is_alive():
-            self.stopped = self.stopped or "shutting down"
-            time.sleep(10 * self.pipeline.tick)  # ten more ticks brake from any permitted speed of a small step
-            self._closing.set()
             self.join(timeout=2.0)
+        if self._scheduling:
+            interval, policy, parameters = self._scheduling
+            gc.unfreeze()
+            gc.enable()
+            sys.setswitchinterval(interval)
+            if sys.platform == "linux":
+                os.sched_setscheduler(0, policy, parameters)
+            self._scheduling = ()
 
     # ---- command side ------------------------------------------------------------------------------------------
     def run(self) -> None:
@@ -157,9 +181,12 @@ class CommandLoop(threading.Thread):
         self.ticker = Ticker(self.pipeline.tick)
         try:
             with torch.inference_mode():
-                while not self._closing.is_set():
+                still = 0
+                while still < 3:  # closing: brake first, then send the place where the robot stands
                     self.ticker.wait()
                     self._tick(time.monotonic())
+                    moving = float(self._velocity.abs().max()) > 1e-5
+                    still = 0 if moving or not self._closing.is_set() else still + 1
         except BaseException as error:
             self.error = error
             logger.exception("the command loop ended")
@@ -170,24 +197,26 @@ class CommandLoop(threading.Thread):
             goal = self._goal
         assert goal is not None and reading is not None
         self.state_ages.append(now - reading.received)
-        reason = self.stopped and "stop"
+        reason = "stop" if self.stopped else "closing" if self._closing.is_set() else ""
         if not reason and now - reading.received > self.safety.state_timeout:
             reason = "stale state"
         if not reason and now - goal.posted - goal.duration > self.safety.goal_timeout:
             reason = "stale goal"
-        if reason and reason != self._holding:
+        if reason and reason not in (self._holding, "closing"):
             self.events.add(reason)
         self._holding = reason
         tick = self.pipeline.tick
         if reason:
             # Brake: the goal is wherever the command already is.
             at, speed = self._position, torch.zeros_like(self._velocity)
+            self._width = self._width if reason == "stop" else goal.gripper
         else:
+            self._width = goal.gripper
             share = min(1.0, (now - goal.posted + tick) / goal.duration)
             at = goal.start + share * (goal.position - goal.start)
             speed = (goal.position - goal.start) / goal.duration if share < 1 else torch.zeros_like(at)
         self._position, self._velocity = self.pipeline.shield.follow(self._position, self._velocity, at, speed, tick)
-        self.driver.send(self._position[0].double().numpy(), goal.gripper)
+        self.driver.send(self._position[0].double().numpy(), self._width)
 
     def _measured(self) -> Tensor:
         reading = self.driver.reading()

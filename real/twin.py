@@ -1,7 +1,8 @@
 """The twin: a simulated robot behind the real robot's topics, with dynamics the policy has not seen.
 
 Topics, types, rates and names are those of the robot's spec; nothing tells a policy node that this is no robot. One
-more topic stands for the person who puts the object back: `twin/reset` (std_msgs/String, a seed as JSON).
+more topics stand for a person: `twin/reset` (std_msgs/String, a seed as JSON) puts the objects back, and
+`twin/<object>/pose` is where they really are, as eyes see it; the robot's tracker reports something else.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sim.tasks.base import Task
 
 logger = logging.getLogger(__name__)
 RESET_TOPIC = "twin/reset"
+TRUTH_TOPIC = "twin/{object}/pose"
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,20 @@ class Twin:
     """Runs one simulated robot in real time until `close`."""
 
     def __init__(
-        self, node: Node, task: Task, hidden: HiddenDynamics | None = None, seed: int = 0, cameras: bool = True
+        self,
+        node: Node,
+        task: Task,
+        hidden: HiddenDynamics | None = None,
+        seed: int = 0,
+        cameras: bool = True,
+        mjcf: str = "",
     ):
         from robot_rl.robots import robots
 
         self.node, self.task, self.hidden = node, task, hidden or HiddenDynamics()
         self.robot = robots.get(task.interface.robot)
         # One engine tick is one command period of the robot.
-        self.engine = MujocoEngine(self.robot, task.scene, 1, threads=1)
+        self.engine = MujocoEngine(self.robot, task.scene, 1, threads=1, mjcf=mjcf)
         self.rng = np.random.default_rng(seed)
         self.cameras = [c.name for c in task.scene.cameras] if cameras else []
         ros = self.robot.ros
@@ -79,6 +87,10 @@ class Twin:
         self.poses = {
             b.name: node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=b.name), qos.SENSOR)
             for b in task.scene.boxes
+        }
+        self.truths = {
+            name: node.publisher("geometry_msgs/msg/PoseStamped", TRUTH_TOPIC.format(object=name), qos.SENSOR)
+            for name in self.poses
         }
         self.images = {
             c: node.publisher("sensor_msgs/msg/Image", ros.image.format(camera=c), qos.SENSOR) for c in self.cameras
@@ -197,18 +209,15 @@ class Twin:
 
     def _publish_objects(self, poses: dict[str, np.ndarray]) -> None:
         for name, pose in poses.items():
-            p = pose[:3] + self.hidden.object_bias + self.rng.normal(0, self.hidden.object_noise, 3)
-            w, x, y, z = (float(value) for value in pose[3:])
-            self.poses[name].publish(
-                make(
-                    "geometry_msgs/msg/PoseStamped",
-                    header=self._header("base"),
-                    pose={
-                        "position": {"x": float(p[0]), "y": float(p[1]), "z": float(p[2])},
-                        "orientation": {"x": x, "y": y, "z": z, "w": w},
-                    },
-                )
-            )
+            error = self.hidden.object_bias + self.rng.normal(0, self.hidden.object_noise, 3)
+            self.poses[name].publish(self._pose(pose[:3] + error, pose[3:]))
+            self.truths[name].publish(self._pose(pose[:3], pose[3:]))
+
+    def _pose(self, position: np.ndarray, quat: np.ndarray) -> Any:
+        (px, py, pz), (w, x, y, z) = position.tolist(), quat.tolist()
+        orientation = {"x": x, "y": y, "z": z, "w": w}
+        pose = {"position": {"x": px, "y": py, "z": pz}, "orientation": orientation}
+        return make("geometry_msgs/msg/PoseStamped", header=self._header("base"), pose=pose)
 
     def _publish_images(self) -> None:
         size = self.hidden.image_size

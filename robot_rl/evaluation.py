@@ -24,7 +24,7 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
     p = successes / trials
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return (0.0 if successes == 0 else centre - half), (1.0 if successes == trials else centre + half)
 
 
 @dataclass

@@ -76,7 +76,7 @@ class TaskEnv(VectorEnv):
         self._episode = np.zeros(num_envs, np.int64)
         width = len(self.robot.joints) + 3 * len(self.task.scene.boxes)
         self.normals = torch.zeros(num_envs, interface.horizon + 1, width)
-        """Sensor noise of the running episodes, drawn at their start: it depends on (seed + i, e) and the step alone."""
+        """Sensor noise of the running episodes, drawn at their start from (seed + i, e)."""
         self.drawn = np.zeros((num_envs, len(self.randomization)))
         """Randomized values of the running episodes, in the order of `randomization`."""
         joints = len(self.robot.joints)

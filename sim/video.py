@@ -14,11 +14,13 @@ from sim.env import TaskEnv
 HEIGHT, WIDTH = 360, 480
 
 
-def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, engine: str = "mujoco") -> None:
+def record(
+    policy: Policy, task: str, path: Path, episodes: int, seed: int, engine: str = "mujoco", mjcf: str = ""
+) -> None:
     """Play `episodes` episodes, number k drawn from seed + k, and write them one after the other to an mp4."""
     frames: list[np.ndarray] = []
     for episode in range(episodes):
-        env = TaskEnv(task, 1, engine=engine, seed=seed + episode)
+        env = TaskEnv(task, 1, engine=engine, seed=seed + episode, mjcf=mjcf)
         camera = env.task.scene.cameras[0].name
         rng = torch.Generator().manual_seed(seed)
         runner = ChunkRunner(policy, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from robot_rl.errors import UserError
 
-class BusError(RuntimeError):
+
+class BusError(UserError, RuntimeError):
     """Say in one sentence what is wrong with the bus, and in the next what to do about it."""

@@ -35,6 +35,8 @@ class Collect:
     """Folder for the report's dataset.json, randomization.json and provenance.json."""
     engine: str = "mujoco"
     """Physics engine."""
+    mjcf: str = ""
+    """MJCF file of the robot; empty is the one in genesis-world."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -49,7 +51,7 @@ class Collect:
         if self.skill not in ("CLUMSY", "STEADY"):
             raise UnknownName("skill", self.skill, ["CLUMSY", "STEADY"])
         out = self.out or Path("datasets") / self.task
-        env = TaskEnv(self.task, self.num_envs, engine=self.engine, seed=self.seed)
+        env = TaskEnv(self.task, self.num_envs, engine=self.engine, seed=self.seed, mjcf=self.mjcf)
         with bar("demonstrations") as update:
             result = collect(
                 env, out, self.episodes, seed=self.seed, skill=self.skill, image_size=self.image_size,

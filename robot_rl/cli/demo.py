@@ -21,7 +21,7 @@ import tyro
 class Scale:
     """How much of everything."""
 
-    demonstrations: int = 12
+    demonstrations: int = 15
     updates: int = 2000
     steps: int = 40_000
     evaluations: int = 200

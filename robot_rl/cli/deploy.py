@@ -44,7 +44,9 @@ class Deploy:
         from real.bus import open_node
         from real.clock import bare_loop
         from real.env import RobotEnv
+        from real.intervention import Arbiter
         from real.session import Filming, stop_on_signals
+        from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.evaluation import evaluate
         from robot_rl.robots import robots
@@ -58,7 +60,8 @@ class Deploy:
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
             bare = bare_loop(robots.get(self.robot).command_rate, 2.0)
             film = Filming(self.video_episodes)
-            env = RobotEnv(node, bundle.interface, cameras=(film.camera,), dry_run=self.dry_run)
+            arbiter = Arbiter(OperatorInput(node))
+            env = RobotEnv(node, bundle.interface, cameras=(film.camera,), arbiter=arbiter, dry_run=self.dry_run)
             film.attach(env)
             stop_on_signals()
             try:
@@ -69,7 +72,8 @@ class Deploy:
                     )  # fmt: skip
             finally:
                 env.close()
-            summary = {"label": self.label or self.bundle.name, "where": "twin", "seed": self.seed} | result.summary()
+            where = "twin" if env.placer.matched else "robot"
+            summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
             run.write("evaluation.json", summary)
             loop = env.summary() | {"bare": bare, "learner": "absent"}
             run.write("loop.json", loop)

@@ -30,6 +30,8 @@ class Evaluate:
     """Also write the result to this JSON file."""
     engine: str = "mujoco"
     """Physics engine."""
+    mjcf: str = ""
+    """MJCF file of the robot; empty is the one in genesis-world."""
     threads: int = 2
     """Threads of the policy; physics uses all cores."""
     json: bool = False
@@ -52,11 +54,11 @@ class Evaluate:
         torch.set_num_threads(self.threads)
         name, _, task = str(self.bundle).partition(":")
         if name == "random" and task:
-            env = TaskEnv(task, min(self.num_envs, self.episodes), engine=self.engine)
+            env = TaskEnv(task, min(self.num_envs, self.episodes), engine=self.engine, mjcf=self.mjcf)
             policy: Policy = RandomPolicy(env.pipeline.actions.size)
         else:
             bundle = load_bundle(self.bundle)
-            env = TaskEnv(bundle.interface.task, min(self.num_envs, self.episodes), engine=self.engine)
+            env = TaskEnv(bundle.interface.task, min(self.num_envs, self.episodes), engine=self.engine, mjcf=self.mjcf)
             bundle.check_robot(env.robot)
             policy = bundle.policy
         start = time.monotonic()
@@ -67,7 +69,7 @@ class Evaluate:
         summary = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed} | result.summary()
         summary["seconds"] = time.monotonic() - start
         if self.video:
-            record(policy, env.task.name, self.video, self.video_episodes, self.seed, self.engine)
+            record(policy, env.task.name, self.video, self.video_episodes, self.seed, self.engine, self.mjcf)
             write_json(self.video.parent / "captions.json", {self.video.name: f"{summary['label']}, in simulation"})
             summary["video"] = str(self.video)
         if self.out:

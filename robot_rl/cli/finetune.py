@@ -57,6 +57,7 @@ class Finetune(Generic[R]):
         from robot_rl.cli.console import bar, show
         from robot_rl.errors import UserError
         from robot_rl.robots import robots
+        from robot_rl.training.checkpoint import load_state
         from robot_rl.training.run import Run, new_folder, provenance
 
         recipe: Any = self.config
@@ -71,7 +72,7 @@ class Finetune(Generic[R]):
             raise UserError(f"no demonstrations at {dataset or '(unknown)'}: name the dataset with --dataset")
         folder = self.out or new_folder(Path("runs"), bundle.interface.task, self.recipe)
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
-        settings |= {"dataset": str(dataset), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
+        settings |= {"dataset": str(dataset.resolve()), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
             open_node("policy", ros_args=self.ros_args) as node,
@@ -94,7 +95,9 @@ class Finetune(Generic[R]):
             film.write(run.folder, "fine-tuning on the robot; an orange edge marks a person's correction")
             session.adopt()
             policy.explore = False
-            result = Bundle(policy, bundle.interface, bundle.robot, provenance() | settings)
+            learned = folder / "learner" / "checkpoint.safetensors"
+            critic = load_state(learned)["state"]["agent"]["critic"] if learned.exists() else bundle.critic
+            result = Bundle(policy, bundle.interface, bundle.robot, provenance() | settings, critic)
             save_bundle(result, folder / "bundle")
             summary = {"run": str(folder), "bundle": str(folder / "bundle")} | session.summary()
         show(summary, self.json, "fine-tuning")

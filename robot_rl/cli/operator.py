@@ -69,6 +69,7 @@ def run_scripted(command: Teleop) -> int:
     with open_node("operator", ros_args=command.ros_args) as node:
         driver = ArmDriver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
         node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, on_episode)
+        eyes = {n: node.subscribe("geometry_msgs/msg/PoseStamped", f"twin/{n}/pose", qos.SENSOR) for n in driver.poses}
         hands = node.publisher("sensor_msgs/msg/Joy", TOPIC, QOS)
         stop_on_signals()
         ticker = Ticker(1 / command.rate)
@@ -89,8 +90,12 @@ def run_scripted(command: Teleop) -> int:
                     episode, holding = phase["episode"], False
                     expert.reset(everyone)
                     stall.reset(now)
-                offset = state.objects[driver_object(driver)][0, :3] - state.tool_position[0]
-                stalled = stall(float(offset.norm()), float(state.objects[driver_object(driver)][0, 2]), now)
+                for name, seen in eyes.items():  # a person sees the object, not the tracker's idea of it
+                    if seen.latest is not None:
+                        p = seen.latest.msg.pose.position
+                        state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
+                place = next(iter(state.objects.values()))[0, :3]
+                stalled = stall(float((place - state.tool_position[0]).norm()), float(place[2]), now)
                 if not holding and stalled:
                     holding, began = True, now
                     expert.reset(everyone)
@@ -103,8 +108,3 @@ def run_scripted(command: Teleop) -> int:
                 hands.publish(to_joy(Operator(holding, (x, y, z), gripper, False, False, False, False)))
         except KeyboardInterrupt:
             return 0
-
-
-def driver_object(driver: object) -> str:
-    """The object that the task is about: the first one tracked."""
-    return next(iter(driver.poses))  # type: ignore[attr-defined]

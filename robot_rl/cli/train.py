@@ -37,6 +37,8 @@ class Train(Generic[R]):
     """Threads of the learner; physics uses all cores."""
     engine: str = "mujoco"
     """Physics engine."""
+    mjcf: str = ""
+    """MJCF file of the robot; empty is the one in genesis-world."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -63,7 +65,7 @@ class Train(Generic[R]):
         else:
             folder = (latest_folder if self.resume else new_folder)(runs, self.task, self.recipe)
         dataset = self.dataset or Path("datasets") / self.task
-        settings = {"task": self.task, "recipe": self.recipe, "seed": self.seed, "dataset": str(dataset)}
+        settings = {"task": self.task, "recipe": self.recipe, "seed": self.seed, "dataset": str(dataset.resolve())}
         settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
         with Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run, bar(self.recipe) as update:
 
@@ -73,7 +75,7 @@ class Train(Generic[R]):
                     done, total, what + "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
                 )
 
-            bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, self.engine, progress))
+            bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, self.engine, self.mjcf, progress))
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
             save_bundle(bundle, folder / "bundle")
             elapsed = run.elapsed

@@ -17,6 +17,8 @@ class Twin:
     """Task whose objects lie on the table."""
     seed: int = 0
     """Seed of noise and of the objects' first places."""
+    mjcf: str = ""
+    """MJCF file of the robot; empty is the one in genesis-world."""
     camera: bool = True
     """Publish pictures."""
     seconds: float = 0.0
@@ -43,7 +45,7 @@ class Twin:
         if task.interface.robot != self.robot:
             raise UserError(f"task {self.task!r} is for robot {task.interface.robot!r}, not {self.robot!r}")
         with open_node("twin", ros_args=self.ros_args) as node:
-            twin = RunningTwin(node, task, seed=self.seed, cameras=self.camera)
+            twin = RunningTwin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: twin.close())
             if self.seconds:

@@ -1,7 +1,8 @@
 """Off-policy actor-critic on an action transform: TD3, SAC, RLPD, ResFiT and HIL-SERL by configuration.
 
     y = r + discount * min_{i in subset} Qbar_i(s', a'),   a' = T(u'; b(s')),  u' ~ actor(s', b(s'))
-    critic: mean_i (Q_i(s, a) - y)^2        actor: alpha log pi(u) - mean_i Q_i(s, T(u; b(s))) + l2 |u|^2
+    critic: mean_i (Q_i(s, a) - y)^2
+    actor:  alpha log pi(u) - mean_i Q_i(s, T(u; b(s))) + l2 |u - u_start|^2 + imitation [corrected] |u - u_person|^2
 
 Lillicrap et al. 2016, Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (SAC), Ball et al. 2023 (RLPD).
 """
@@ -41,7 +42,9 @@ class ActorCriticConfig:
     target_entropy: float | None = None
     """Nats; None is minus half the action size."""
     l2: float = 0.02
-    """Penalty on the actor's squared output."""
+    """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
+    imitation: float = 0.0
+    """Weight of cloning a person's corrections: squared distance of the actor's output from what was executed."""
     actor_delay: int = 2
     """Critic updates per actor update."""
     target_noise: float = 0.1
@@ -52,6 +55,8 @@ class ActorCriticConfig:
     """Returns are known to be at most this."""
     grad_clip: float = 10.0
     """Largest gradient norm."""
+    averaging: float = 0.998
+    """Weight of the past, per actor update, in the averaged actor that is deployed (Polyak and Juditsky 1992)."""
 
 
 @dataclass
@@ -69,6 +74,12 @@ class ActorCritic:
         self.policy, self.config = policy, config
         self.critic = Critic(policy.size.observation, policy.size.action, config.critics, config.hidden)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.average = copy.deepcopy(policy.actor).requires_grad_(False)
+        """The actor averaged over updates: steadier than the latest one."""
+        head = policy.actor.trunk[-1]
+        assert isinstance(head, nn.Linear)
+        starts_at_zero = not bool(head.weight[: policy.size.action].any())
+        self.start = None if starts_at_zero else copy.deepcopy(policy.actor).requires_grad_(False)
         self.log_alpha = torch.tensor(config.initial_temperature).log().requires_grad_(config.entropy)
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.critic_lr, fused=True)
         self.actor_optimizer = torch.optim.Adam(policy.actor.parameters(), config.actor_lr, fused=True)
@@ -123,13 +134,21 @@ class ActorCritic:
             correction = policy.actor.mean(features)
             log_prob = correction.new_zeros(len(correction))
         q = self.critic(policy.normalizer(batch["state"]), policy.combine(batch["base"], correction)).mean(0)
-        loss = (c.l2 * correction.square().sum(-1) - q).mean()
+        moved = correction if self.start is None else correction - self.start.mean(features)
+        loss = (c.l2 * moved.square().sum(-1) - q).mean()
+        if c.imitation:
+            # The correction that would have led to the executed action, as far as it is within reach.
+            executed = ((batch["action"] - batch["base"]) / policy.config.scale).clamp(-1, 1)
+            distance = (policy.actor.mean(features) - executed).square().sum(-1)
+            loss = loss + c.imitation * (batch["intervention"] * distance).mean()
         if c.entropy:
             loss = loss + (self.log_alpha.exp().detach() * log_prob).mean()
         self.actor_optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(policy.actor.parameters(), c.grad_clip)
         self.actor_optimizer.step()
+        weight = 1 - min(c.averaging, (1 + self.updates.actor) / (10 + self.updates.actor))
+        torch._foreach_lerp_(list(self.average.parameters()), list(policy.actor.parameters()), weight)
         self.critic.requires_grad_(True)
         metrics = {"actor/q": q.detach().mean(), "actor/correction": correction.detach().abs().mean()}
         if self.alpha_optimizer is not None:
@@ -146,6 +165,7 @@ class ActorCritic:
             "policy": self.policy.state_dict(),
             "critic": self.critic.state_dict(),
             "target": self.target.state_dict(),
+            "average": self.average.state_dict(),
             "log_alpha": self.log_alpha.detach(),
             "critic_optimizer": self.critic_optimizer.state_dict(),
             "actor_optimizer": self.actor_optimizer.state_dict(),
@@ -158,6 +178,7 @@ class ActorCritic:
         self.policy.load_state_dict(state["policy"])
         self.critic.load_state_dict(state["critic"])
         self.target.load_state_dict(state["target"])
+        self.average.load_state_dict(state["average"])
         with torch.no_grad():
             self.log_alpha.copy_(state["log_alpha"])
         self.critic_optimizer.load_state_dict(state["critic_optimizer"])

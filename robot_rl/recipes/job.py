@@ -22,4 +22,5 @@ class Job:
     dataset: Path
     base: Path | None
     engine: str
+    mjcf: str
     progress: Progress

@@ -40,7 +40,7 @@ class HumanInTheLoopConfig:
     """Share of each batch from demonstrations and corrections."""
     n_step: int = 3
     """Steps of reward before the critic takes over."""
-    updates_per_step: float = 4.0
+    updates_per_step: float = 2.0
     """Most critic updates per step of the robot."""
     critic_only: int = 200
     """Steps of the robot before the actor learns."""
@@ -52,9 +52,9 @@ class HumanInTheLoopConfig:
     """Rows of each replay."""
 
 
-def publish(folder: Path, policy: ResidualPolicy, version: int) -> None:
-    """Replace the published weights."""
-    save_state({"version": version, "actor": policy.actor.state_dict()}, folder / WEIGHTS)
+def publish(folder: Path, agent: ActorCritic) -> None:
+    """Replace the published weights by the averaged actor; the version is the number of updates."""
+    save_state({"version": agent.updates.critic, "actor": agent.average.state_dict()}, folder / WEIGHTS)
 
 
 def fetch(folder: Path, policy: ResidualPolicy, version: int) -> int:
@@ -129,8 +129,7 @@ class Learner:
         saved = run.load()
         if saved is not None:
             self.agent.load_state_dict(saved["agent"])
-        version = self.agent.updates.critic
-        publish(self.folder, self.agent.policy, version)
+        publish(self.folder, self.agent)
         while not stop():
             self.absorb()
             if not self.update():
@@ -138,13 +137,13 @@ class Learner:
                 continue
             count = self.agent.updates.critic
             if count % self.config.publish_every == 0:
-                publish(self.folder, self.agent.policy, count)
+                publish(self.folder, self.agent)
                 values = {k: float(v) for k, v in self.metrics.items()}
                 run.log(count, values | {"robot/steps": self.online.transitions, "robot/corrected": self.corrected})
             if count % self.config.checkpoint_every == 0:
                 run.save(count, {"agent": self.agent.state_dict()})
         self.absorb()
-        publish(self.folder, self.agent.policy, self.agent.updates.critic)
+        publish(self.folder, self.agent)
         run.save(self.agent.updates.critic, {"agent": self.agent.state_dict()})
 
 
@@ -156,6 +155,9 @@ def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:
         if flag and start is None:
             start = t
         elif not flag and start is not None:
-            parts.append({k: v[start:t] for k, v in episode.items()})
+            part = {k: v[start:t] for k, v in episode.items()}
+            if t < len(episode["state"]):
+                part["final"] = episode["state"][t : t + 1]
+            parts.append(part)
             start = None
     return parts

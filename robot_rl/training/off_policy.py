@@ -63,9 +63,11 @@ def demo_replay(
 
 
 def add_episode(replay: Replay, policy: ResidualPolicy, episode: dict[str, Tensor], rng: torch.Generator) -> None:
-    """Append one recorded episode, asking the base for its chunk at every `execute`-th state."""
-    state = episode["state"]
-    state = torch.cat([state, state[-1:]])
+    """Append one recorded episode, asking the base for its chunk at every `execute`-th state.
+
+    `final` (1, D) is the state after the last step; without it the last one stands in.
+    """
+    state = torch.cat([episode["state"], episode.get("final", episode["state"][-1:])])
     asked = policy.base.act({"observation.state": state[:: policy.base.execute]}, rng)
     base = asked[:, : policy.base.execute].flatten(0, 1)[: len(state)]
     terminated = episode["reward"] > 0
@@ -81,7 +83,7 @@ def train_off_policy(
     seed: int,
     progress: Callable[[int, dict[str, float]], None],
 ) -> None:
-    """Improve the agent's policy in `env`; resumes from the run's checkpoint."""
+    """Improve the agent's policy in `env` and leave the averaged actor in it; resumes from the run's checkpoint."""
     policy = agent.policy
     replay = Replay(config.capacity, env.num_envs, policy.size.observation, policy.size.action)
     rng = torch.Generator().manual_seed(seed)
@@ -153,6 +155,7 @@ def train_off_policy(
         if stop:
             break
     policy.explore = False
+    policy.actor.load_state_dict(agent.average.state_dict())
 
 
 def _explore(

@@ -92,6 +92,10 @@ def latest_folder(root: Path, task: str, recipe: str) -> Path:
     return found[-1]
 
 
+_MAY_DIFFER = {"minutes"}
+"""Settings that a resumed run may change: how long it goes on."""
+
+
 class Run:
     """One run folder, locked while open so that two processes never write to it."""
 
@@ -105,15 +109,22 @@ class Run:
             raise UserError(f"run folder {folder} is in use by another process; choose another --out") from None
         except OSError as error:
             raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
-        if (folder / "config.json").exists() and not resume:
-            raise UserError(f"run folder {folder} holds a run already; go on with --resume or choose another --out")
+        settled = json.loads(json.dumps(_plain(config), default=str))
+        if (folder / "config.json").exists():
+            if not resume and any((folder / name).exists() for name in ("checkpoint.safetensors", "bundle", "dataset")):
+                raise UserError(f"run folder {folder} holds a run already; go on with --resume or choose another --out")
+            before = json.loads((folder / "config.json").read_text())
+            different = [k for k in settled if k not in _MAY_DIFFER and k in before and before[k] != settled[k]]
+            if resume and different:
+                raise UserError(
+                    f"{folder} was begun with other settings ({', '.join(different)}); "
+                    "resume with the same, see config.json"
+                )
         self.checkpoint_file = folder / "checkpoint.safetensors"
         self.elapsed_before = 0.0
         self._start = time.monotonic()
         if not (resume and (folder / "config.json").exists()):
-            self.write(
-                "config.json", asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
-            )
+            self.write("config.json", settled)
             self.write("provenance.json", provenance())
             freeze = sorted(f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions())
             (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(freeze)) + "\n")
@@ -168,6 +179,10 @@ class Run:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _plain(config: Any) -> Any:
+    return asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +124,23 @@ def test_bare_loop_counts_its_ticks(time: Clock) -> None:
     summary = bare_loop(200, 2.0)
     assert summary["ticks"] == 400 and summary["missed"] == 0
     assert sum(time.slept) == pytest.approx(2.0, rel=0.05)
+
+
+def test_real_time_priority_is_not_inherited() -> None:
+    """The learner that `finetune` starts, and the recorder's thread, must not run before everything else."""
+    found: list[int] = []
+
+    def loop() -> None:
+        if prefer_realtime():
+            command = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"]
+            found.append(int(subprocess.run(command, capture_output=True, check=True).stdout))
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+    if not found:
+        pytest.skip("no permission for real-time priority")
+    assert found == [os.SCHED_OTHER]
 
 
 def test_without_permission_for_real_time_it_says_how_to_get_it(

@@ -177,7 +177,7 @@ def test_weights_are_adopted_between_episodes_and_the_session_resumes(
     newer = residual(SIZE, 4, std=None, zero_init=False)
 
     def learn(call: int) -> None:
-        publish(tmp_path / "run", newer, call)
+        publish(tmp_path / "run", SimpleNamespace(updates=SimpleNamespace(critic=call), average=newer.actor))
 
     seconds_until(monkeypatch, lambda: len(s.episodes) >= 3)
     s.learn(NoLearner(learn), 60.0, lambda *_: None)  # type: ignore[arg-type]
@@ -266,7 +266,7 @@ def test_what_the_learner_reads_of_a_corrected_episode(
 def test_no_policy_action_of_the_correction_is_executed_after_it(
     session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ROS2.md, section 6: the chunk that was planned meanwhile is flushed, so the base is asked anew after a hand-back."""
+    """ROS2.md, section 6: the chunk planned meanwhile is flushed, so the base is asked anew after a hand-back."""
     held = Operator(held=True)
     s = session(hands(held, held, RELEASED))
     asked: list[int] = []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 import threading
 import time as real_time
 from collections.abc import Callable, Iterator
@@ -69,6 +72,8 @@ class Bench:
         self.driver = FakeDriver(lambda: self.now, position)
         self.loop = CommandLoop(self.driver, PIPELINE, safety)  # type: ignore[arg-type]
         patch.setattr(self.loop, "start", lambda: None)
+        patch.setattr(loop_module, "prefer_realtime", lambda *_: False)
+        patch.setattr(loop_module, "gc", SimpleNamespace(collect=int, freeze=int, disable=int))
         self.loop.arm()
 
     def run(self, seconds: float) -> None:
@@ -161,6 +166,7 @@ def test_a_steady_stream_of_goals_is_followed_as_in_simulation(bench: Callable[.
 # ---- watchdogs ---------------------------------------------------------------------------------------------------
 def test_a_stale_state_brakes_holds_and_is_counted_once(bench: Callable[..., Bench]) -> None:
     b = bench()
+    b.loop.set_goal(HOME, 0.08, PERIOD)
     b.loop.set_goal(turned(0.5), 0.08, 0.5)
     b.run(0.2)
     assert b.speed > 0.5
@@ -238,6 +244,7 @@ def test_a_gripper_width_that_is_not_finite_keeps_the_last_one(bench: Callable[.
 # ---- stop --------------------------------------------------------------------------------------------------------
 def test_a_stop_brakes_and_is_latched_until_reset(bench: Callable[..., Bench]) -> None:
     b = bench()
+    b.loop.set_goal(HOME, 0.08, PERIOD)
     b.loop.set_goal(turned(0.5), 0.08, 0.5)
     b.run(0.3)
     assert b.speed > 0.5
@@ -306,6 +313,7 @@ def test_every_command_is_within_every_limit(steps: list[tuple[str, int, float, 
     shield = PIPELINE.shield
     with pytest.MonkeyPatch.context() as patch:
         b = Bench(patch)
+        b.loop.set_goal(HOME, 0.08, PERIOD)
         for kind, seed, duration, pause, happens in steps:
             rng = torch.Generator().manual_seed(seed)
             share = torch.rand(1, 7, generator=rng)
@@ -347,6 +355,7 @@ def running() -> Iterator[CommandLoop]:
 def test_close_leaves_the_robot_still(running: CommandLoop) -> None:
     """Closed at full speed: the last commands stand still, where braking ended."""
     driver: Any = running.driver
+    running.set_goal(HOME, 0.08, PERIOD)
     running.set_goal(turned(0.6), 0.08, 0.6)
     driver.wait_sent(lambda: len(driver.sent) > 2 and driver.sent[-1][0] - driver.sent[-2][0] > 0.8 * TICK)
     running.close()
@@ -362,6 +371,19 @@ def test_close_twice_and_before_arm_is_fine(running: CommandLoop) -> None:
     running.close()
     running.close()
     CommandLoop(FakeDriver(real_time.monotonic), PIPELINE).close()  # type: ignore[arg-type]
+
+
+def test_close_leaves_the_process_as_it_was() -> None:
+    """Real-time priority and no garbage collection are for as long as the loop runs."""
+    loop = CommandLoop(FakeDriver(real_time.monotonic), PIPELINE)  # type: ignore[arg-type]
+
+    def process() -> tuple[object, ...]:
+        return gc.isenabled(), gc.get_freeze_count(), sys.getswitchinterval(), os.sched_getscheduler(0)
+
+    before = process()
+    loop.arm()
+    loop.close()
+    assert process() == before
 
 
 def test_what_ends_the_thread_surfaces_at_the_next_goal(running: CommandLoop) -> None:

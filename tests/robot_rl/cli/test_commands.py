@@ -220,8 +220,8 @@ def test_a_dataset_that_is_none(run: Run, dataset: Path, damage: str) -> None:
         file.write_bytes(file.read_bytes()[:-50])
     else:
         shutil.rmtree(dataset)
-        writer = DatasetWriter.create(dataset, fps=30, features={"action": Feature("float32", (6,))}, robot_type="so100")
-        with writer:
+        other = {"action": Feature("float32", (6,))}
+        with DatasetWriter.create(dataset, fps=30, features=other, robot_type="so100") as writer:
             writer.add_episode({"action": torch.zeros(5, 6)}, "pick")
     code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "r")
     assert code == 1 and err.startswith("robot-rl: ") and "Traceback" not in err and "(a defect" not in err, err
