@@ -72,7 +72,8 @@ class Finetune(Generic[R]):
             raise UserError(f"no demonstrations at {dataset or '(unknown)'}: name the dataset with --dataset")
         folder = self.out or new_folder(Path("runs"), bundle.interface.task, self.recipe)
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
-        settings |= {"dataset": str(dataset.resolve()), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
+        dataset = dataset.resolve()
+        settings |= {"dataset": str(dataset), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
             open_node("policy", ros_args=self.ros_args) as node,

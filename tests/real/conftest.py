@@ -152,13 +152,28 @@ def hands() -> Callable[..., Any]:
 
     def build(*script: Any) -> Any:
         queue = list(script)
-        hands = SimpleNamespace(now=RELEASED, reads=0)
+        hands = SimpleNamespace(now=RELEASED, reads=0, speaks=True)
 
         def read(now: float | None = None) -> Any:
             hands.reads += 1
+            if not hands.speaks:
+                return RELEASED
             return queue.pop(0) if queue else hands.now
 
-        hands.read = read
+        def only_in_decisions(arbiter: Any) -> None:
+            """Follow the script at the arbiter's decisions, not where the way home looks at the hands."""
+            decide, hands.speaks = arbiter.decide, False
+
+            def wrapped(*arguments: Any) -> Any:
+                hands.speaks = True
+                try:
+                    return decide(*arguments)
+                finally:
+                    hands.speaks = False
+
+            arbiter.decide = wrapped
+
+        hands.read, hands.only_in_decisions = read, only_in_decisions
         return hands
 
     return build

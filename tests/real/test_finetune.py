@@ -114,6 +114,7 @@ def session(private_domain: int, topic_robot: Build, residual: Build, tmp_path: 
             message = make("sensor_msgs/msg/Image", height=16, width=16, encoding="rgb8", step=48, data=picture)
         node = open_node("policy")
         env = RobotEnv(node, LIFT, cameras=("front",), arbiter=Arbiter(hands))
+        hands.only_in_decisions(env.arbiter)
         torch.manual_seed(0)
         policy = residual(SIZE, 4, std=None, zero_init=False)
         run = Run(tmp_path / "run", {"test": True}, resume)
@@ -251,7 +252,6 @@ def test_what_the_learner_reads_of_a_corrected_episode(
 
     held = Operator(held=True, motion=(0.5, 0.0, 0.0), gripper=1.0)
     s = session(hands(RELEASED, held, held, RELEASED, held))
-    s.env.arbiter.operator.now = RELEASED
     seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
     s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
     s.close()

@@ -282,13 +282,13 @@ def start(bundle: Path, tmp_path: Path) -> Iterator[Build]:
 
     def build() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "robot_rl.cli.learner", str(bundle / "bundle"), str(bundle / "demos")]
-        started.append(subprocess.Popen([*command, str(tmp_path), "hil-serl", "0"]))
+        started.append(subprocess.Popen([*command, str(tmp_path), "hil-serl", "0"], stdin=subprocess.PIPE))
         return started[-1]
 
     yield build
     for process in started:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def version(folder: Path) -> int:
@@ -353,7 +353,7 @@ def test_a_learner_whose_robot_died_while_it_started_ends(bundle: Path, tmp_path
     )
     subprocess.run([sys.executable, "-c", parent, *arguments])
     try:
-        end = time.monotonic() + 20  # it looks for its parent at every round, 20 times a second
+        end = time.monotonic() + 60  # it looks for its parent at every round, 20 times a second
         while learners(tmp_path):
             assert time.monotonic() < end, "the orphan still runs"
             time.sleep(0.05)
