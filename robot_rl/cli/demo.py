@@ -21,7 +21,7 @@ import tyro
 class Scale:
     """How much of everything."""
 
-    demonstrations: int = 15
+    demonstrations: int = 10
     updates: int = 2000
     steps: int = 40_000
     evaluations: int = 200
@@ -30,7 +30,7 @@ class Scale:
     video_episodes: int = 3
 
 
-QUICK = Scale(12, 1000, 16_000, 100, 2, 0.3, 1)
+QUICK = Scale(10, 600, 16_000, 100, 2, 0.3, 1)
 """Every stage in three minutes, enough to see that each one works and learns."""
 
 

@@ -276,9 +276,10 @@ def test_a_takeover_takes_one_step_and_what_it_does_is_what_counts(
     assert infos["intervention"].item() and not infos["takeover"].item()
     operator.now = RELEASED
     *_, infos = e.step(policy)
-    assert infos["handed_back"] and not infos["intervention"].item() and torch.equal(infos["executed"], policy)
+    assert infos["handed_back"] and not infos["intervention"].item()
+    assert infos["executed"].tolist() == [[0.0, 0.0, 0.0, -1.0]], "nothing planned before the correction is executed"
     *_, infos = e.step(policy)
-    assert not infos["handed_back"]
+    assert not infos["handed_back"] and torch.equal(infos["executed"], policy)
     spec = e.pipeline.observer.spec
     assert [bool(r["intervention"]) for r in rows] == [False, True, True, False, False]
     assert rows[2]["state"][0, spec.slice("last_action")].tolist() == [0.0, 0.5, 0.0, -1.0], "the state before the step"
@@ -314,7 +315,9 @@ def test_the_clock_does_not_cut_a_correction_off_within_reason(env: Build, topic
     assert steps == 2 * FAST.horizon
 
 
-def test_a_stop_ends_the_episode_and_stays(env: Build, topic_robot: Build, hands: Build, eventually: Build) -> None:
+def test_a_stop_ends_the_episode_and_stays_until_reset_is_pressed(
+    env: Build, topic_robot: Build, hands: Build, eventually: Build
+) -> None:
     robot = topic_robot()
     operator = hands()
     e = env(replace(LIFT, horizon=50), hands=operator)
@@ -323,12 +326,30 @@ def test_a_stop_ends_the_episode_and_stays(env: Build, topic_robot: Build, hands
     operator.now = Operator(stop=True)
     _, _, terminated, truncated, _ = e.step(STILL)
     assert truncated and not terminated and e.loop.stopped == "operator"
-    operator.now = RELEASED
-    with pytest.raises(NotReady, match=r"the robot is stopped \(operator\)"):
-        e.reset(seed=1)
     sent = len(robot.commands)
     eventually(lambda: len(robot.commands) > sent + 100)  # half a second
     assert np.ptp(robot.commands[-40:], axis=0).max() < 1e-6
+    where = robot.commands[-1]
+    # With the stop or the dead-man down, reset counts for nothing.
+    answers = [Operator(stop=True, reset=True), Operator(held=True, reset=True), RELEASED, Operator(reset=True)]
+    stopped: list[str] = []
+
+    def answer(now: float | None = None) -> Operator:
+        stopped.append(e.loop.stopped)
+        assert len(stopped) > 4 or np.abs(robot.commands[-1] - where).max() < 1e-6
+        return answers.pop(0) if answers else RELEASED
+
+    operator.read = answer
+    e.reset(seed=1)
+    assert stopped[:5] == ["operator"] * 4 + [""]
+
+
+def test_without_a_device_a_stop_is_final(env: Build, topic_robot: Build) -> None:
+    topic_robot()
+    e = env()
+    e.loop.stop("test")
+    with pytest.raises(NotReady, match=r"the robot is stopped \(test\)"):
+        e.reset(seed=0)
 
 
 def test_the_stop_counts_on_the_way_home_too(env: Build, topic_robot: Build, hands: Build) -> None:

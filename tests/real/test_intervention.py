@@ -19,6 +19,8 @@ HELD = Operator(held=True, motion=(0.5, -0.25, 1.0), gripper=-1.0)
 STOP = Operator(stop=True)
 POLICY = torch.tensor([[0.1, 0.2, 0.3, 0.9]])
 LAST = torch.tensor([[0.0, 0.0, 0.0, -0.7]])
+STILL = torch.tensor([[0.0, 0.0, 0.0, -0.7]])
+"""No motion, the gripper as it was."""
 Hands = Callable[..., Any]
 
 
@@ -39,6 +41,8 @@ def test_transition(before: Phase, said: Operator | None, after: Phase) -> None:
     assert decision.takeover == (after is C and before is not C)
     if after is C:
         assert torch.equal(decision.action, torch.tensor([[0.5, -0.25, 1.0, -1.0]]))
+    elif after is H:
+        assert torch.equal(decision.action, STILL), "the policy's action was planned before the correction"
     else:
         assert decision.action is POLICY
 
@@ -87,9 +91,10 @@ def test_a_person_acts_exactly_while_holding(script: list[Operator | None]) -> N
         decision = arbiter.decide(POLICY, LAST)
         stopped |= said is STOP
         held = said is HELD and not stopped
-        assert (decision.phase is C) == held and (decision.action is not POLICY) == held
+        back = corrected and not held and not stopped
+        assert (decision.phase is C) == held and (decision.action is not POLICY) == (held or back)
         assert decision.takeover == (held and not corrected)
-        assert (decision.phase is H) == (corrected and not held and not stopped)
+        assert (decision.phase is H) == back
         corrected = held
 
 
