@@ -38,7 +38,8 @@ class LearnerProcess:
 
     def _start(self) -> None:
         self._started = time.monotonic()
-        self._process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL)
+        # Its end of the pipe closes when this process is gone, however it ended: the learner's sign to end too.
+        self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE)
 
     def tend(self) -> None:
         """Restart a dead learner, at most every 5 s; called between episodes, never waits."""
@@ -70,7 +71,12 @@ class Session:
         images = {camera: picture.shape[:2]} if picture is not None else {}
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
         self.episodes: list[dict[str, Any]] = []
-        self._file = open(run.folder / "episodes.jsonl", "a", buffering=1)  # noqa: SIM115
+        rows = run.folder / "episodes.jsonl"
+        if rows.exists():  # a kill may leave rows of episodes that never reached the dataset
+            kept = rows.read_text().splitlines(keepends=True)
+            count = self.recorder.writer.num_episodes
+            rows.write_text("".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < count))
+        self._file = open(rows, "a", buffering=1)  # noqa: SIM115
         env.on_step = self._record
         film.attach(env)
         self._images = images

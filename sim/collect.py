@@ -20,8 +20,13 @@ class Collected:
     """What came of it."""
 
     episodes: int
+    """In the dataset."""
     frames: int
+    """Recorded now; less than the dataset's after a resume."""
     attempts: int
+    """Made now."""
+    successes: int
+    """Of these attempts."""
 
 
 def make_expert(env: TaskEnv, skill: str, seed: int) -> Any:
@@ -50,6 +55,8 @@ def collect(
     Episodes are on disk as soon as they end. After a kill, `resume` goes on behind the last one, with fresh seeds.
     """
     cameras = [c.name for c in env.task.scene.cameras] if image_size else []
+    for camera in cameras:  # without a renderer, fail before anything is on disk
+        env.engine.render(0, camera, image_size, image_size)
     if resume and (out / "meta" / "info.json").exists():
         writer = DatasetWriter.append(out)
     else:
@@ -62,7 +69,7 @@ def collect(
         expert = make_expert(env, skill, start)
         observation, _ = env.reset(seed=start)
         rows: list[dict[str, list[Any]]] = [{} for _ in range(env.num_envs)]
-        written, attempts, frames = done_before, 0, 0
+        written, attempts, frames, successes = done_before, 0, 0, 0
         progress(written, attempts)
         while written < episodes:
             action = expert.act(observation)
@@ -88,6 +95,7 @@ def collect(
             finished: list[EpisodeData] = []
             for i in done.nonzero().squeeze(-1).tolist():
                 attempts += 1
+                successes += int(terminated[i])
                 if (bool(terminated[i]) or keep_failures) and written + len(finished) < episodes:
                     stacked = {k: np.stack(v) for k, v in rows[i].items()}
                     finished.append(EpisodeData(stacked, env.task.interface.instruction, records[i]))
@@ -100,4 +108,4 @@ def collect(
                 expert.reset(done.nonzero().squeeze(-1))
                 progress(written, attempts)
             observation = following
-    return Collected(written, frames, attempts)
+    return Collected(written, frames, attempts, successes)

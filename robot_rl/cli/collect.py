@@ -60,7 +60,7 @@ class Collect:
             )  # fmt: skip
         summary = {"path": str(out), "episodes": result.episodes, "frames": result.frames, "attempts": result.attempts}
         if self.log:
-            facts = summary | {"success_of_demonstrator": result.episodes / max(1, result.attempts)}
+            facts = summary | {"success_of_demonstrator": result.successes / max(1, result.attempts)}
             facts["fps"] = env.task.interface.controller.rate
             files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization]}
             for name, content in (files | {"provenance": provenance()}).items():

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
 from pathlib import Path
+
+
+def _orphaned() -> bool:
+    """Whether standard input has come to its end: `finetune` holds the other side for as long as it lives."""
+    return bool(select.select([0], [], [], 0)[0]) and os.read(0, 1) == b""
 
 
 def main(bundle: str, dataset: str, folder: str, recipe: str, seed: str) -> int:
@@ -24,10 +30,9 @@ def main(bundle: str, dataset: str, folder: str, recipe: str, seed: str) -> int:
     from robot_rl.training.run import Run
 
     torch.set_num_threads(1)
-    parent = os.getppid()
     learner = recipes.get(recipe)().learner(load_bundle(bundle), Path(dataset), Path(folder), int(seed))
     with Run(Path(folder) / "learner", {"recipe": recipe, "seed": seed}, resume=True) as run:
-        learner.run(run, lambda: stop.is_set() or os.getppid() != parent, stop.wait)
+        learner.run(run, lambda: stop.is_set() or _orphaned(), stop.wait)
     return 0
 
 

@@ -76,7 +76,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(f"robot-rl {__version__}\n")
         return 0
     try:
-        return _run(argv)
+        code = _run(argv)
+        sys.stdout.flush()  # here, where a reader that left is no error
+        return code
     except UserError as error:
         if debug:
             raise

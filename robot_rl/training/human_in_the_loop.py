@@ -62,7 +62,7 @@ def fetch(folder: Path, policy: ResidualPolicy, version: int) -> int:
     if not (folder / WEIGHTS).exists():
         return version
     published = load_state(folder / WEIGHTS)
-    if published["version"] == version:
+    if published["version"] <= version:
         return version
     if not all(v.isfinite().all() for v in published["actor"].values()):
         return version

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -111,7 +112,10 @@ class Run:
             raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
         settled = json.loads(json.dumps(_plain(config), default=str))
         if (folder / "config.json").exists():
-            if not resume and any((folder / name).exists() for name in ("checkpoint.safetensors", "bundle", "dataset")):
+            results = ("checkpoint.safetensors", "bundle", "dataset", "evaluation.json")
+            metrics = folder / "metrics.jsonl"
+            begun = any((folder / name).exists() for name in results) or (metrics.exists() and metrics.stat().st_size)
+            if not resume and begun:
                 raise UserError(f"run folder {folder} holds a run already; go on with --resume or choose another --out")
             before = json.loads((folder / "config.json").read_text())
             different = [k for k in settled if k not in _MAY_DIFFER and k in before and before[k] != settled[k]]
@@ -120,6 +124,8 @@ class Run:
                     f"{folder} was begun with other settings ({', '.join(different)}); "
                     "resume with the same, see config.json"
                 )
+        for left in folder.glob(".*.part"):  # by a killed process: the lock says that nobody is at it
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
         self.elapsed_before = 0.0
         self._start = time.monotonic()

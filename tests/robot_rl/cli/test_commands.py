@@ -327,13 +327,22 @@ def test_a_domain_out_of_range_is_named(
     sentence(*run(*words), "ROS_DOMAIN_ID", domain)
 
 
-def test_a_deployment_that_never_began_leaves_no_run_folder(
+def test_a_deployment_that_never_began_does_not_refuse_the_next_try(
     run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`deploy` has no --resume: a folder left by a mistake in the settings would refuse every later try."""
+    """`deploy` has no --resume: a folder left by a mistake in the settings must not refuse every later try."""
     monkeypatch.setenv("ROS_DOMAIN_ID", "500")
-    code, *_ = run("deploy", bundle, "--out", "d")
-    assert code == 1 and not Path("d/config.json").exists()
+    for _ in range(2):
+        sentence(*run("deploy", bundle, "--out", "d"), "ROS_DOMAIN_ID")
+
+
+def test_the_results_of_a_deployment_are_not_overwritten(
+    run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROS_DOMAIN_ID", "500")  # it would fail anyway, but later
+    with RunFolder(Path("d"), {}) as folder:
+        folder.write("evaluation.json", {"success": 1.0})
+    sentence(*run("deploy", bundle, "--out", "d"), "d holds a run already")
 
 
 @pytest.fixture

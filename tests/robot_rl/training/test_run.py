@@ -58,7 +58,9 @@ def test_a_closed_folder_opens_again_only_to_resume(run: Build) -> None:
     with pytest.raises(UserError, match=f"{one.folder.name} holds a run already; go on with --resume"):
         run(config={"a": 2})
     assert steps(one.folder) == [1], "the refused run has written nothing"
-    again = run(config={"a": 2}, resume=True)
+    with pytest.raises(UserError, match=r"begun with other settings \(a\)"):
+        run(config={"a": 2}, resume=True)
+    again = run(config={"a": 1}, resume=True)
     assert json.loads((again.folder / "config.json").read_text()) == {"a": 1}
 
 
