@@ -30,7 +30,7 @@ class Scale:
     video_episodes: int = 3
 
 
-QUICK = Scale(10, 600, 16_000, 100, 2, 0.3, 1)
+QUICK = Scale(5, 500, 12_000, 100, 1, 0.2, 1)
 """Every stage in three minutes, enough to see that each one works and learns."""
 
 
