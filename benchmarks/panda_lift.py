@@ -51,12 +51,13 @@ def one_seed(seed: int, folder: Path) -> dict[str, Any]:
 def main() -> int:
     """Run all seeds and write the table; the exit status is 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0 on")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(arguments.seeds):
+        for seed in range(arguments.first, arguments.first + arguments.seeds):
             rows.append(one_seed(seed, Path(folder) / str(seed)))
     result = {"task": "panda-lift", "episodes": 200, "rows": rows, "provenance": provenance()}
     write_json(RESULTS, result)
