@@ -370,6 +370,7 @@ def test_close_leaves_the_robot_still(running: CommandLoop) -> None:
 def test_close_twice_and_before_arm_is_fine(running: CommandLoop) -> None:
     running.close()
     running.close()
+    assert not running.is_alive() and running.error is None
     CommandLoop(FakeDriver(real_time.monotonic), PIPELINE).close()  # type: ignore[arg-type]
 
 
