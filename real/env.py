@@ -20,6 +20,7 @@ from real.clock import Ticker
 from real.intervention import Arbiter, Phase
 from real.loop import CommandLoop, SafetyConfig
 from real.robots.arm import ArmDriver, NotReady
+from real.teleop.commands import Operator
 from robot_rl.interface import Interface, Pipeline
 from robot_rl.state import RobotState
 
@@ -174,12 +175,13 @@ class RobotEnv(VectorEnv):
         self.loop.events.add("stale object")
         return False
 
-    def _heed_stop(self) -> None:
-        """The stop counts between episodes too, when the arm moves fastest."""
+    def _heed_stop(self) -> Operator | None:
+        """Read the operator's hands; the stop counts between episodes too, when the arm moves fastest."""
         hands = self.arbiter.operator.read() if self.arbiter.operator else None
         if hands is not None and hands.stop:
             self.loop.stop("operator")
             raise NotReady("the operator pressed stop")
+        return hands
 
     def _read(self) -> RobotState:
         self.loop.check()
@@ -224,7 +226,7 @@ class RobotEnv(VectorEnv):
             before = {name: s.latest.count if s.latest else 0 for name, s in self.driver.poses.items()}
             self.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
 
-            def placed() -> bool:
+            def placed(hands: Operator | None) -> bool:
                 # Poses that are on their way are of before; the sixth one is not.
                 poses = self.driver.poses.items()
                 return all(s.latest is not None and s.latest.count >= before[name] + 6 for name, s in poses)
@@ -235,26 +237,17 @@ class RobotEnv(VectorEnv):
             operator = self.arbiter.operator
             if operator is None:
                 raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
+            self._hold_until(lambda hands: hands is not None and hands.reset, 600.0, "reset button")
 
-            def confirmed() -> bool:
-                hands = operator.read()
-                if hands is not None and hands.stop:
-                    self.loop.stop("operator")
-                    raise NotReady("the operator pressed stop")
-                return hands is not None and hands.reset
-
-            self._hold_until(confirmed, 600.0, "reset button")
-
-    def _hold_until(self, ready: Callable[[], bool], timeout: float, what: str) -> None:
+    def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
         """Keep the goal fresh at home while waiting."""
         rate = Ticker(self.period)
         deadline = time.monotonic() + timeout
         home = torch.tensor(self.pipeline.robot.home)[None]
         width = self.pipeline.robot.gripper.width if self.pipeline.robot.gripper else 0.0
-        while not ready():
+        while not ready(self._heed_stop()):  # one reader: a press is told only once
             if time.monotonic() > deadline:
                 raise NotReady(f"waited {timeout:g} s for the {what}")
-            self._heed_stop()
             self._read()
             self.loop.set_goal(home, width, self.period)
             rate.wait()
