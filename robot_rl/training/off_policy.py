@@ -137,7 +137,7 @@ def train_off_policy(
             run.log(step, row_out)
             progress(step, row_out)
         stop = len(recent) == recent.maxlen and success >= config.stop_at
-        if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop:
+        if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop or run.asked:
             assert policy.runner is not None
             run.save(
                 step,
@@ -152,6 +152,7 @@ def train_off_policy(
                     "env": env.state_dict(),
                 },
             )
+            run.end_if_asked(step)
         if stop:
             break
     policy.explore = False

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Interrupted, UserError
 from robot_rl.training.checkpoint import load_state, save_state
 
 
@@ -127,6 +128,9 @@ class Run:
         for left in folder.glob(".*.part"):  # by a killed process: the lock says that nobody is at it
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
+        self.asked = 0
+        """The signal that asked to stop, or 0: the loop saves a checkpoint after the step in hand and ends."""
+        self._handlers: dict[signal.Signals, Any] = {}
         self.elapsed_before = 0.0
         self._start = time.monotonic()
         if not (resume and (folder / "config.json").exists()):
@@ -175,7 +179,31 @@ class Run:
         self._metrics = open(path, "a", buffering=1)  # noqa: SIM115
         return saved["state"] if saved is not None else None
 
+    def stop_on_signals(self) -> None:
+        """Let SIGINT (Ctrl-C) and SIGTERM set `asked` until `close`; a second one ends the process at once."""
+
+        def ask(number: int, _: object) -> None:
+            self.asked = number
+            self._restore_signals()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._handlers[number] = signal.signal(number, ask)
+
+    def _restore_signals(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
+
+    def end_if_asked(self, step: int) -> None:
+        """Raise `Interrupted` if a signal asked to stop; called where step `step` has just been saved."""
+        if self.asked:
+            name = signal.Signals(self.asked).name
+            raise Interrupted(
+                f"stopped by {name} at step {step}, which is saved; go on with --resume --out {self.folder}", self.asked
+            )
+
     def close(self) -> None:
+        self._restore_signals()
         self._metrics.close()
         self._board.close()
         self._lock.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Interrupted, UserError
 from robot_rl.training.run import latest_folder, new_folder, read_metrics
 
 Build = Callable[..., Any]
@@ -112,6 +114,36 @@ def test_a_damaged_checkpoint_is_named(run: Build) -> None:
     one.checkpoint_file.write_bytes(one.checkpoint_file.read_bytes()[:-5])
     with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged"):
         one.load()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_asks_the_loop_to_end_and_says_how_to_go_on(run: Build, number: signal.Signals) -> None:
+    one = run()
+    one.stop_on_signals()
+    one.end_if_asked(7)
+    os.kill(os.getpid(), number)
+    assert one.asked == number, "and nothing was raised"
+    with pytest.raises(Interrupted, match=f"stopped by {number.name} at step 8, which is saved.*--resume") as error:
+        one.end_if_asked(8)
+    assert error.value.code == 128 + number and str(one.folder) in str(error.value)
+
+
+def test_a_second_ctrl_c_ends_at_once(run: Build) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    one = run()
+    one.stop_on_signals()
+    os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before, "a SIGTERM would end it at once too"
+
+
+def test_a_closed_run_leaves_signals_alone(run: Build) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with run() as one:
+        one.stop_on_signals()
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_folder_names(tmp_path: Path) -> None:
