@@ -49,11 +49,12 @@ class LearnerProcess:
             self.restarts += 1
             self._start()
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._process is not None
         self._process.terminate()
         try:
-            self._process.wait(timeout=20)
+            # Whoever interrupts waits for us; what is learned was published at most 100 updates ago.
+            self._process.wait(timeout=20 if kind is None else 4)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

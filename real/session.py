@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 
 def stop_on_signals() -> None:
-    """Turn SIGTERM into KeyboardInterrupt, so that `finally` blocks brake the robot on every way out."""
+    """Turn SIGINT and SIGTERM into KeyboardInterrupt(number), so that `finally` blocks brake the robot.
 
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+    After the first one SIGTERM is ignored: it is how a launcher hurries, and braking and writing come to an end by
+    themselves. A second SIGINT interrupts these too.
+    """
+
+    def interrupt(number: int, _: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt(number)
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, interrupt)

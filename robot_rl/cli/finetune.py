@@ -44,6 +44,8 @@ class Finetune(Generic[R]):
 
     def run(self) -> int:
         """Fine-tune; return the exit status."""
+        from signal import Signals
+
         import torch
 
         from policies.bundle import Bundle, load_bundle, save_bundle
@@ -55,7 +57,7 @@ class Finetune(Generic[R]):
         from real.session import Filming, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
-        from robot_rl.errors import UserError
+        from robot_rl.errors import Interrupted, UserError
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.run import Run, new_folder, provenance
@@ -86,9 +88,15 @@ class Finetune(Generic[R]):
             env = RobotEnv(node, bundle.interface, cameras=("front",), arbiter=arbiter)
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
+            number = 0
             try:
                 with LearnerProcess([*command, self.recipe, str(self.seed)]) as learner, bar("finetune") as update:
-                    session.learn(learner, 60 * self.minutes, update)
+                    try:
+                        session.learn(learner, 60 * self.minutes, update)
+                    finally:
+                        env.close()  # the robot first: a learner takes its time to end
+            except KeyboardInterrupt as interrupt:
+                number = interrupt.args[0]
             finally:
                 env.close()
                 session.close()
@@ -102,6 +110,12 @@ class Finetune(Generic[R]):
             save_bundle(result, folder / "bundle")
             summary = {"run": str(folder), "bundle": str(folder / "bundle")} | session.summary()
         show(summary, self.json, "fine-tuning")
+        if number:
+            raise Interrupted(
+                f"ended by {Signals(number).name} after {len(session.episodes)} episodes, without the one in hand; "
+                f"what was learned is in {folder / 'bundle'}; go on with --resume --out {folder}",
+                number,
+            )
         return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -83,8 +84,8 @@ def main(argv: list[str] | None = None) -> int:
         if debug and not isinstance(error, Interrupted):
             raise
         return _say(str(error), error.code)
-    except KeyboardInterrupt:
-        return _say("interrupted; what had finished is on disk", 130)
+    except KeyboardInterrupt as error:  # with the signal's number where that is not SIGINT
+        return _say("interrupted; what had finished is on disk", 128 + (error.args[0] if error.args else signal.SIGINT))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

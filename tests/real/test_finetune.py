@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from real.bus import make, open_node, qos
 from real.env import RobotEnv
 from real.finetune import LearnerProcess, Session
 from real.intervention import Arbiter
-from real.session import Filming
+from real.session import Filming, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
 from robot_rl.interface import Pipeline
@@ -69,6 +70,33 @@ def test_a_learner_that_lives_is_left_alone_and_ended_in_order(clock: Any) -> No
         assert learner.restarts == 0
         process = learner._process
     assert process is not None and process.returncode == -signal.SIGTERM
+
+
+def test_after_an_interrupt_a_learner_has_less_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`robot-rl launch` kills 10 s after its SIGINT, and the bundle is yet to be written."""
+    waited = []
+    with pytest.raises(KeyboardInterrupt), LearnerProcess(SLEEPER) as learner:
+        process: Any = learner._process
+        wait = process.wait
+        monkeypatch.setattr(process, "wait", lambda timeout: waited.append(timeout) or wait(timeout))
+        raise KeyboardInterrupt
+    assert waited == [4] and process.returncode == -signal.SIGTERM
+
+
+def test_the_first_signal_interrupts_and_a_launchers_sigterm_after_it_does_not() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for first in handlers:
+            stop_on_signals()
+            with pytest.raises(KeyboardInterrupt) as error:
+                os.kill(os.getpid(), first)
+            assert error.value.args == (first,)
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def test_a_learner_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
