@@ -18,7 +18,7 @@ from real.env import RobotEnv
 from real.recorder import Recorder
 from real.session import Filming
 from robot_rl.training.human_in_the_loop import fetch
-from robot_rl.training.run import Run
+from robot_rl.training.run import Run, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Session:
         if rows.exists():  # a kill may leave rows of episodes that never reached the dataset
             kept = rows.read_text().splitlines(keepends=True)
             count = self.recorder.writer.num_episodes
-            rows.write_text("".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < count))
+            write_text(rows, "".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < count))
         self._file = open(rows, "a", buffering=1)  # noqa: SIM115
         env.on_step = self._record
         film.attach(env)

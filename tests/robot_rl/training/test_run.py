@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,59 @@ def test_curves_start_again_when_there_was_no_checkpoint_yet(run: Build) -> None
     assert again.load() is None
     again.log(10, {"x": 2.0})
     assert [row["x"] for row in read_metrics(again.folder)] == [2.0]
+
+
+def test_tensorboards_curves_have_no_fork_either(run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard reads the files in the order of their names, which begin with the time in seconds."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.summary.writer import event_file_writer
+
+    clock = SimpleNamespace(time=lambda: 1e9)
+    monkeypatch.setattr(event_file_writer, "time", clock)
+    with run() as one:
+        for step in (10, 20, 30, 40):
+            one.log(step, {"x": step})
+            if step == 20:
+                one.save(step, {})
+    clock.time = lambda: 1e9 + 1
+    with run(resume=True) as two:
+        two.load()
+        two.log(30, {"x": 31.0})
+
+    def curve() -> list[tuple[int, float]]:
+        board = EventAccumulator(str(one.folder / "tensorboard"))
+        board.Reload()
+        return [(e.step, e.value) for e in board.Scalars("x")]
+
+    assert curve() == [(10, 10.0), (20, 20.0), (30, 31.0)]
+    one.checkpoint_file.unlink()
+    clock.time = lambda: 1e9 + 2
+    with run(resume=True) as three:
+        assert three.load() is None
+        three.log(10, {"x": 11.0})
+    assert curve() == [(10, 11.0)]
+
+
+def test_a_kill_while_metrics_are_dropped_loses_none(run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    with run() as one:
+        one.log(10, {"x": 10})
+        one.save(10, {})
+        one.log(20, {"x": 20})
+
+    def killed(*_: object) -> None:
+        assert steps(one.folder) == [10, 20], "the old rows stay until the new ones are on disk"
+        raise KeyboardInterrupt
+
+    two = run(resume=True)
+    for moment in ("fsync", "replace"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(os, moment, killed)
+            two.load()
+        assert steps(one.folder) == [10, 20]
+    two.close()
+    three = run(resume=True)
+    three.load()
+    assert steps(three.folder) == [10] and not list(three.folder.glob(".*.part"))
 
 
 def test_elapsed_time_adds_up(run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
