@@ -109,7 +109,9 @@ class RobotEnv(VectorEnv):
         if not finite:
             self.loop.events.add("nonfinite action")
         target = self.pipeline.controller(self.state, self.pipeline.actions.to_physical(action))
-        if self._fresh():
+        if decision.phase is Phase.PAUSED:
+            self.loop.events.add("operator lost")
+        elif self._fresh():
             self.loop.set_goal(target.position, float(target.gripper), self.period)
         before = self.state
         self.last_action = action.clamp(-1, 1) if finite else self.last_action

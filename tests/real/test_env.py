@@ -286,6 +286,53 @@ def test_a_takeover_takes_one_step_and_what_it_does_is_what_counts(
     assert rows[0]["done"] is False and rows[0]["reward"] == 0.0
 
 
+def test_a_device_lost_during_a_correction_pauses_the_robot(
+    env: Build, topic_robot: Build, hands: Build, eventually: Build
+) -> None:
+    robot = topic_robot()
+    operator = hands()
+    e = env(replace(LIFT, horizon=40), hands=operator)
+    e.reset(seed=0)
+    policy = torch.tensor([[1.0, 0.0, 0.0, -1.0]])
+    operator.now = Operator(held=True, motion=(0.0, 0.5, 0.0), gripper=1.0)
+    for _ in range(4):
+        e.step(policy)
+    operator.now = Operator(lost=True)
+    for _ in range(6):
+        *_, infos = e.step(policy)
+        assert infos["executed"].tolist() == [[0.0, 0.0, 0.0, 1.0]]
+        assert not infos["intervention"].item() and not infos["takeover"].item() and not infos["handed_back"]
+    sent = len(robot.commands)
+    for _ in range(6):
+        e.step(policy)
+    eventually(lambda: len(robot.commands) > sent + 20)
+    assert np.ptp(robot.commands[sent:], axis=0).max() < 1e-6 and robot.widths[-1] == pytest.approx(0.08)
+    assert e.loop.events.counts["operator lost"] == 12 and e.loop.events.counts["stale goal"] == 1
+    operator.now = RELEASED
+    *_, infos = e.step(policy)
+    assert infos["handed_back"], "the policy's chunk is dropped"
+    before = e.state.tool_position.clone()
+    for _ in range(4):
+        *_, infos = e.step(policy)
+    assert torch.equal(infos["executed"], policy) and (e.state.tool_position - before)[0, 0] > 0.02
+    assert "start mismatch" not in e.loop.events.counts
+
+
+def test_a_pause_ends_with_the_episode(env: Build, topic_robot: Build, hands: Build) -> None:
+    topic_robot()
+    operator = hands(Operator(held=True), Operator(lost=True))
+    operator.now = Operator(lost=True)
+    e = env(hands=operator)
+    operator.only_in_decisions(e.arbiter)
+    e.reset(seed=0)
+    ends = [bool(e.step(STILL)[3]) for _ in range(FAST.horizon)]
+    assert ends == [False] * (FAST.horizon - 1) + [True], "the clock goes on"
+    assert e.loop.events.counts["operator lost"] == FAST.horizon - 1
+    e.reset(seed=1)
+    *_, infos = e.step(torch.tensor([[0.5, 0.0, 0.0, 1.0]]))
+    assert infos["executed"][0, 0] == 0.5, "the next episode begins under the policy's control"
+
+
 @pytest.mark.parametrize("mark", ["success", "failure"])
 def test_the_operators_mark_ends_the_episode(env: Build, topic_robot: Build, hands: Build, mark: str) -> None:
     topic_robot()
