@@ -81,6 +81,7 @@ class Session:
         env.on_step = self._record
         film.attach(env)
         self._images = images
+        self._stale_pictures = 0
         self.learner: LearnerProcess | None = None
 
     def _first_picture(self, camera: str) -> np.ndarray | None:
@@ -88,6 +89,8 @@ class Session:
         return self.env.driver.image(camera)
 
     def _record(self, step: dict[str, Any]) -> None:
+        # An old picture is recorded again, for a video has a frame per row; the episode's record counts them.
+        self._stale_pictures += self.env.stale_pictures(self._images)
         pictures = {name: self.env.driver.image(name) for name in self._images}
         self.recorder.add(step, {k: v for k, v in pictures.items() if v is not None})
 
@@ -123,7 +126,7 @@ class Session:
         runner = ChunkRunner(policy, 1)
         runner.reset()
         observation, _ = env.reset(seed=seed)
-        takeovers = corrected = 0
+        takeovers = corrected = self._stale_pictures = 0
         while True:
             action = runner.act(observation, self.rng)
             observation, _, terminated, truncated, infos = env.step(action)
@@ -138,6 +141,7 @@ class Session:
             "steps": int(infos["episode_steps"]),
             "intervention_steps": corrected,
             "takeovers": takeovers,
+            "stale_pictures": self._stale_pictures,
             "policy_version": self.version,
         }
 

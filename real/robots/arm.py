@@ -148,6 +148,11 @@ class ArmDriver:
         picture = rows.reshape(msg.height, msg.width, 3)
         return picture[..., ::-1] if msg.encoding == "bgr8" else picture
 
+    def image_received(self, camera: str) -> float:
+        """Monotonic time at which the latest picture came, s; minus infinity before the first."""
+        sample = self.images[camera].latest
+        return sample.received if sample is not None else -float("inf")
+
     def send(self, position: np.ndarray, gripper: float) -> None:
         """Publish one command: joint positions (J,) in rad and the gripper's width in m."""
         if self.dry_run:

@@ -18,6 +18,7 @@ from policies.bundle import Bundle, load_bundle, save_bundle
 from real.bus import make, open_node, qos
 from real.env import RobotEnv
 from real.intervention import Arbiter
+from real.loop import SafetyConfig
 from real.robots.arm import ArmDriver, NotReady
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface import Pipeline
@@ -457,6 +458,49 @@ def test_a_robot_that_falls_silent_in_an_episode_is_one_clear_error(env: Build, 
         for _ in range(40):  # two seconds
             e.step(torch.tensor([[0.3, 0.0, 0.0, 1.0]]))
     assert e.loop.events.counts["stale state"] == 1
+
+
+def test_an_object_that_is_lost_from_sight_makes_the_robot_hold(
+    env: Build, topic_robot: Build, eventually: Build
+) -> None:
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=100))
+    e.reset(seed=0)
+    forward = torch.tensor([[0.3, 0.0, 0.0, 1.0]])
+    for _ in range(3):
+        e.step(forward)
+    assert "stale object" not in e.loop.events.counts
+    robot.blind = True
+    while e.loop.events.counts.get("stale goal", 0) == 0:
+        e.step(forward)
+        assert e.steps < 60
+    lost = e.loop.events.counts["stale object"]
+    assert lost >= 1
+    e.step(forward)  # it stands by now
+    sent, before = len(robot.commands), e.state.joint_position.clone()
+    for _ in range(5):
+        assert not e.step(forward)[3]
+    assert np.ptp(robot.commands[sent:], axis=0).max() < 1e-6 and torch.equal(e.state.joint_position, before)
+    assert e.loop.events.counts["stale object"] == lost + 6 and not e.loop.stopped
+    robot.blind = False
+    eventually(lambda: e._fresh())
+    for _ in range(3):
+        e.step(forward)
+    assert (e.state.joint_position - before).abs().max() > 1e-3, "and the episode goes on"
+
+
+def test_a_picture_is_stale_when_it_is_old_or_never_came(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(cameras=("front",), safety=SafetyConfig(picture_timeout=1000.0))
+    assert e.stale_pictures(()) == 0 and e.loop.events.counts == {}, "a camera that nobody records"
+    assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 1}
+    images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
+    assert robot.node.wait_for(lambda: images.matched == 1, 30)
+    images.publish(make("sensor_msgs/msg/Image", height=2, width=2, encoding="rgb8", step=6, data=np.zeros(12, "u1")))
+    assert e.driver.images["front"].wait(30, after=0)
+    assert e.stale_pictures(("front",)) == 0
+    e.loop.safety = replace(e.loop.safety, picture_timeout=1e-9)
+    assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 2}
 
 
 def test_a_dry_run_sends_nothing(env: Build, topic_robot: Build) -> None:

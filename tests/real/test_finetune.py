@@ -199,6 +199,26 @@ def test_episodes_are_recorded_labelled_and_counted(
     assert len(said) == 2 and "weights -1" in said[0]
 
 
+@pytest.mark.parametrize(("timeout", "stale"), [(1000.0, 0), (0.01, 8)])
+def test_a_camera_that_falls_silent_is_not_recorded_as_if_it_went_on(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, timeout: float, stale: int
+) -> None:
+    """It sent one picture, long before the episode: every row of the video repeats it, and the record says so."""
+    s = session(hands(), camera=True)
+    s.env.loop.safety = replace(s.env.loop.safety, picture_timeout=timeout)
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    assert s.episodes[0]["steps"] == 8 and s.episodes[0]["stale_pictures"] == stale
+    assert s.env.summary()["shield"].get("stale picture", 0) == stale
+    row = json.loads((tmp_path / "run" / "episodes.jsonl").read_text())
+    data = Dataset(tmp_path / "run" / "dataset")
+    assert verify(data.root) == [] and data.episodes[0].length == 8
+    assert row["stale_pictures"] == data.episodes[0].record["stale_pictures"] == stale
+    frames = data.frames("observation.images.front", range(8)).float()
+    assert (frames - 90).abs().max() <= 3, "the last picture, not black"
+
+
 def test_weights_are_adopted_between_episodes_and_the_session_resumes(
     session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, residual: Build, same: Build
 ) -> None:
