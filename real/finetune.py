@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from policies.base import ChunkRunner
@@ -67,9 +66,8 @@ class Session:
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
         self.version = -1
         self.rng = torch.Generator().manual_seed(seed)
-        camera = film.camera
-        picture = self._first_picture(camera)
-        images = {camera: picture.shape[:2]} if picture is not None else {}
+        pictures = {name: env.driver.image(name) for name in env.driver.images}
+        images = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
         self.episodes: list[dict[str, Any]] = []
         rows = run.folder / "episodes.jsonl"
@@ -83,10 +81,6 @@ class Session:
         self._images = images
         self._stale_pictures = 0
         self.learner: LearnerProcess | None = None
-
-    def _first_picture(self, camera: str) -> np.ndarray | None:
-        self.env.driver.images[camera].wait(2.0, after=0)
-        return self.env.driver.image(camera)
 
     def _record(self, step: dict[str, Any]) -> None:
         # An old picture is recorded again, for a video has a frame per row; the episode's record counts them.

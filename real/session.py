@@ -31,7 +31,7 @@ def stop_on_signals() -> None:
 
 
 class Filming:
-    """Keeps the robot camera's pictures of the first episodes and writes them as a video.
+    """Keeps the pictures of the robot's first camera, if it has one, of the first episodes and writes them as a video.
 
     Corrections by a person are marked by a coloured edge.
     """
@@ -42,19 +42,20 @@ class Filming:
         self._episode: list[np.ndarray] = []
         self._corrected = False
         self.frames: list[np.ndarray] = []
-        self.camera = "front"
         self.rate = 20
 
     def attach(self, env: RobotEnv) -> None:
         """Film every control period of `env`, besides what else listens to its steps."""
         others = env.on_step
         self.rate = round(1 / env.period)
+        camera = next(iter(env.driver.images), None)
 
         def film(step: dict[str, Any]) -> None:
             if others is not None:
                 others(step)
             if self.filmed < self.episodes:
-                self.add(env.driver.image(self.camera), bool(step["intervention"][0]), bool(step["done"]))
+                picture = env.driver.image(camera) if camera else None
+                self.add(picture, bool(step["intervention"][0]), bool(step["done"]))
 
         env.on_step = film
 

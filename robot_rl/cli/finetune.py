@@ -36,6 +36,8 @@ class Finetune(Generic[R]):
     """Seed of everything random."""
     resume: bool = False
     """Go on with the session in --out: its dataset, weights and learner."""
+    camera: bool = True
+    """Record and film what the task's cameras see; one that sends nothing is an error."""
     film: int = 2
     """Corrected episodes to film."""
     json: bool = False
@@ -75,7 +77,9 @@ class Finetune(Generic[R]):
         folder = self.out or new_folder(Path("runs"), bundle.interface.task, self.recipe)
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
         dataset = dataset.resolve()
+        cameras = bundle.interface.cameras if self.camera else ()
         settings |= {"dataset": str(dataset), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
+        settings["cameras"] = cameras
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
             open_node("policy", ros_args=self.ros_args) as node,
@@ -85,7 +89,7 @@ class Finetune(Generic[R]):
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(self.bundle), str(dataset), str(folder)]
             film = Filming(self.film, corrected_only=True)
             arbiter = Arbiter(OperatorInput(node))
-            env = RobotEnv(node, bundle.interface, cameras=("front",), arbiter=arbiter)
+            env = RobotEnv(node, bundle.interface, cameras=cameras, arbiter=arbiter)
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
             number = 0

@@ -491,7 +491,8 @@ def test_an_object_that_is_lost_from_sight_makes_the_robot_hold(
 
 def test_a_picture_is_stale_when_it_is_old_or_never_came(env: Build, topic_robot: Build) -> None:
     robot = topic_robot()
-    e = env(cameras=("front",), safety=SafetyConfig(picture_timeout=1000.0))
+    e = env(safety=SafetyConfig(picture_timeout=1000.0))
+    e.driver.images["front"] = e.node.subscribe("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
     assert e.stale_pictures(()) == 0 and e.loop.events.counts == {}, "a camera that nobody records"
     assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 1}
     images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -140,18 +141,25 @@ def session(private_domain: int, topic_robot: Build, residual: Build, tmp_path: 
             images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
             picture = np.full(16 * 16 * 3, 90, np.uint8)
             message = make("sensor_msgs/msg/Image", height=16, width=16, encoding="rgb8", step=48, data=picture)
+
+            def send() -> None:
+                """One picture, as soon as somebody listens; the robot waits for it."""
+                if robot.node.wait_for(lambda: images.matched == 1, 30):
+                    images.publish(message)
+
         node = open_node("policy")
-        env = RobotEnv(node, LIFT, cameras=("front",), arbiter=Arbiter(hands))
+        opened.append(node)
+        if camera:
+            sending = threading.Thread(target=send)
+            sending.start()
+        env = RobotEnv(node, LIFT, cameras=("front",) if camera else (), arbiter=Arbiter(hands))
+        if camera:
+            sending.join()
         hands.only_in_decisions(env.arbiter)
         torch.manual_seed(0)
         policy = residual(SIZE, 4, std=None, zero_init=False)
         run = Run(tmp_path / "run", {"test": True}, resume)
-        opened.extend([run, node, env])
-        if camera:
-            assert robot.node.wait_for(lambda: images.matched == 1, 30)
-            images.publish(message)
-        else:  # no picture will come: do not wait for one
-            env.driver.images["front"].wait = lambda *_, **__: False
+        opened.extend([run, env])
         return Session(env, policy, run, 0, Filming(1, corrected_only=True))
 
     yield build
@@ -344,6 +352,16 @@ def test_filming_keeps_corrected_episodes_and_marks_them(tmp_path: Path) -> None
     assert json.loads((tmp_path / "videos" / "captions.json").read_text()) == {"robot.mp4": "a caption"}
     Filming(1).write(tmp_path / "nothing", "no pictures, no folder")
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("cameras", [("wrist", "front"), ()])
+def test_filming_takes_the_robots_first_camera_if_there_is_one(cameras: tuple[str, ...]) -> None:
+    pictures = {name: np.full((8, 8, 3), k + 1, np.uint8) for k, name in enumerate(cameras)}
+    env: Any = SimpleNamespace(driver=SimpleNamespace(images=pictures, image=pictures.get), on_step=None, period=0.1)
+    film = Filming(1)
+    film.attach(env)
+    env.on_step({"intervention": torch.tensor([False]), "done": True})
+    assert film.rate == 10 and [int(frame.max()) for frame in film.frames] == [1] * len(cameras[:1])
 
 
 def test_fetch_is_what_a_session_uses(residual: Build, tmp_path: Path) -> None:

@@ -354,7 +354,20 @@ def short(base: Path, tmp_path: Path) -> Path:
 def test_ctrl_c_and_sigterm_of_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Path) -> None:
     """What was learned is there as after a whole session, and the next one goes on with it."""
     out = tmp_path / "session"
-    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--resume", "--minutes", 5, "--json"]
+    words = [
+        *PROGRAM,
+        "finetune",
+        short,
+        "--dataset",
+        demos,
+        "--out",
+        out,
+        "--resume",
+        "--minutes",
+        5,
+        "--json",
+        "--no-camera",
+    ]
     rows = out / "episodes.jsonl"
     episodes = 0
     try:
@@ -391,7 +404,7 @@ def test_ctrl_c_and_sigterm_of_finetune(graph: dict[str, str], demos: Path, shor
 def test_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Path) -> None:
     """The robot's side killed while it and its learner work: episodes are intact, and the session goes on."""
     out = tmp_path / "session"
-    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--resume"]
+    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--resume", "--no-camera"]
     rows = out / "episodes.jsonl"
     try:
         first = subprocess.Popen([str(w) for w in [*words, "--minutes", 5]], env=graph)
