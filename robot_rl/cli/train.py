@@ -15,8 +15,8 @@ R = TypeVar("R")
 
 @dataclass
 class Train(Generic[R]):
-    """Train a policy. Everything lands in one run folder; Ctrl-C or a kill loses nothing but the time since the last
-    checkpoint, and --resume goes on from there."""
+    """Train a policy. Everything lands in one run folder; Ctrl-C saves a checkpoint and ends, a kill loses
+    the time since the last one, and --resume goes on from there."""
 
     task: tyro.conf.Positional[str]
     """Name of the task, see `robot-rl tasks`."""
@@ -72,6 +72,7 @@ class Train(Generic[R]):
         settings = {"task": self.task, "recipe": self.recipe, "seed": self.seed, "dataset": str(dataset.resolve())}
         settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
         with Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run, bar(self.recipe) as update:
+            run.stop_on_signals()
 
             def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
                 names = ("train/success", "bc/loss", "critic/loss")

@@ -148,7 +148,7 @@ def train_off_policy(
             run.log(step, row_out)
             progress(step, row_out)
         stop = len(recent) == recent.maxlen and success >= config.stop_at
-        if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop:
+        if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop or run.asked:
             assert policy.runner is not None
             run.save(
                 step,
@@ -164,6 +164,7 @@ def train_off_policy(
                     "noise": noise,
                 },
             )
+            run.end_if_asked(step)
         if stop:
             break
     physics.shutdown()

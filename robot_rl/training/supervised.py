@@ -110,8 +110,9 @@ def clone(
             metrics = {"bc/loss": value, "bc/lr": schedule.get_last_lr()[0]}
             run.log(step, metrics)
             progress(step, metrics)
-        if step % config.checkpoint_every == 0:
+        if step % config.checkpoint_every == 0 or run.asked:
             run.save(step, state())
+            run.end_if_asked(step)
     run.save(step, state())
     average.copy_to(parameters)
     policy.eval()
