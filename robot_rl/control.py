@@ -24,7 +24,7 @@ class JointTarget:
 
 @dataclass(frozen=True)
 class ToolDeltaConfig:
-    """End-effector control: a position step of the tool and the width of the gripper."""
+    """End-effector control: a position step of the tool, and the gripper shut or open."""
 
     rate: float = 20.0
     """Rate of actions, Hz."""
@@ -44,6 +44,9 @@ class ToolDeltaController:
     A step is taken from the *measured* tool position: without an integrator in the loop, a servo that lags by
     several control periods, a delayed command or a person pushing the arm cannot wind it up. The tool keeps the
     orientation that it has at home. The controller has no memory, so control changes hands without a jump.
+
+    The gripper shuts or opens as a whole, whichever is nearer to the width asked for: so do real ones, and a grasp
+    holds with all its force however the policy trembles.
     """
 
     def __init__(self, robot: RobotSpec, config: ToolDeltaConfig):
@@ -51,7 +54,8 @@ class ToolDeltaController:
         self.kinematics = Kinematics(robot)
         if robot.gripper is None:
             raise ValueError(f"robot {robot.name!r} has no gripper: ToolDeltaController needs one")
-        step, width = config.step, robot.gripper.width
+        step, self.width = config.step, robot.gripper.width
+        width = self.width
         self.actions = VectorSpec(
             (
                 Field("tool_delta", ("x", "y", "z"), "m", (-step,) * 3, (step,) * 3, "base"),
@@ -77,4 +81,6 @@ class ToolDeltaController:
         step = posture + (transpose @ torch.linalg.solve(gram, task)).squeeze(-1)
         # Shrunk as a whole, so that the tool slows down on its path instead of leaving it.
         target = measured + step / (step.abs().amax(-1, keepdim=True) / self.config.lead).clamp_min(1)
-        return JointTarget(torch.clamp(target, self.low, self.high), action[:, 3:])
+        # What is not a number stays so, for the shield to see.
+        gripper = self.width * (action[:, 3:] > self.width / 2) + 0 * action[:, 3:]
+        return JointTarget(torch.clamp(target, self.low, self.high), gripper)

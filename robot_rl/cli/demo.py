@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -70,7 +71,7 @@ class Demo:
             console.rule(f"[bold]{number}. {stage}", align="left")
             console.print("$ robot-rl " + shlex.join(command), style="dim")
             start = time.monotonic()
-            code = subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *command], env=environment).returncode
+            code = _finish([sys.executable, "-m", "robot_rl.cli.main", *command], environment)
             now = time.monotonic()
             self.stages[stage] = {"seconds": round(now - start, 1), "since_start": round(now - first, 1)}
             (folder / "demo.json").write_text(json.dumps(self.stages, indent=2))
@@ -149,6 +150,20 @@ class Demo:
         sound = success["random"] < success["imitate"] < success["improve"]
         console.print(("learning learned: " if sound else "learning did not learn: ") + str(success))
         return 0 if sound else 1
+
+
+def _finish(command: list[str], environment: dict[str, str]) -> int:
+    """Run a stage to its end, also after a signal: it saves what it has and ends by itself."""
+    stage = subprocess.Popen(command, env=environment)
+    before = signal.signal(signal.SIGTERM, lambda *_: stage.terminate())
+    try:
+        while True:
+            try:
+                return stage.wait()
+            except KeyboardInterrupt:  # a terminal sends Ctrl-C to the stage as well
+                continue
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _private_domain() -> dict[str, str]:

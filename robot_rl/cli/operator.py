@@ -1,4 +1,5 @@
-"""A scripted operator: watches the robot's topics as a person would, and takes over when the policy stalls."""
+"""A scripted operator: watches the robot's topics as a person would, and takes over when the policy stalls or is about
+to miss."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from robot_rl.cli.teleop import Teleop
 
 PATIENCE = 1.2
@@ -16,24 +19,37 @@ LONGEST = 5.0
 PROGRESS = 0.004
 """Metres nearer to the object, or higher with it, that count as progress."""
 
+BESIDE = 0.010
+"""Metres to the side of the object at which open fingers will not come down around it."""
+ABOVE = 0.045
+"""Metres above the object below which that is no longer about to change by itself."""
+GLANCE = 0.1
+"""Seconds of coming down beside the object before the operator takes over."""
 
-class Stall:
-    """Tells whether the tool still gets nearer to the object, or the object higher."""
+
+class Watch:
+    """Tells when a person would take over: nothing gets better, or the fingers come down beside the object."""
 
     def __init__(self) -> None:
-        self.best = float("-inf")
-        self.since = 0.0
+        self.reset(0.0)
 
     def reset(self, now: float) -> None:
         """Start watching anew."""
-        self.best, self.since = float("-inf"), now
+        self.best, self.improved, self.aligned = float("-inf"), now, now
 
-    def __call__(self, distance: float, height: float, now: float) -> bool:
-        """True when neither improved for `PATIENCE` seconds."""
-        score = 3 * height - distance
+    def __call__(self, offset: Tensor, height: float, width: float, now: float) -> bool:
+        """True when the policy needs help.
+
+        `offset` (3,) is from the tool to the object and `height` that of the object, m; `width` is the share to which
+        the gripper is open, 0 to 1.
+        """
+        score = 3 * height - float(offset.norm())
         if score > self.best + PROGRESS:
-            self.best, self.since = score, now
-        return now - self.since > PATIENCE
+            self.best, self.improved = score, now
+        missing = float(offset[:2].norm()) > BESIDE and float(offset[2]) > -ABOVE and width > 0.6
+        if not missing:
+            self.aligned = now
+        return now - self.improved > PATIENCE or now - self.aligned > GLANCE
 
 
 def run_scripted(command: Teleop) -> int:
@@ -59,7 +75,8 @@ def run_scripted(command: Teleop) -> int:
     expert_module = importlib.import_module(module)
     skill = expert_module.STEADY
     expert = getattr(expert_module, name)(pipeline.observer.spec, pipeline.actions, 1, skill, command.seed)
-    stall = Stall()
+    watch = Watch()
+    opening = pipeline.robot.gripper.width if pipeline.robot.gripper else 1.0
     phase: dict[str, Any] = {"phase": "", "episode": -1}
     everyone = torch.arange(1)
 
@@ -83,26 +100,27 @@ def run_scripted(command: Teleop) -> int:
                 idle = Operator(False, (0.0, 0.0, 0.0), 1.0, False, False, False, False)
                 if state is None or phase["phase"] != "running":
                     holding = False
-                    stall.reset(now)
+                    watch.reset(now)
                     hands.publish(to_joy(idle))
                     continue
                 if phase["episode"] != episode:
                     episode, holding = phase["episode"], False
                     expert.reset(everyone)
-                    stall.reset(now)
+                    watch.reset(now)
                 for name, seen in eyes.items():  # a person sees the object, not the tracker's idea of it
                     if seen.latest is not None:
                         p = seen.latest.msg.pose.position
                         state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
                 place = next(iter(state.objects.values()))[0, :3]
-                stalled = stall(float((place - state.tool_position[0]).norm()), float(place[2]), now)
-                if not holding and stalled:
+                open_ = float(state.gripper_width) / opening
+                wanted = watch(place - state.tool_position[0], float(place[2]), open_, now)
+                if not holding and wanted:
                     holding, began = True, now
                     expert.reset(everyone)
                     logging.getLogger(__name__).info("takes over in episode %d", episode)
                 elif holding and now - began > LONGEST:
                     holding = False
-                    stall.reset(now)
+                    watch.reset(now)
                 action = expert.act({"observation.state": pipeline.observer(state)})
                 x, y, z, gripper = action[0].tolist()
                 hands.publish(to_joy(Operator(holding, (x, y, z), gripper, False, False, False, False)))

@@ -40,8 +40,8 @@ class OffPolicyConfig:
     noise: float = 0.2
     """Standard deviation of exploration after the warm-up, in the same units."""
     noise_memory: float = 0.9
-    """Correlation of exploration from one step to the next (an Ornstein-Uhlenbeck process, as in Lillicrap et al. 2016).
-    White noise averages out before it can carry an arm out of a place where its base policy stands still."""
+    """Correlation of exploration from one step to the next (Ornstein-Uhlenbeck, as in Lillicrap et al. 2016): white
+    noise averages out before it can carry an arm out of a place where its base policy stands still."""
     learning_starts: int = 1_000
     """Environment steps before the first update."""
     capacity: int = 200_000

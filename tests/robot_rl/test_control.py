@@ -37,7 +37,16 @@ def test_tool_moves_by_the_commanded_step(
     target = controller(state_at(q), action)
     before, after = (Kinematics(panda).forward(x)[0] for x in (q, target.position))
     assert ((after - before) - action[:, :3]).norm(dim=-1).max() < tolerance
-    assert torch.equal(target.gripper, action[:, 3:])
+
+
+@pytest.mark.parametrize(
+    ("asked", "width"), [(0.0, 0.0), (0.03, 0.0), (0.05, 0.08), (0.08, 0.08), (float("nan"), None)]
+)
+def test_the_gripper_shuts_or_opens_as_a_whole(panda: Any, state_at: Build, asked: float, width: float | None) -> None:
+    controller = ToolDeltaController(panda, ToolDeltaConfig())
+    action = torch.tensor([[0.0, 0.0, 0.0, asked]])
+    gripper = float(controller(state_at(torch.tensor(panda.home)[None]), action).gripper)
+    assert gripper == pytest.approx(width) if width is not None else gripper != gripper
 
 
 def test_action_range_is_the_step_and_the_gripper(panda: Any) -> None:
