@@ -29,7 +29,7 @@ TASK = Task(
     randomization=(
         Randomize("cube.x", 0.36, 0.62, "m"),
         Randomize("cube.y", -0.22, 0.22, "m"),
-        Randomize("cube.yaw", -0.5, 0.5, "rad"),
+        Randomize("cube.yaw", -0.35, 0.35, "rad"),
         Randomize("cube.size", 0.018, 0.026, "m"),
         Randomize("cube.mass", 0.03, 0.3, "kg", "log_uniform"),
         Randomize("cube.friction", 0.6, 1.4, "1"),
