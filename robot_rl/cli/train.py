@@ -92,7 +92,7 @@ class Train(Generic[R]):
             save_bundle(bundle, folder / "bundle")
             elapsed = run.elapsed
         result = {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}
-        show(result | {k: settings[k] for k in ("engine", "without")}, self.json, self.recipe)
+        show(result | ({"without": list(self.without)} if self.without else {}), self.json, self.recipe)
         return 0
 
 

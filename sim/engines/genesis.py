@@ -178,6 +178,8 @@ class GenesisEngine(Engine):
         return solver.get_dofs_position(self._arm).cpu().clone(), solver.get_dofs_velocity(self._arm).cpu().clone()
 
     def gripper_width(self) -> Tensor:
+        if not self._hand:
+            return torch.zeros(self.num_envs, 1)
         return self.solver.get_dofs_position(self._hand).sum(1, keepdim=True).cpu()
 
     def object_pose(self, name: str) -> Tensor:

@@ -36,7 +36,7 @@ class MujocoEngine(Engine):
         self._q = np.array([j.qposadr[0] for j in joints])
         self._v = np.array([j.dofadr[0] for j in joints])
         fingers = robot.gripper.joints if robot.gripper else ()
-        self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers])
+        self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers], int)
         self._objects = {b.name: model.joint(b.name).qposadr[0] for b in scene.boxes}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
