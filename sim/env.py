@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from robot_rl.errors import UserError
+from robot_rl.errors import UnknownName, UserError
 from robot_rl.interface import Pipeline
 from robot_rl.kinematics import matrix_to_quat
 from robot_rl.shield import ramp
@@ -50,17 +51,29 @@ class TaskEnv(VectorEnv):
         seed: int = 0,
         threads: int = 0,
         mjcf: str = "",
+        device: str = "auto",
         randomize: bool = True,
+        without: Sequence[str] = (),
     ):
+        """`without` names parameters that are not randomized; the others are drawn as if they were."""
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         interface = self.task.interface
         self.pipeline = Pipeline(interface)
         self.robot = self.pipeline.robot
         self.num_envs = num_envs
-        self.engine: Engine = engines.get(engine)(self.robot, self.task.scene, num_envs, threads, mjcf)
+        declared = {r.parameter: k for k, r in enumerate(self.task.randomization)}
+        for name in without:
+            if name not in declared:
+                raise UnknownName(f"parameter of task {self.task.name!r} to go without:", name, declared)
+        self._columns = [k for name, k in declared.items() if randomize and name not in without]
+        """Which of an episode's uniform numbers draw the parameters of `randomization`."""
+        self.randomization = tuple(self.task.randomization[k] for k in self._columns)
+        kind: type[Engine] = engines.get(engine)
+        self._refuse_unsupported(engine, kind.can_randomize(self.task.scene))
+        self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
+        self.simulation = {"engine": engine, "device": self.engine.device.type, "without": list(without)}
+        """What differs between two simulations of the task; belongs beside every figure measured in one."""
         self.sensors = SensorModel(self.robot, num_envs, 1 / interface.controller.rate)
-        self.randomization = self.task.randomization if randomize else ()
-        self._refuse_unsupported(engine)
         actions, size = self.pipeline.actions.size, self.pipeline.observer.spec.size
         self.privileged_size = 7 * len(self.task.scene.boxes) + len(self.randomization)
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (actions,), np.float32)
@@ -86,14 +99,15 @@ class TaskEnv(VectorEnv):
         self.shield_events = {"nonfinite": 0, "position": 0, "workspace": 0}
         self.divergences = 0
 
-    def _refuse_unsupported(self, engine: str) -> None:
+    def _refuse_unsupported(self, engine: str, parameters: set[str]) -> None:
         boxes = [b.name for b in self.task.scene.boxes]
         places = {f"{b}.{c}" for b in boxes for c in ("x", "y", "yaw")} | {"robot.home_offset"}
-        known = set(self.engine.parameters) | set(SENSOR_PARAMETERS) | places
+        known = parameters | set(SENSOR_PARAMETERS) | places
         unknown = [r.parameter for r in self.randomization if r.parameter not in known]
         if unknown:
             raise UserError(
-                f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}"
+                f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}; "
+                f"to keep them at their nominal values, add --without {' '.join(unknown)}"
             )
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
@@ -141,6 +155,10 @@ class TaskEnv(VectorEnv):
         camera = self.task.scene.cameras[0].name
         return tuple(self.engine.render(i, camera, 480, 640, "high") for i in range(self.num_envs))
 
+    def close_extras(self, **kwargs: Any) -> None:
+        """Let go of the engine; gymnasium calls this once, from `close`."""
+        self.engine.close()
+
     # ---- one control period ------------------------------------------------------------------------------------
     def _move(self, actions: Tensor) -> None:
         pipeline = self.pipeline
@@ -179,15 +197,15 @@ class TaskEnv(VectorEnv):
     # ---- episodes ----------------------------------------------------------------------------------------------
     def _begin(self, ids: np.ndarray) -> None:
         """Draw and place the next episodes of environments `ids`."""
-        count = len(self.randomization)
+        count = len(self.task.randomization)
         rngs = [episode_rng(self.seed + int(i), int(self._episode[i])) for i in ids]
         u = np.stack([rng.random(count + _EXTRA) for rng in rngs])
         noise = np.stack([rng.standard_normal(self.normals.shape[1:], np.float32) for rng in rngs])
         self.normals[ids] = torch.from_numpy(noise)
         self._episode[ids] += 1
         values = {}
-        for k, r in enumerate(self.randomization):
-            values[r.parameter] = self.drawn[ids, k] = r.quantile(u[:, k])
+        for k, (column, r) in enumerate(zip(self._columns, self.randomization, strict=True)):
+            values[r.parameter] = self.drawn[ids, k] = r.quantile(u[:, column])
         zero = np.zeros(len(ids))
         for name, value in values.items():
             if name in self.engine.parameters:

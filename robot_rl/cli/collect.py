@@ -34,7 +34,12 @@ class Collect:
     log: Path | None = None
     """Folder for the report's dataset.json, randomization.json and provenance.json."""
     engine: str = "mujoco"
-    """Physics engine."""
+    """Physics engine: mujoco or genesis."""
+    device: str = "auto"
+    """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    without: tuple[str, ...] = ()
+    """Randomized parameters of the task to leave at their nominal values, for example cube.size, which Genesis cannot
+    randomize."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     json: bool = False
@@ -51,7 +56,10 @@ class Collect:
         if self.skill not in ("CLUMSY", "STEADY"):
             raise UnknownName("skill", self.skill, ["CLUMSY", "STEADY"])
         out = self.out or Path("datasets") / self.task
-        env = TaskEnv(self.task, self.num_envs, engine=self.engine, seed=self.seed, mjcf=self.mjcf)
+        env = TaskEnv(
+            self.task, self.num_envs, engine=self.engine, seed=self.seed, mjcf=self.mjcf, device=self.device,
+            without=self.without,
+        )  # fmt: skip
         with bar("demonstrations") as update:
             result = collect(
                 env, out, self.episodes, seed=self.seed, skill=self.skill, image_size=self.image_size,
@@ -60,7 +68,7 @@ class Collect:
             )  # fmt: skip
         summary = {"path": str(out), "episodes": result.episodes, "frames": result.frames, "attempts": result.attempts}
         if self.log:
-            facts = summary | {"success_of_demonstrator": result.successes / max(1, result.attempts)}
+            facts = summary | env.simulation | {"success_of_demonstrator": result.successes / max(1, result.attempts)}
             facts["fps"] = env.task.interface.controller.rate
             files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization]}
             for name, content in (files | {"provenance": provenance()}).items():

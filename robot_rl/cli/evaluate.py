@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -29,7 +30,12 @@ class Evaluate:
     out: Path | None = None
     """Also write the result to this JSON file."""
     engine: str = "mujoco"
-    """Physics engine."""
+    """Physics engine: mujoco or genesis."""
+    device: str = "auto"
+    """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    without: tuple[str, ...] = ()
+    """Randomized parameters of the task to leave at their nominal values, for example cube.size, which Genesis cannot
+    randomize."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     threads: int = 2
@@ -52,13 +58,16 @@ class Evaluate:
         from sim.video import record
 
         torch.set_num_threads(self.threads)
+        simulation: dict[str, Any] = {
+            "engine": self.engine, "device": self.device, "mjcf": self.mjcf, "without": self.without,
+        }  # fmt: skip
         name, _, task = str(self.bundle).partition(":")
         if name == "random" and task:
-            env = TaskEnv(task, min(self.num_envs, self.episodes), engine=self.engine, mjcf=self.mjcf)
+            env = TaskEnv(task, min(self.num_envs, self.episodes), **simulation)
             policy: Policy = RandomPolicy(env.pipeline.actions.size)
         else:
             bundle = load_bundle(self.bundle)
-            env = TaskEnv(bundle.interface.task, min(self.num_envs, self.episodes), engine=self.engine, mjcf=self.mjcf)
+            env = TaskEnv(bundle.interface.task, min(self.num_envs, self.episodes), **simulation)
             bundle.check_robot(env.robot)
             policy = bundle.policy
         start = time.monotonic()
@@ -66,10 +75,11 @@ class Evaluate:
             result = evaluate(
                 policy, env, self.episodes, self.seed, lambda done, _: update(done, self.episodes, "episodes")
             )
-        summary = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed} | result.summary()
+        summary = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
+        summary |= env.simulation | result.summary()
         summary["seconds"] = time.monotonic() - start
         if self.video:
-            record(policy, env.task.name, self.video, self.video_episodes, self.seed, self.engine, self.mjcf)
+            record(policy, env.task.name, self.video, self.video_episodes, self.seed, **simulation)
             write_json(self.video.parent / "captions.json", {self.video.name: f"{summary['label']}, in simulation"})
             summary["video"] = str(self.video)
         if self.out:

@@ -39,7 +39,12 @@ class Train(Generic[R]):
     """Of float32 matrix products, as torch names it: medium lets oneDNN compute them (half the time of the default on
     AMD's AVX-512, to the same digits) and use bfloat16 where the processor multiplies it; highest never rounds."""
     engine: str = "mujoco"
-    """Physics engine."""
+    """Physics engine: mujoco or genesis."""
+    device: str = "auto"
+    """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    without: tuple[str, ...] = ()
+    """Randomized parameters of the task to leave at their nominal values, for example cube.size, which Genesis cannot
+    randomize."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     json: bool = False
@@ -71,6 +76,7 @@ class Train(Generic[R]):
         dataset = self.dataset or Path("datasets") / self.task
         settings = {"task": self.task, "recipe": self.recipe, "seed": self.seed, "dataset": str(dataset.resolve())}
         settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
+        settings |= {"device": self.device, "without": list(self.without)}
         with Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run, bar(self.recipe) as update:
             run.stop_on_signals()
 
@@ -80,13 +86,13 @@ class Train(Generic[R]):
                     done, total, what + "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
                 )
 
-            bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, self.engine, self.mjcf, progress))
+            simulation = {"engine": self.engine, "mjcf": self.mjcf, "device": self.device, "without": self.without}
+            bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, simulation, progress))
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
             save_bundle(bundle, folder / "bundle")
             elapsed = run.elapsed
-        show(
-            {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}, self.json, self.recipe
-        )
+        result = {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}
+        show(result | ({"without": list(self.without)} if self.without else {}), self.json, self.recipe)
         return 0
 
 

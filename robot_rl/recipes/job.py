@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from robot_rl.training.run import Run
 
@@ -21,6 +22,6 @@ class Job:
     seed: int
     dataset: Path
     base: Path | None
-    engine: str
-    mjcf: str
+    simulation: dict[str, Any]
+    """Keywords of `TaskEnv`: engine, device, mjcf, without."""
     progress: Progress

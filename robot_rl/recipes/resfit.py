@@ -43,7 +43,7 @@ class ResFiT:
             raise UserError(
                 f"recipe resfit needs a chunked base policy; {job.base} holds a {type(bundle.policy).__name__}"
             )
-        env = TaskEnv(job.task, self.training.num_envs, engine=job.engine, seed=job.seed, mjcf=job.mjcf)
+        env = TaskEnv(job.task, self.training.num_envs, seed=job.seed, **job.simulation)
         torch.manual_seed(job.seed)
         policy = ResidualPolicy(bundle.policy, self.residual)
         agent = ActorCritic(policy, self.agent, job.seed)

@@ -4,4 +4,10 @@ from __future__ import annotations
 
 from robot_rl.registry import Registry
 
-engines = Registry("engine", {"mujoco": ("sim.engines.mujoco:MujocoEngine", "mujoco.Batch on the CPU, native threads")})
+engines = Registry(
+    "engine",
+    {
+        "mujoco": ("sim.engines.mujoco:MujocoEngine", "mujoco.Batch on the CPU, native threads"),
+        "genesis": ("sim.engines.genesis:GenesisEngine", "Genesis on the CPU or a CUDA GPU"),
+    },
+)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from robot_rl.spec import RobotSpec
@@ -22,8 +23,20 @@ class Engine(ABC):
     robot: RobotSpec
     scene: Scene
     num_envs: int
+    device: torch.device
+    """Where the physics runs; the views are on the CPU."""
     parameters: dict[str, Setter]
     """What can differ between environments, by name; units in `sim.randomization`."""
+    robot_parameters: ClassVar[tuple[str, ...]] = (
+        "action_delay", "stiffness_scale", "damping_scale", "joint_friction", "armature_scale",
+    )  # fmt: skip
+    box_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
+
+    @classmethod
+    def can_randomize(cls, scene: Scene) -> set[str]:
+        """The names in `parameters`, known before anything is built."""
+        boxes = {f"{box.name}.{name}" for box in scene.boxes for name in cls.box_parameters}
+        return {f"robot.{name}" for name in cls.robot_parameters} | boxes
 
     @abstractmethod
     def joint_state(self) -> tuple[Tensor, Tensor]:
@@ -46,6 +59,10 @@ class Engine(ABC):
         """Put robots `ids` at rest at joints (k, J), gripper open, and objects at poses (k, 7)."""
 
     @abstractmethod
+    def place(self, name: str, pose: np.ndarray) -> None:
+        """Put an object at rest at poses (n, 7) while the robots go on."""
+
+    @abstractmethod
     def diverged(self) -> np.ndarray:
         """Environments (n,) bool whose physics became non-finite."""
 
@@ -59,3 +76,6 @@ class Engine(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def close(self) -> None:  # noqa: B027 - most engines hold nothing
+        """Let go of what the process could not reclaim."""

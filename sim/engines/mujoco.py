@@ -14,91 +14,21 @@ from torch import Tensor
 from robot_rl.errors import UserError
 from robot_rl.spec import RobotSpec
 from sim.engines.base import Engine, Setter
-from sim.scenes import Scene, robot_model
+from sim.engines.model import MAX_ACTION_DELAY, compile_model, find_servos
+from sim.scenes import Scene
 
-MAX_ACTION_DELAY = 0.08
-"""Longest action delay that the compiled ring buffers hold, s."""
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
-
-
-def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
-    """Compile the scene around the robot's own MJCF."""
-    path = robot_model(robot, mjcf)
-    try:
-        spec = mujoco.MjSpec.from_file(str(path))
-    except ValueError as error:
-        raise UserError(f"{path} is not a readable MJCF file: {' '.join(str(error).split())}") from None
-    spec.option.timestep = scene.timestep
-    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
-    spec.option.impratio = 10  # stops grasped objects from creeping out of the fingers
-    spec.option.iterations, spec.option.ls_iterations = 10, 20
-    for key in list(spec.keys):
-        spec.delete(key)
-    fingers = robot.gripper.joints if robot.gripper else ()
-    missing = {*robot.joint_names, *fingers} - {j.name for j in spec.joints}
-    if missing:
-        raise UserError(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}")
-    for body in spec.bodies[1:]:
-        body.gravcomp = 1.0  # real arms compensate their own weight
-        if robot.collision_bodies and body.name not in robot.collision_bodies:
-            for geom in body.geoms:
-                geom.contype = geom.conaffinity = 0
-    for actuator in spec.actuators:
-        actuator.nsample = math.ceil(MAX_ACTION_DELAY / scene.timestep) + 1
-        actuator.delay = scene.timestep
-        actuator.interp = 0  # a robot holds the last command that arrived
-        if robot.gripper and actuator.target not in robot.joint_names:
-            # The model's fingers press with 2 N; stiffen them until the real gripper's force is the limit.
-            actuator.gainprm, actuator.biasprm = actuator.gainprm * 10, actuator.biasprm * 10
-            actuator.forcerange = [-robot.gripper.force, robot.gripper.force]
-    for joint in spec.joints:
-        if robot.gripper and joint.name in robot.gripper.joints:
-            joint.armature = 0.3  # kg, the geared motor behind 15 g fingers; without it contacts are soft
-    _furnish(spec, scene)
-    try:
-        return spec.compile()
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} does not compile: {reason}; do its meshes lie where it says?") from None
-
-
-def _furnish(spec: mujoco.MjSpec, scene: Scene) -> None:
-    world = spec.worldbody
-    spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
-    spec.visual.headlight.ambient = [0.4, 0.4, 0.4]
-    spec.add_texture(
-        name="table", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        rgb1=[0.55, 0.57, 0.6], rgb2=[0.5, 0.52, 0.55], width=256, height=256,
-    )  # fmt: skip
-    material = spec.add_material(name="table", texrepeat=[8, 8])
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
-    world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[2, 2, 0.1], material="table")
-    world.add_light(pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True)
-    for box in scene.boxes:
-        body = world.add_body(name=box.name, pos=[0.5, 0, box.size])
-        body.add_freejoint(name=box.name)
-        body.add_geom(
-            name=box.name, type=mujoco.mjtGeom.mjGEOM_BOX, size=[box.size] * 3, mass=box.mass, condim=4,
-            friction=[box.friction, 0.02, 0.001], solref=[0.01, 1], rgba=box.rgba, priority=1,
-        )  # fmt: skip
-    for camera in scene.cameras:
-        forward = np.subtract(camera.target, camera.position)
-        right = np.cross(forward, [0, 0, 1])
-        up = np.cross(right, forward)
-        frame = np.stack(
-            [right / np.linalg.norm(right), up / np.linalg.norm(up), -forward / np.linalg.norm(forward)], 1
-        )
-        quat = np.zeros(4)
-        mujoco.mju_mat2Quat(quat, frame.ravel())
-        world.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy)
 
 
 class MujocoEngine(Engine):
     """Results are the same floats at any number of threads."""
 
-    def __init__(self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = ""):
-        self.robot, self.scene, self.num_envs = robot, scene, num_envs
+    def __init__(
+        self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
+    ):
+        if device not in ("auto", "cpu"):
+            raise UserError(f"engine 'mujoco' runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
+        self.robot, self.scene, self.num_envs, self.device = robot, scene, num_envs, torch.device("cpu")
         self.model = model = compile_model(robot, scene, mjcf)
         self.batch = batch.Batch(model, nsim=num_envs, nthread=threads)
         self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
@@ -106,26 +36,14 @@ class MujocoEngine(Engine):
         self._q = np.array([j.qposadr[0] for j in joints])
         self._v = np.array([j.dofadr[0] for j in joints])
         fingers = robot.gripper.joints if robot.gripper else ()
-        self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers])
+        self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers], int)
         self._objects = {b.name: model.joint(b.name).qposadr[0] for b in scene.boxes}
-        self._actuators, self._gripper_actuators = self._find_actuators()
+        self._actuators = find_servos(model, robot.joint_names, robot.name)
+        self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
         self._moved: set[int] = set()
         self.parameters = self._make_parameters()
         self._renderers: dict[tuple[int, int, str], Any] = {}
-
-    def _find_actuators(self) -> tuple[np.ndarray, list[int]]:
-        m = self.model
-        of_joint = {
-            m.joint(m.actuator_trnid[a, 0]).name: a
-            for a in range(m.nu)
-            if m.actuator_trntype[a] == mujoco.mjtTrn.mjTRN_JOINT
-        }
-        absent = [name for name in self.robot.joint_names if name not in of_joint]
-        if absent:
-            raise UserError(f"the model of {self.robot.name!r} has no position actuator for the joints {absent}")
-        arm = [of_joint[name] for name in self.robot.joint_names]
-        return np.array(arm), [a for a in range(m.nu) if a not in arm]
 
     # ---- state -------------------------------------------------------------------------------------------------
     def joint_state(self) -> tuple[Tensor, Tensor]:
@@ -180,7 +98,6 @@ class MujocoEngine(Engine):
             history[ids, adr + 2 + n : adr + 2 + 2 * n] = control[:, a : a + 1]
 
     def place(self, name: str, pose: np.ndarray) -> None:
-        """Put an object at rest at poses (n, 7) while the robots go on."""
         start, speed = self._objects[name], self.model.joint(name).dofadr[0]
         self.qpos[:, start : start + 7] = pose
         self.qvel[:, speed : speed + 6] = 0

@@ -115,7 +115,7 @@ def check_names(command: Any, page: Path) -> None:
     if hasattr(command, "device"):
         from robot_rl.cli.teleop import DEVICES
 
-        assert command.device in DEVICES
+        assert command.device in (("auto", "cpu", "cuda") if hasattr(command, "engine") else DEVICES)
 
 
 def check_ros2(words: list[str]) -> None:

@@ -149,6 +149,32 @@ def test_a_missing_or_malformed_value_is_wrong_usage(run: Run, words: list[str])
     assert code == 2 and out == "" and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["--engine", "genesis"], "--without cube.size"),
+        (["--device", "cuda"], "use --engine genesis for a GPU"),
+        (["--device", "cuda", "--engine", "genesis", "--without", "cube.size"], "use --device cpu"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
+    run: Run, words: list[str], remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for command in (["collect", "panda-lift"], ["evaluate", "random:panda-lift"]):
+        sentence(*run(*command, *words), remedy)
+
+
+def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) -> None:
+    words = ["--episodes", "2", "--without", "cube.size", "cube.mass", "--json", "--out", tmp_path / "evaluation.json"]
+    code, out, _ = run("evaluate", "random:panda-lift", *words)
+    said, written = json.loads(out), json.loads((tmp_path / "evaluation.json").read_text())
+    assert code == 0
+    for result in (said, written):
+        assert result["engine"] == "mujoco" and result["device"] == "cpu"
+        assert result["without"] == ["cube.size", "cube.mass"]
+
+
 def test_a_recipe_for_the_other_command_says_which(run: Run, bundle: Path) -> None:
     sentence(*run("train", "panda-lift", "--recipe", "hil-serl"), "robot-rl finetune")
     sentence(*run("finetune", bundle, "--recipe", "resfit"), "robot-rl train")

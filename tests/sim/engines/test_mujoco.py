@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from robot_rl.errors import UserError
-from sim.engines.mujoco import compile_model
+from sim.engines.model import compile_model
 from sim.scenes import Scene, robot_model
 
 Build = Callable[..., Any]
@@ -95,7 +95,8 @@ def test_a_missing_model_file_is_named(panda: Any, monkeypatch: pytest.MonkeyPat
         robot_model(panda)
 
 
-def test_the_model_is_found_without_importing_genesis(panda: Any) -> None:
+def test_the_model_is_found_without_importing_genesis(panda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "genesis", raising=False)
     assert robot_model(panda).is_file()
     assert "genesis" not in sys.modules
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sim.engines.mujoco import MAX_ACTION_DELAY
+from sim.engines.model import MAX_ACTION_DELAY
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
@@ -28,7 +28,8 @@ VALUES = {
 
 
 def test_every_parameter_of_the_engine_and_of_the_tasks_is_tested_here(engine: Build) -> None:
-    assert set(engine().parameters) == set(VALUES)
+    one = engine()
+    assert set(one.parameters) == one.can_randomize(one.scene) == set(VALUES)
     for name in tasks:
         drawn = {r.parameter for r in tasks.get(name).randomization}
         places = {"cube.x", "cube.y", "cube.yaw", "robot.home_offset"}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sim.engines.mujoco import compile_model
+from sim.engines.model import compile_model
 from sim.env import TaskEnv
 from sim.experts.lift import STEADY, LiftExpert
 from sim.scenes import Camera

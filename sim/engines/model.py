@@ -1,0 +1,121 @@
+"""The robot's own MJCF, edited once for every engine, and the scene around it as a MuJoCo model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+
+from robot_rl.errors import UserError
+from robot_rl.spec import RobotSpec
+from sim.scenes import Box, Scene, robot_model
+
+MAX_ACTION_DELAY = 0.08
+"""Longest delay of an action that an engine holds, s."""
+
+
+def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
+    """Compile the scene around the robot's own MJCF."""
+    spec = robot_model_spec(robot, scene, mjcf)
+    _furnish(spec, scene)
+    try:
+        return spec.compile()
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        path = robot_model(robot, mjcf)
+        raise UserError(f"{path} does not compile: {reason}; do its meshes lie where it says?") from None
+
+
+def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
+    """The robot alone, from its own MJCF, with what every engine changes in it."""
+    path = robot_model(robot, mjcf)
+    try:
+        spec = mujoco.MjSpec.from_file(str(path))
+    except ValueError as error:
+        raise UserError(f"{path} is not a readable MJCF file: {' '.join(str(error).split())}") from None
+    spec.option.timestep = scene.timestep
+    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
+    spec.option.impratio = 10  # stops grasped objects from creeping out of the fingers
+    spec.option.iterations, spec.option.ls_iterations = 10, 20
+    for key in list(spec.keys):
+        spec.delete(key)
+    fingers = robot.gripper.joints if robot.gripper else ()
+    missing = {*robot.joint_names, *fingers} - {j.name for j in spec.joints}
+    if missing:
+        raise UserError(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}")
+    for body in spec.bodies[1:]:
+        body.gravcomp = 1.0  # real arms compensate their own weight
+        if robot.collision_bodies and body.name not in robot.collision_bodies:
+            for geom in body.geoms:
+                geom.contype = geom.conaffinity = 0
+    for actuator in spec.actuators:
+        actuator.nsample = math.ceil(MAX_ACTION_DELAY / scene.timestep) + 1
+        actuator.delay = scene.timestep
+        actuator.interp = 0  # a robot holds the last command that arrived
+        if robot.gripper and actuator.target not in robot.joint_names:
+            # The model's fingers press with 2 N; stiffen them until the real gripper's force is the limit.
+            actuator.gainprm, actuator.biasprm = actuator.gainprm * 10, actuator.biasprm * 10
+            actuator.forcerange = [-robot.gripper.force, robot.gripper.force]
+    for joint in spec.joints:
+        if robot.gripper and joint.name in robot.gripper.joints:
+            joint.armature = 0.3  # kg, the geared motor behind 15 g fingers; without it contacts are soft
+    return spec
+
+
+def box_model_spec(box: Box) -> mujoco.MjSpec:
+    """One box alone in the world, for an engine that builds its scene from single bodies."""
+    spec = mujoco.MjSpec()
+    spec.modelname = box.name
+    _add_box(spec.worldbody, box)
+    return spec
+
+
+def _add_box(world: mujoco.MjsBody, box: Box) -> None:
+    body = world.add_body(name=box.name, pos=[0.5, 0, box.size])
+    body.add_freejoint(name=box.name)
+    body.add_geom(
+        name=box.name, type=mujoco.mjtGeom.mjGEOM_BOX, size=[box.size] * 3, mass=box.mass, condim=4,
+        friction=[box.friction, 0.02, 0.001], solref=[0.01, 1], rgba=box.rgba, priority=1,
+    )  # fmt: skip
+
+
+def _furnish(spec: mujoco.MjSpec, scene: Scene) -> None:
+    world = spec.worldbody
+    spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
+    spec.visual.headlight.ambient = [0.4, 0.4, 0.4]
+    spec.add_texture(
+        name="table", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        rgb1=[0.55, 0.57, 0.6], rgb2=[0.5, 0.52, 0.55], width=256, height=256,
+    )  # fmt: skip
+    material = spec.add_material(name="table", texrepeat=[8, 8])
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
+    world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[2, 2, 0.1], material="table")
+    world.add_light(pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True)
+    for box in scene.boxes:
+        _add_box(world, box)
+    for camera in scene.cameras:
+        forward = np.subtract(camera.target, camera.position)
+        right = np.cross(forward, [0, 0, 1])
+        up = np.cross(right, forward)
+        frame = np.stack(
+            [right / np.linalg.norm(right), up / np.linalg.norm(up), -forward / np.linalg.norm(forward)], 1
+        )
+        quat = np.zeros(4)
+        mujoco.mju_mat2Quat(quat, frame.ravel())
+        world.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy)
+
+
+def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.ndarray:
+    """The position actuators (J,) of the named joints."""
+    of_joint = {
+        model.joint(model.actuator_trnid[a, 0]).name: a
+        for a in range(model.nu)
+        if model.actuator_trntype[a] == mujoco.mjtTrn.mjTRN_JOINT
+    }
+    absent = [name for name in joints if name not in of_joint]
+    if absent:
+        raise UserError(f"the model of {robot!r} has no position actuator for the joints {absent}")
+    return np.array([of_joint[name] for name in joints])
