@@ -76,8 +76,6 @@ class PPO:
         ]
         self.optimizer = torch.optim.Adam(groups, fused=True)
         self.rng = torch.Generator(self.device).manual_seed(seed)
-        self.part = 3072 // (1 if mirror is None else 2) if self.device.type == "cpu" else 2**31
-        """Rows at a time: larger parts do not fit into a core's cache, which costs a third of the time."""
         if mirror is not None:
             parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
             for name, wanted in parts.items():
@@ -110,17 +108,16 @@ class PPO:
         data, old = self._prepare(batch), self.policy.log_std.detach().clone()
         rows = len(batch["action"])
         size = -(-rows // self.config.minibatches)
-        totals: dict[str, Tensor] = {}
-        steps = 0
+        steps: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):
-            order = torch.randperm(rows, generator=self.rng, device=self.device)
-            for pick in order.split(size):
+            for pick in torch.randperm(rows, generator=self.rng, device=self.device).split(size):
+                part = {name: x.index_select(0, pick) for name, x in data.items()}
                 # Before the first step nothing has changed, which says nothing about the rate.
-                totals = _plus(totals, self._step(data, pick, old, adapt=steps > 0))
-                steps += 1
+                steps.append(self._step(part, old, adapt=bool(steps)))
         explained = 1 - (batch["target"] - batch["value"]).var() / batch["target"].var().clamp_min(1e-12)
         self._normalize(batch["frames"][:, -self.policy.size.observation :], batch["state"])
-        return {name: float(x) / steps for name, x in totals.items()} | {
+        means = {name: float(torch.stack([step[name] for step in steps]).mean()) for name in steps[0]}
+        return means | {
             "ppo/std": float(self.policy.log_std.detach().exp().mean()),
             "ppo/lr": self.optimizer.param_groups[0]["lr"],
             "ppo/explained_variance": float(explained),
@@ -169,27 +166,23 @@ class PPO:
         self.policy.normalizer.update(newest)
         self.critic.normalizer.update(state)
 
-    def _step(self, data: dict[str, Tensor], pick: Tensor, old: Tensor, adapt: bool) -> dict[str, Tensor]:
-        """One gradient step on rows `pick`, whose gradients are summed up over parts that fit into the cache."""
+    def _step(self, part: dict[str, Tensor], old: Tensor, adapt: bool) -> dict[str, Tensor]:
+        """One gradient step on some rows; the old policy had log standard deviations `old` (A,)."""
         c = self.config
-        sums: dict[str, Tensor] = {}
+        loss, metrics = self._loss(part, old)
         self.optimizer.zero_grad(set_to_none=True)
-        for part in pick.split(self.part):
-            loss, metrics = self._loss({name: x.index_select(0, part) for name, x in data.items()}, old)
-            share = len(part) / len(pick)
-            (share * loss).backward()
-            sums = _plus(sums, {name: share * value for name, value in metrics.items()})
+        loss.backward()
         if adapt and c.kl is not None:
-            self._adapt(float(sums["ppo/kl"]), c.kl)
+            self._adapt(float(metrics["ppo/kl"]), c.kl)
         norm = nn.utils.clip_grad_norm_(self.actor_parameters, c.grad_clip)
         critic_norm = nn.utils.clip_grad_norm_(self.critic.parameters(), c.grad_clip)
-        if not bool((sums["ppo/value_loss"] + norm + critic_norm).isfinite()):
+        if not bool((loss.detach() + norm + critic_norm).isfinite()):
             raise FloatingPointError("a loss or its gradient became NaN or infinite")
         self.optimizer.step()
         log_std = self.policy.log_std
         with torch.no_grad():
             log_std.clamp_(self.policy.MIN_LOG_STD, self.policy.MAX_LOG_STD)
-        return sums | {"ppo/grad_norm": norm}
+        return metrics | {"ppo/grad_norm": norm}
 
     def _loss(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         c, log_std = self.config, self.policy.log_std
@@ -236,7 +229,3 @@ class PPO:
         self.critic.load_state_dict(state["critic"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.rng.set_state(state["rng"])
-
-
-def _plus(sums: dict[str, Tensor], more: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: sums[name] + value if name in sums else value for name, value in more.items()}

@@ -139,16 +139,6 @@ def test_a_loss_that_overflows_reaches_no_weight() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, weights(agent), strict=True))
 
 
-def test_parts_make_no_difference() -> None:
-    whole, parts = make(), make()
-    parts.load_state_dict(copy.deepcopy(whole.state_dict()))
-    parts.part = 7
-    batch = rollout(whole)
-    one, two = whole.update(batch), parts.update(batch)
-    assert one == pytest.approx(two, rel=1e-3, abs=1e-4)
-    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(weights(whole), weights(parts), strict=True))
-
-
 def test_the_critic_sees_what_the_actor_does_not() -> None:
     agent = make()
     observation = {"observation.state": torch.randn(5, 4), "observation.environment_state": torch.randn(5, 2)}
