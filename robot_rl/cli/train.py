@@ -70,7 +70,7 @@ class Train(Generic[R]):
         with Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run, bar(self.recipe) as update:
 
             def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
-                names = ("train/success", "bc/loss", "critic/loss")
+                names = ("train/success", "train/return", "bc/loss", "critic/loss")
                 update(
                     done, total, what + "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
                 )
