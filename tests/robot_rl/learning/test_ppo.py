@@ -65,6 +65,15 @@ def test_actions_move_towards_what_was_better() -> None:
     assert moved[0] > 0.05 and moved[0] > 3 * moved[1].abs()
 
 
+def test_scale_and_offset_of_advantages_make_no_difference() -> None:
+    one, two = make(), make()
+    two.load_state_dict(copy.deepcopy(one.state_dict()))
+    batch = rollout(one)
+    one.update(batch)
+    two.update(batch | {"advantage": 1000 * batch["advantage"] + 70})
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(weights(one), weights(two), strict=True))
+
+
 def test_a_ratio_beyond_the_clip_earns_nothing() -> None:
     agent = make(entropy=0.0, **ONE)
     batch = rollout(agent)
@@ -103,18 +112,19 @@ def test_the_learning_rate_follows_the_divergence(kl: float, up: bool) -> None:
     again = make(kl=kl)
     again.load_state_dict(agent.state_dict())
     assert again.optimizer.param_groups[0]["lr"] == rate, "a resumed run goes on with the rate it had"
+    first = make(kl=kl, **ONE)
+    first.update(rollout(first))
+    assert first.optimizer.param_groups[0]["lr"] == 1e-3, "that nothing has changed before the first step is no sign"
     still = make(kl=None)
     still.update(rollout(still))
     assert still.optimizer.param_groups[0]["lr"] == 1e-3
 
 
-def test_std_stays_within_its_bounds() -> None:
-    agent = make(entropy=1e6, actor_lr=10.0, kl=None)
-    agent.update(rollout(agent))
-    assert agent.policy.log_std.max() <= agent.policy.MAX_LOG_STD
-    agent = make(entropy=-1e6, actor_lr=10.0, kl=None)
-    agent.update(rollout(agent))
-    assert agent.policy.log_std.min() >= agent.policy.MIN_LOG_STD
+def test_entropy_is_rewarded_and_std_stays_within_its_bounds() -> None:
+    for weight, bound in ((1e6, FeedforwardPolicy.MAX_LOG_STD), (-1e6, FeedforwardPolicy.MIN_LOG_STD)):
+        agent = make(entropy=weight, actor_lr=10.0, kl=None)
+        agent.update(rollout(agent))
+        assert agent.policy.log_std.tolist() == [bound, bound]
 
 
 @pytest.mark.parametrize("name", ["frames", "state", "action", "advantage", "target"])

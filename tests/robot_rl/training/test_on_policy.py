@@ -186,14 +186,14 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("history", [1, 3])
 def test_resumes_to_the_bit(point_mass: Build, run: Build, same: Callable[[Any, Any], bool], history: int) -> None:
-    """Killed at step 1440 with a checkpoint at 960; episodes are under way."""
+    """Killed at step 1440 with a checkpoint at 960, 9 steps into the fourth episodes."""
     config = OnPolicyConfig(steps=2400, num_envs=16, rollout=15, checkpoint_every=480)
 
     def kill(step: int, metrics: dict[str, float]) -> None:
         if step == 1440:
             raise Killed
 
-    envs, agents = [point_mass(16) for _ in range(3)], [learner(history, seed) for seed in (0, 0, 5)]
+    envs, agents = [point_mass(16, horizon=17) for _ in range(3)], [learner(history, seed) for seed in (0, 0, 5)]
     with run("whole") as one:
         train_on_policy(envs[0], agents[0], config, one, 3, quiet)
     with pytest.raises(Killed), run("broken") as two:
