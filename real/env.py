@@ -6,7 +6,7 @@ import gc
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -109,7 +109,9 @@ class RobotEnv(VectorEnv):
         if not finite:
             self.loop.events.add("nonfinite action")
         target = self.pipeline.controller(self.state, self.pipeline.actions.to_physical(action))
-        if self._fresh():
+        if decision.phase is Phase.PAUSED:
+            self.loop.events.add("operator lost")
+        elif self._fresh():
             self.loop.set_goal(target.position, float(target.gripper), self.period)
         before = self.state
         self.last_action = action.clamp(-1, 1) if finite else self.last_action
@@ -174,6 +176,13 @@ class RobotEnv(VectorEnv):
             return True
         self.loop.events.add("stale object")
         return False
+
+    def stale_pictures(self, cameras: Iterable[str]) -> int:
+        """How many of these cameras have not sent a picture lately; each is counted as an event."""
+        now = time.monotonic()
+        stale = sum(now - self.driver.image_received(name) > self.loop.safety.picture_timeout for name in cameras)
+        self.loop.events.add("stale picture", stale)
+        return stale
 
     def _heed_stop(self) -> Operator | None:
         """Read the operator's hands; the stop counts between episodes too, when the arm moves fastest."""

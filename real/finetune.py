@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from policies.base import ChunkRunner
@@ -18,7 +17,7 @@ from real.env import RobotEnv
 from real.recorder import Recorder
 from real.session import Filming
 from robot_rl.training.human_in_the_loop import fetch
-from robot_rl.training.run import Run
+from robot_rl.training.run import Run, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +48,12 @@ class LearnerProcess:
             self.restarts += 1
             self._start()
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._process is not None
         self._process.terminate()
         try:
-            self._process.wait(timeout=20)
+            # Whoever interrupts waits for us; what is learned was published at most 100 updates ago.
+            self._process.wait(timeout=20 if kind is None else 4)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -66,27 +66,25 @@ class Session:
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
         self.version = -1
         self.rng = torch.Generator().manual_seed(seed)
-        camera = film.camera
-        picture = self._first_picture(camera)
-        images = {camera: picture.shape[:2]} if picture is not None else {}
+        pictures = {name: env.driver.image(name) for name in env.driver.images}
+        images = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
         self.episodes: list[dict[str, Any]] = []
         rows = run.folder / "episodes.jsonl"
         if rows.exists():  # a kill may leave rows of episodes that never reached the dataset
             kept = rows.read_text().splitlines(keepends=True)
             count = self.recorder.writer.num_episodes
-            rows.write_text("".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < count))
+            write_text(rows, "".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < count))
         self._file = open(rows, "a", buffering=1)  # noqa: SIM115
         env.on_step = self._record
         film.attach(env)
         self._images = images
+        self._stale_pictures = 0
         self.learner: LearnerProcess | None = None
 
-    def _first_picture(self, camera: str) -> np.ndarray | None:
-        self.env.driver.images[camera].wait(2.0, after=0)
-        return self.env.driver.image(camera)
-
     def _record(self, step: dict[str, Any]) -> None:
+        # An old picture is recorded again, for a video has a frame per row; the episode's record counts them.
+        self._stale_pictures += self.env.stale_pictures(self._images)
         pictures = {name: self.env.driver.image(name) for name in self._images}
         self.recorder.add(step, {k: v for k, v in pictures.items() if v is not None})
 
@@ -122,7 +120,7 @@ class Session:
         runner = ChunkRunner(policy, 1)
         runner.reset()
         observation, _ = env.reset(seed=seed)
-        takeovers = corrected = 0
+        takeovers = corrected = self._stale_pictures = 0
         while True:
             action = runner.act(observation, self.rng)
             observation, _, terminated, truncated, infos = env.step(action)
@@ -137,6 +135,7 @@ class Session:
             "steps": int(infos["episode_steps"]),
             "intervention_steps": corrected,
             "takeovers": takeovers,
+            "stale_pictures": self._stale_pictures,
             "policy_version": self.version,
         }
 

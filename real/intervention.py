@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from enum import Enum
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from real.teleop.commands import Operator, OperatorInput
+
+logger = logging.getLogger(__name__)
 
 
 class Phase(Enum):
@@ -18,15 +21,18 @@ class Phase(Enum):
     CORRECTING = "correcting"
     HANDING_BACK = "handing back"
     """First step after a correction: the policy's chunk is dropped and it looks anew."""
+    PAUSED = "paused"
+    """The device fell silent while it corrected: nobody acts until it speaks again or the episode ends."""
     STOPPED = "stopped"
 
 
 _NEXT = {
-    # phase: (operator holds, operator does not)
-    Phase.AUTONOMOUS: (Phase.CORRECTING, Phase.AUTONOMOUS),
-    Phase.CORRECTING: (Phase.CORRECTING, Phase.HANDING_BACK),
-    Phase.HANDING_BACK: (Phase.CORRECTING, Phase.AUTONOMOUS),
-    Phase.STOPPED: (Phase.STOPPED, Phase.STOPPED),
+    # phase: (operator holds, operator does not, device lost)
+    Phase.AUTONOMOUS: (Phase.CORRECTING, Phase.AUTONOMOUS, Phase.AUTONOMOUS),
+    Phase.CORRECTING: (Phase.CORRECTING, Phase.HANDING_BACK, Phase.PAUSED),
+    Phase.HANDING_BACK: (Phase.CORRECTING, Phase.AUTONOMOUS, Phase.AUTONOMOUS),
+    Phase.PAUSED: (Phase.CORRECTING, Phase.HANDING_BACK, Phase.PAUSED),
+    Phase.STOPPED: (Phase.STOPPED, Phase.STOPPED, Phase.STOPPED),
 }
 
 
@@ -66,9 +72,12 @@ class Arbiter:
         if operator is not None and operator.stop:
             self.phase = Phase.STOPPED
         else:
-            self.phase = _NEXT[before][0 if operator is not None and operator.held else 1]
-        if self.phase is Phase.HANDING_BACK:
-            # One period of standing still: the policy's action was planned before the correction.
+            said = 1 if operator is None else 0 if operator.held else 2 if operator.lost else 1
+            self.phase = _NEXT[before][said]
+        if self.phase is Phase.PAUSED and before is not Phase.PAUSED:
+            logger.warning("the operator's device fell silent during a correction: the robot holds")
+        if self.phase in (Phase.HANDING_BACK, Phase.PAUSED):
+            # Standing still, when handing back for one period: the policy's action was planned before the correction.
             still = torch.zeros_like(policy_action)
             still[0, -1] = last_action[0, -1]
             return Decision(still, self.phase, False, operator)

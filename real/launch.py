@@ -104,6 +104,7 @@ _OUT = Argument("out", "", "folder for what is recorded; empty: a new one under 
 _COMMON = (
     Argument("robot", "panda", "robot to drive", tuple(robots)),
     _TASK,
+    Argument("camera", "true", "record and film what the task's cameras see; false where there is none", _BOOL),
     Argument("seed", "0", "seed of the twin", minimum=0),
     Argument("namespace", "", "ROS namespace of all nodes, for several robots on one network"),
     Argument("domain_id", "", "ROS_DOMAIN_ID of all nodes; empty: as in the environment", minimum=0),
@@ -112,7 +113,7 @@ _COMMON = (
 
 
 def _twin(values: Mapping[str, str], condition: bool = True) -> NodeProcess:
-    command = ("twin", values["robot"], "--task", values["task"], "--seed", values["seed"])
+    command = ("twin", values["robot"], "--task", values["task"], "--seed", values["seed"], *_no_camera(values))
     return NodeProcess("twin", command, condition=condition, required=True)
 
 
@@ -132,6 +133,10 @@ def _options(values: Mapping[str, str], *names: str) -> tuple[str, ...]:
     return tuple(word for name in names if values[name] for word in (f"--{name}", values[name]))
 
 
+def _no_camera(values: Mapping[str, str]) -> tuple[str, ...]:
+    return ("--no-camera",) if values["camera"] == "false" else ()
+
+
 def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
     return [_twin(values)]
 
@@ -140,12 +145,15 @@ def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
     command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out", "label"))
     if values["dry_run"] == "true":
         command += ("--dry-run",)
+    if values["camera"] == "false":
+        command += ("--video-episodes", "0")
     deploy = NodeProcess("deploy", command, required=True, start_after="twin", commands_robot=True)
     return [_twin(values, values["twin"] == "true"), deploy, _teleop(values)]
 
 
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
-    command = ("finetune", values["policy"], *_options(values, "robot", "recipe", "minutes", "out"))
+    options = _options(values, "robot", "recipe", "minutes", "out")
+    command = ("finetune", values["policy"], *options, *_no_camera(values))
     after = "twin" if values["teleop"] == "none" else "teleop"
     finetune = NodeProcess("finetune", command, required=True, start_after=after, commands_robot=True)
     return [_twin(values, values["twin"] == "true"), _teleop(values), finetune]

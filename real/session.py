@@ -16,17 +16,22 @@ if TYPE_CHECKING:
 
 
 def stop_on_signals() -> None:
-    """Turn SIGTERM into KeyboardInterrupt, so that `finally` blocks brake the robot on every way out."""
+    """Turn SIGINT and SIGTERM into KeyboardInterrupt(number), so that `finally` blocks brake the robot.
 
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+    After the first one SIGTERM is ignored: it is how a launcher hurries, and braking and writing come to an end by
+    themselves. A second SIGINT interrupts these too.
+    """
+
+    def interrupt(number: int, _: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt(number)
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, interrupt)
 
 
 class Filming:
-    """Keeps the robot camera's pictures of the first episodes and writes them as a video.
+    """Keeps the pictures of the robot's first camera, if it has one, of the first episodes and writes them as a video.
 
     Corrections by a person are marked by a coloured edge.
     """
@@ -37,19 +42,20 @@ class Filming:
         self._episode: list[np.ndarray] = []
         self._corrected = False
         self.frames: list[np.ndarray] = []
-        self.camera = "front"
         self.rate = 20
 
     def attach(self, env: RobotEnv) -> None:
         """Film every control period of `env`, besides what else listens to its steps."""
         others = env.on_step
         self.rate = round(1 / env.period)
+        camera = next(iter(env.driver.images), None)
 
         def film(step: dict[str, Any]) -> None:
             if others is not None:
                 others(step)
             if self.filmed < self.episodes:
-                self.add(env.driver.image(self.camera), bool(step["intervention"][0]), bool(step["done"]))
+                picture = env.driver.image(camera) if camera else None
+                self.add(picture, bool(step["intervention"][0]), bool(step["done"]))
 
         env.on_step = film
 

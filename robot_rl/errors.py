@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -14,6 +15,18 @@ class UserError(Exception):
     """
 
     code = 1
+
+
+class Interrupted(UserError):  # noqa: N818 - it reads as a sentence
+    """A signal ended the work in order; the message says how far it came and how to go on.
+
+    Attributes:
+        code: 128 + the signal's number, as a shell has it: 130 after Ctrl-C, 143 after SIGTERM.
+    """
+
+    def __init__(self, message: str, number: int = signal.SIGINT):
+        self.code = 128 + number
+        super().__init__(message)
 
 
 class UnknownName(UserError):  # noqa: N818 - it reads as a sentence

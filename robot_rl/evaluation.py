@@ -88,6 +88,8 @@ def evaluate(
             open_ &= ~done
             if on_step is not None:
                 on_step(first + int(wanted - open_.sum()), infos | {"done": done})
+            if infos.get("handed_back"):
+                runner.reset()  # a chunk planned before a person's correction is not executed after it
             ended = (terminated | truncated).nonzero().squeeze(-1)
             if len(ended):
                 runner.reset(ended)

@@ -32,6 +32,8 @@ class Interface:
     """Control periods for which the test must hold."""
     horizon: int = 100
     """Episode length, control periods."""
+    cameras: tuple[str, ...] = ()
+    """Cameras to record and film, a task's are those of its scene; no policy sees them yet."""
     controller: ToolDeltaConfig = field(default_factory=ToolDeltaConfig)
     shield: ShieldConfig = field(default_factory=ShieldConfig)
 
@@ -44,6 +46,7 @@ class Interface:
             **data
             | {
                 "observations": tuple(data["observations"]),
+                "cameras": tuple(data.get("cameras", ())),
                 "controller": ToolDeltaConfig(**data["controller"]),
                 "shield": ShieldConfig(**data["shield"]),
             }

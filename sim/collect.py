@@ -53,6 +53,7 @@ def collect(
     """Write `episodes` demonstrations to a dataset; image_size 0 records no camera.
 
     Episodes are on disk as soon as they end. After a kill, `resume` goes on behind the last one, with fresh seeds.
+    Each environment owes its share: keeping whichever ended first would fill the dataset with the easy, near objects.
     """
     cameras = [c.name for c in env.task.scene.cameras] if image_size else []
     for camera in cameras:  # without a renderer, fail before anything is on disk
@@ -70,8 +71,10 @@ def collect(
         observation, _ = env.reset(seed=start)
         rows: list[dict[str, list[Any]]] = [{} for _ in range(env.num_envs)]
         written, attempts, frames, successes = done_before, 0, 0, 0
+        todo = max(0, episodes - written)
+        owed = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
         progress(written, attempts)
-        while written < episodes:
+        while any(owed):
             action = expert.act(observation)
             physical = env.pipeline.actions.to_physical(action)
             pictures = {
@@ -94,9 +97,10 @@ def collect(
                     buffer.setdefault(key, []).append(values[i])
             finished: list[EpisodeData] = []
             for i in done.nonzero().squeeze(-1).tolist():
-                attempts += 1
-                successes += int(terminated[i])
-                if (bool(terminated[i]) or keep_failures) and written + len(finished) < episodes:
+                attempts += owed[i] > 0
+                successes += int(terminated[i]) * (owed[i] > 0)
+                if (bool(terminated[i]) or keep_failures) and owed[i]:
+                    owed[i] -= 1
                     stacked = {k: np.stack(v) for k, v in rows[i].items()}
                     finished.append(EpisodeData(stacked, env.task.interface.instruction, records[i]))
                 rows[i] = {}

@@ -148,6 +148,11 @@ class ArmDriver:
         picture = rows.reshape(msg.height, msg.width, 3)
         return picture[..., ::-1] if msg.encoding == "bgr8" else picture
 
+    def image_received(self, camera: str) -> float:
+        """Monotonic time at which the latest picture came, s; minus infinity before the first."""
+        sample = self.images[camera].latest
+        return sample.received if sample is not None else -float("inf")
+
     def send(self, position: np.ndarray, gripper: float) -> None:
         """Publish one command: joint positions (J,) in rad and the gripper's width in m."""
         if self.dry_run:
@@ -157,7 +162,7 @@ class ArmDriver:
             self.gripper.publish(_array(np.array([gripper])))
 
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for the first complete state; refuse a second writer on the command topic."""
+        """Wait for the first complete state and a picture of each camera; refuse a second writer of commands."""
         deadline = time.monotonic() + timeout
         missing = self._missing()
         while missing and time.monotonic() < deadline:
@@ -165,6 +170,11 @@ class ArmDriver:
             missing = self._missing()
         if missing:
             mismatches = "; ".join(self.node.incompatible())
+            if all(what.startswith("picture") for what in missing):
+                raise NotReady(
+                    f"no {' and no '.join(missing)} within {timeout:g} s; start the camera, or go on without pictures "
+                    f"(finetune --no-camera, deploy --video-episodes 0) {mismatches}".rstrip()
+                )
             raise NotReady(
                 f"no {' and no '.join(missing)} within {timeout:g} s; is the robot's driver running on this domain "
                 f"(for a rehearsal: robot-rl twin {self.robot.name})? {mismatches}".rstrip()
@@ -178,7 +188,8 @@ class ArmDriver:
         with self._lock:
             unseen = [name for name, k in self._index.items() if self._stamp[k] == -np.inf]
         missing = [f"state of {', '.join(unseen)} on {self.joints.topic}"] if unseen else []
-        return missing + [f"pose on {s.topic}" for s in self.poses.values() if s.latest is None]
+        missing += [f"pose on {s.topic}" for s in self.poses.values() if s.latest is None]
+        return missing + [f"picture on {s.topic}" for s in self.images.values() if s.latest is None]
 
 
 def _array(values: np.ndarray) -> Any:

@@ -36,6 +36,7 @@ class Operator:
         failure: the episode failed.
         stop: emergency stop; the robot stays stopped until `reset`.
         reset: clear the stop, or begin the next episode.
+        lost: the device fell silent with the dead-man down; only `OperatorInput` says so. Nothing is held then.
 
     From a device the last four are levels, true while the button is down and in one reading at least. From
     `OperatorInput` each press is told once, but `stop` for as long as it is down.
@@ -48,6 +49,7 @@ class Operator:
     failure: bool = False
     stop: bool = False
     reset: bool = False
+    lost: bool = False
 
 
 RELEASED = Operator()
@@ -132,9 +134,9 @@ class OperatorInput:
     def read(self, now: float | None = None) -> Operator | None:
         """Give the operator's hands now, or None: nothing arrived in time, the operator is gone.
 
-        Motion within the dead-band is 0. For 50 ms after letting go `held` stays, without motion. A press is
-        told exactly once; one that nobody read before the device fell silent is still told, with nothing
-        held.
+        A device that fell silent with the dead-man down is `lost` instead, until it speaks again. Motion
+        within the dead-band is 0. For 50 ms after letting go `held` stays, without motion. A press is told
+        exactly once; one that nobody read before the device fell silent is still told, with nothing held.
         """
         now = time.monotonic() if now is None else now
         with self._lock:
@@ -142,7 +144,8 @@ class OperatorInput:
             gone = latest is None or now - self._received > self.timeout
             lingers = now - self._let_go < RELEASE
         if latest is None or gone:
-            return Operator(**_told(pressed)) if pressed else None
+            lost = latest is not None and latest.held
+            return Operator(lost=lost, **_told(pressed)) if lost or pressed else None
         told = _told(pressed | {"stop"} if latest.stop else pressed)
         if not latest.held:
             return Operator(held=lingers, **told)

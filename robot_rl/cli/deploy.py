@@ -27,7 +27,7 @@ class Deploy:
     label: str = ""
     """Name of the policy in the report."""
     video_episodes: int = 3
-    """Episodes to film with the robot's first camera."""
+    """Episodes to film with the task's first camera, an error if it sends nothing; 0 needs none."""
     dry_run: bool = False
     """Compute, check and record everything, but send nothing."""
     json: bool = False
@@ -61,7 +61,8 @@ class Deploy:
             bare = bare_loop(robots.get(self.robot).command_rate, 2.0)
             film = Filming(self.video_episodes)
             arbiter = Arbiter(OperatorInput(node))
-            env = RobotEnv(node, bundle.interface, cameras=(film.camera,), arbiter=arbiter, dry_run=self.dry_run)
+            cameras = bundle.interface.cameras[:1] if self.video_episodes else ()
+            env = RobotEnv(node, bundle.interface, cameras=cameras, arbiter=arbiter, dry_run=self.dry_run)
             film.attach(env)
             stop_on_signals()
             try:

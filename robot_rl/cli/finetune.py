@@ -36,6 +36,8 @@ class Finetune(Generic[R]):
     """Seed of everything random."""
     resume: bool = False
     """Go on with the session in --out: its dataset, weights and learner."""
+    camera: bool = True
+    """Record and film what the task's cameras see; one that sends nothing is an error."""
     film: int = 2
     """Corrected episodes to film."""
     json: bool = False
@@ -44,6 +46,8 @@ class Finetune(Generic[R]):
 
     def run(self) -> int:
         """Fine-tune; return the exit status."""
+        from signal import Signals
+
         import torch
 
         from policies.bundle import Bundle, load_bundle, save_bundle
@@ -55,7 +59,7 @@ class Finetune(Generic[R]):
         from real.session import Filming, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
-        from robot_rl.errors import UserError
+        from robot_rl.errors import Interrupted, UserError
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.run import Run, new_folder, provenance
@@ -73,7 +77,9 @@ class Finetune(Generic[R]):
         folder = self.out or new_folder(Path("runs"), bundle.interface.task, self.recipe)
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
         dataset = dataset.resolve()
+        cameras = bundle.interface.cameras if self.camera else ()
         settings |= {"dataset": str(dataset), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
+        settings["cameras"] = cameras
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
             open_node("policy", ros_args=self.ros_args) as node,
@@ -83,12 +89,18 @@ class Finetune(Generic[R]):
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(self.bundle), str(dataset), str(folder)]
             film = Filming(self.film, corrected_only=True)
             arbiter = Arbiter(OperatorInput(node))
-            env = RobotEnv(node, bundle.interface, cameras=("front",), arbiter=arbiter)
+            env = RobotEnv(node, bundle.interface, cameras=cameras, arbiter=arbiter)
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
+            number = 0
             try:
                 with LearnerProcess([*command, self.recipe, str(self.seed)]) as learner, bar("finetune") as update:
-                    session.learn(learner, 60 * self.minutes, update)
+                    try:
+                        session.learn(learner, 60 * self.minutes, update)
+                    finally:
+                        env.close()  # the robot first: a learner takes its time to end
+            except KeyboardInterrupt as interrupt:
+                number = interrupt.args[0]
             finally:
                 env.close()
                 session.close()
@@ -102,6 +114,12 @@ class Finetune(Generic[R]):
             save_bundle(result, folder / "bundle")
             summary = {"run": str(folder), "bundle": str(folder / "bundle")} | session.summary()
         show(summary, self.json, "fine-tuning")
+        if number:
+            raise Interrupted(
+                f"ended by {Signals(number).name} after {len(session.episodes)} episodes, without the one in hand; "
+                f"what was learned is in {folder / 'bundle'}; go on with --resume --out {folder}",
+                number,
+            )
         return 0
 
 

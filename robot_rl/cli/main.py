@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
-from robot_rl.errors import UnknownName, UserError
+from robot_rl.errors import Interrupted, UnknownName, UserError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("robot_rl.cli.demo:Demo", "the whole journey: collect, imitate, improve, deploy, correct, report"),
@@ -63,7 +64,7 @@ def _run(argv: list[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; return its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run one command; return its exit status: 0 done, 1 failed, 2 wrong usage, 130 or 143 interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     argv = [a for a in argv if a != "--debug"]
@@ -80,11 +81,11 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a reader that left is no error
         return code
     except UserError as error:
-        if debug:
+        if debug and not isinstance(error, Interrupted):
             raise
         return _say(str(error), error.code)
-    except KeyboardInterrupt:
-        return _say("interrupted; what had finished is on disk", 130)
+    except KeyboardInterrupt as error:  # with the signal's number where that is not SIGINT
+        return _say("interrupted; what had finished is on disk", 128 + (error.args[0] if error.args else signal.SIGINT))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

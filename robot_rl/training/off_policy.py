@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,12 @@ class OffPolicyConfig:
     warmup: int = 4_000
     """Environment steps with random corrections, during which only the critic learns."""
     warmup_noise: float = 0.4
-    """Size of the random corrections, in units of the largest one."""
+    """Standard deviation of the random corrections, in units of the largest one."""
+    noise: float = 0.2
+    """Standard deviation of exploration after the warm-up, in the same units."""
+    noise_memory: float = 0.9
+    """Correlation of exploration from one step to the next (an Ornstein-Uhlenbeck process, as in Lillicrap et al.
+    2016). White noise averages out before it can carry an arm out of a place where its base policy stands still."""
     learning_starts: int = 1_000
     """Environment steps before the first update."""
     capacity: int = 200_000
@@ -89,7 +95,7 @@ def train_off_policy(
     rng = torch.Generator().manual_seed(seed)
     recent: deque[float] = deque(maxlen=200)
     step, owed = 0, 0.0
-    policy.explore = True
+    noise, fresh = torch.zeros(env.num_envs, policy.size.action), (1 - config.noise_memory**2) ** 0.5
     observation, _ = env.reset(seed=seed)
     policy.reset()
     saved = run.load()
@@ -102,12 +108,24 @@ def train_off_policy(
         policy.base_action(observation, torch.Generator())  # makes the runner whose state is restored next
         assert policy.runner is not None
         policy.runner.load_state_dict(saved["runner"])
-        observation = env.load_state_dict(saved["env"])
+        observation, noise = env.load_state_dict(saved["env"]), saved["noise"]
     metrics: dict[str, Tensor] = {}
+    physics = ThreadPoolExecutor(1, "physics", torch.set_num_threads, (1,))
     while step < config.steps:
-        action = _explore(policy, observation, step < config.warmup, config.warmup_noise, rng)
+        noise = config.noise_memory * noise + fresh * torch.randn(noise.shape, generator=rng)
+        warmup = step < config.warmup
+        action = _explore(policy, observation, (config.warmup_noise if warmup else config.noise) * noise, rng, warmup)
         base = policy.last_base
-        following, reward, terminated, truncated, infos = env.step(action)
+        # The learner works on what it has while the robots move; neither reads what the other writes.
+        moving = physics.submit(env.step, action)
+        while owed >= 1:
+            owed -= 1
+            half = int(config.batch * config.demo_share)
+            batch = sample_mixed(
+                [(replay, config.batch - half), (demos, half)], config.n_step, agent.config.discount, rng
+            )
+            metrics |= agent.update(batch, learn_actor=step >= config.warmup)
+        following, reward, terminated, truncated, infos = moving.result()
         done = terminated | truncated
         row = {"state": observation["observation.state"], "base": base, "action": action, "reward": reward}
         final = None
@@ -122,19 +140,12 @@ def train_off_policy(
         step += env.num_envs
         if step >= config.learning_starts:
             owed += config.updates_per_step * env.num_envs
-        while owed >= 1:
-            owed -= 1
-            half = int(config.batch * config.demo_share)
-            batch = sample_mixed(
-                [(replay, config.batch - half), (demos, half)], config.n_step, agent.config.discount, rng
-            )
-            metrics |= agent.update(batch, learn_actor=step >= config.warmup)
         success = sum(recent) / max(1, len(recent))
         if step % config.log_every < env.num_envs:
             row_out = {k: float(v) for k, v in metrics.items()} | {"train/success": success, "train/steps": step}
             report(run, step, row_out, progress)
         stop = len(recent) == recent.maxlen and success >= config.stop_at
-        if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop:
+        if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop or run.asked:
             assert policy.runner is not None
             run.save(
                 step,
@@ -147,19 +158,22 @@ def train_off_policy(
                     "rng": rng.get_state(),
                     "runner": policy.runner.state_dict(),
                     "env": env.state_dict(),
+                    "noise": noise,
                 },
             )
+            run.end_if_asked(step)
         if stop:
             break
-    policy.explore = False
+    physics.shutdown()
     policy.actor.load_state_dict(agent.average.state_dict())
 
 
+@torch.no_grad()
 def _explore(
-    policy: ResidualPolicy, observation: dict[str, Tensor], warmup: bool, noise: float, rng: torch.Generator
+    policy: ResidualPolicy, observation: dict[str, Tensor], noise: Tensor, rng: torch.Generator, warmup: bool
 ) -> Tensor:
-    if not warmup:
-        return policy.act(observation, rng)[:, 0]
-    policy.last_base = policy.base_action(observation, rng)
-    random = 2 * torch.rand(policy.last_base.shape, generator=rng) - 1
-    return policy.combine(policy.last_base, noise * random)
+    """Actions (n, A) around the policy's, or around its base's while the actor has learned nothing yet."""
+    policy.last_base = base = policy.base_action(observation, rng)
+    features = policy.features(observation["observation.state"], base)
+    correction = torch.zeros_like(base) if warmup else policy.actor.mean(features)
+    return policy.combine(base, (correction + noise).clamp(-1, 1))

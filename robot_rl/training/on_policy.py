@@ -67,7 +67,7 @@ def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed
         speed = each / (time.monotonic() - begun)
         measured |= {"train/steps_per_second": speed, "train/update_seconds": time.monotonic() - acted}
         report(run, step, episodes.summary() | measured | {"train/steps": step}, progress)
-        if step % config.checkpoint_every < each or step >= config.steps:
+        if step % config.checkpoint_every < each or step >= config.steps or run.asked:
             run.save(
                 step,
                 {
@@ -79,6 +79,7 @@ def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed
                     "env": env.state_dict(),
                 },
             )
+            run.end_if_asked(step)
 
 
 @torch.no_grad()

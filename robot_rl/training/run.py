@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,10 +21,13 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Interrupted, UserError
 from robot_rl.training.checkpoint import load_state, save_state
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 def provenance() -> dict[str, Any]:
@@ -66,12 +70,21 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def write_json(path: Path, data: Any) -> Path:
-    """Write a JSON file by atomic rename."""
+def write_text(path: Path, text: str) -> Path:
+    """Replace a file as a whole: whatever kills this process, the old text is there or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(json.dumps(data, indent=2, default=str))
-    return temporary.replace(path)
+    with open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    return path
+
+
+def write_json(path: Path, data: Any) -> Path:
+    """Write a JSON file by atomic rename."""
+    return write_text(path, json.dumps(data, indent=2, default=str))
 
 
 def new_folder(root: Path, task: str, recipe: str) -> Path:
@@ -127,6 +140,9 @@ class Run:
         for left in folder.glob(".*.part"):  # by a killed process: the lock says that nobody is at it
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
+        self.asked = 0
+        """The signal that asked to stop, or 0: the loop saves a checkpoint after the step in hand and ends."""
+        self._handlers: dict[signal.Signals, Any] = {}
         self.elapsed_before = 0.0
         self._start = time.monotonic()
         if not (resume and (folder / "config.json").exists()):
@@ -135,9 +151,8 @@ class Run:
             freeze = sorted(f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions())
             (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(freeze)) + "\n")
         self._metrics = open(folder / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._board = SummaryWriter(str(folder / "tensorboard"))
+        self._board: SummaryWriter | None = None  # opened by the first row: not every run has curves
+        self._purge: int | None = None
 
     @property
     def elapsed(self) -> float:
@@ -148,6 +163,10 @@ class Run:
         """Append one row to metrics.jsonl and TensorBoard; `step` is what the loop counts."""
         row = {"step": step, "seconds": round(self.elapsed, 3)} | {k: float(v) for k, v in metrics.items()}
         self._metrics.write(json.dumps(row) + "\n")
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(self.folder / "tensorboard"), purge_step=self._purge)
         for name, value in metrics.items():
             self._board.add_scalar(name, float(value), step)
 
@@ -165,19 +184,45 @@ class Run:
         reached = saved["step"] if saved is not None else -1
         if saved is not None:
             self.elapsed_before, self._start = saved["elapsed"], time.monotonic()
+        self._purge = reached + 1  # makes TensorBoard forget the rows that are dropped below
         self._metrics.close()
         path = self.folder / "metrics.jsonl"
         kept = []
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n") and json.loads(line)["step"] <= reached:
                 kept.append(line)
-        path.write_text("".join(kept))
+        write_text(path, "".join(kept))
         self._metrics = open(path, "a", buffering=1)  # noqa: SIM115
         return saved["state"] if saved is not None else None
 
+    def stop_on_signals(self) -> None:
+        """Let SIGINT (Ctrl-C) and SIGTERM set `asked` until `close`; a second one ends the process at once."""
+
+        def ask(number: int, _: object) -> None:
+            self.asked = number
+            self._restore_signals()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._handlers[number] = signal.signal(number, ask)
+
+    def _restore_signals(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
+
+    def end_if_asked(self, step: int) -> None:
+        """Raise `Interrupted` if a signal asked to stop; called where step `step` has just been saved."""
+        if self.asked:
+            name = signal.Signals(self.asked).name
+            raise Interrupted(
+                f"stopped by {name} at step {step}, which is saved; go on with --resume --out {self.folder}", self.asked
+            )
+
     def close(self) -> None:
+        self._restore_signals()
         self._metrics.close()
-        self._board.close()
+        if self._board is not None:
+            self._board.close()
         self._lock.close()
 
     def __enter__(self) -> Run:

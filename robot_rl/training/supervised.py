@@ -105,8 +105,9 @@ def clone(
         step += 1
         if step % config.log_every == 0 or step == config.updates:
             report(run, step, {"bc/loss": float(loss.detach()), "bc/lr": schedule.get_last_lr()[0]}, progress)
-        if step % config.checkpoint_every == 0:
+        if step % config.checkpoint_every == 0 or run.asked:
             run.save(step, state())
+            run.end_if_asked(step)
     run.save(step, state())
     average.copy_to(parameters)
     policy.eval()

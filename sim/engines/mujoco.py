@@ -27,7 +27,7 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
     try:
         spec = mujoco.MjSpec.from_file(str(path))
     except ValueError as error:
-        raise UserError(f"{path} is not a readable MJCF file: {error}") from None
+        raise UserError(f"{path} is not a readable MJCF file: {' '.join(str(error).split())}") from None
     spec.option.timestep = scene.timestep
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
@@ -35,7 +35,8 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
     spec.option.iterations, spec.option.ls_iterations = 10, 20
     for key in list(spec.keys):
         spec.delete(key)
-    missing = set(robot.joint_names) - {j.name for j in spec.joints}
+    fingers = robot.gripper.joints if robot.gripper else ()
+    missing = {*robot.joint_names, *fingers} - {j.name for j in spec.joints}
     if missing:
         raise UserError(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}")
     for body in spec.bodies[1:]:
@@ -55,7 +56,11 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
         if robot.gripper and joint.name in robot.gripper.joints:
             joint.armature = 0.3  # kg, the geared motor behind 15 g fingers; without it contacts are soft
     _furnish(spec, scene)
-    return spec.compile()
+    try:
+        return spec.compile()
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} does not compile: {reason}; do its meshes lie where it says?") from None
 
 
 def _furnish(spec: mujoco.MjSpec, scene: Scene) -> None:

@@ -93,6 +93,8 @@ class TopicRobot:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
         self.follows = True
         self.silent = False
+        self.blind = False
+        """The object tracker says nothing."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -120,6 +122,8 @@ class TopicRobot:
                 continue
             position = np.concatenate([self.position, np.full(len(fingers), self.width / len(fingers))])
             self.states.publish(make("sensor_msgs/msg/JointState", name=names, position=position))
+            if self.blind:
+                continue
             x, y, z = (float(v) for v in self.cube)
             pose = {"position": {"x": x, "y": y, "z": z}, "orientation": {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}}
             self.pose.publish(make("geometry_msgs/msg/PoseStamped", pose=pose))

@@ -217,6 +217,26 @@ def test_the_views_are_complete_or_none(wire: Callable[..., Wire]) -> None:
     assert state.tool_position[0].tolist() == pytest.approx([0.45, 0.0, 0.25], abs=0.01), "see PANDA.home"
 
 
+def test_a_camera_that_sends_nothing_is_named(wire: Callable[..., Wire]) -> None:
+    w = wire(cameras=("front", "wrist"))
+    w.say(NAMES, VALUES)
+    picture = make("sensor_msgs/msg/Image", height=1, width=1, encoding="rgb8", step=3, data=np.zeros(3, np.uint8))
+
+    def show(camera: str) -> None:
+        publisher = w.robot.publisher("sensor_msgs/msg/Image", f"{camera}/image_raw", profiles.SENSOR)
+        assert w.robot.wait_for(lambda: publisher.matched == 1, 30)
+        publisher.publish(picture)
+        w.eventually(lambda: w.driver.image(camera) is not None)
+
+    show("wrist")
+    with pytest.raises(
+        NotReady, match=r"^no picture on /front/image_raw within 0.1 s; start the camera, or.*--no-camera"
+    ):
+        w.driver.wait_ready(0.1)
+    show("front")
+    w.driver.wait_ready(0.1)
+
+
 @pytest.mark.parametrize("encoding", ["rgb8", "bgr8"])
 def test_pictures_with_padded_rows(wire: Callable[..., Wire], encoding: str) -> None:
     w = wire(cameras=("front",))

@@ -18,6 +18,7 @@ from policies.bundle import Bundle, load_bundle, save_bundle
 from real.bus import make, open_node, qos
 from real.env import RobotEnv
 from real.intervention import Arbiter
+from real.loop import SafetyConfig
 from real.robots.arm import ArmDriver, NotReady
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface import Pipeline
@@ -286,6 +287,53 @@ def test_a_takeover_takes_one_step_and_what_it_does_is_what_counts(
     assert rows[0]["done"] is False and rows[0]["reward"] == 0.0
 
 
+def test_a_device_lost_during_a_correction_pauses_the_robot(
+    env: Build, topic_robot: Build, hands: Build, eventually: Build
+) -> None:
+    robot = topic_robot()
+    operator = hands()
+    e = env(replace(LIFT, horizon=40), hands=operator)
+    e.reset(seed=0)
+    policy = torch.tensor([[1.0, 0.0, 0.0, -1.0]])
+    operator.now = Operator(held=True, motion=(0.0, 0.5, 0.0), gripper=1.0)
+    for _ in range(4):
+        e.step(policy)
+    operator.now = Operator(lost=True)
+    for _ in range(6):
+        *_, infos = e.step(policy)
+        assert infos["executed"].tolist() == [[0.0, 0.0, 0.0, 1.0]]
+        assert not infos["intervention"].item() and not infos["takeover"].item() and not infos["handed_back"]
+    sent = len(robot.commands)
+    for _ in range(6):
+        e.step(policy)
+    eventually(lambda: len(robot.commands) > sent + 20)
+    assert np.ptp(robot.commands[sent:], axis=0).max() < 1e-6 and robot.widths[-1] == pytest.approx(0.08)
+    assert e.loop.events.counts["operator lost"] == 12 and e.loop.events.counts["stale goal"] == 1
+    operator.now = RELEASED
+    *_, infos = e.step(policy)
+    assert infos["handed_back"], "the policy's chunk is dropped"
+    before = e.state.tool_position.clone()
+    for _ in range(4):
+        *_, infos = e.step(policy)
+    assert torch.equal(infos["executed"], policy) and (e.state.tool_position - before)[0, 0] > 0.02
+    assert "start mismatch" not in e.loop.events.counts
+
+
+def test_a_pause_ends_with_the_episode(env: Build, topic_robot: Build, hands: Build) -> None:
+    topic_robot()
+    operator = hands(Operator(held=True), Operator(lost=True))
+    operator.now = Operator(lost=True)
+    e = env(hands=operator)
+    operator.only_in_decisions(e.arbiter)
+    e.reset(seed=0)
+    ends = [bool(e.step(STILL)[3]) for _ in range(FAST.horizon)]
+    assert ends == [False] * (FAST.horizon - 1) + [True], "the clock goes on"
+    assert e.loop.events.counts["operator lost"] == FAST.horizon - 1
+    e.reset(seed=1)
+    *_, infos = e.step(torch.tensor([[0.5, 0.0, 0.0, 1.0]]))
+    assert infos["executed"][0, 0] == 0.5, "the next episode begins under the policy's control"
+
+
 @pytest.mark.parametrize("mark", ["success", "failure"])
 def test_the_operators_mark_ends_the_episode(env: Build, topic_robot: Build, hands: Build, mark: str) -> None:
     topic_robot()
@@ -410,6 +458,50 @@ def test_a_robot_that_falls_silent_in_an_episode_is_one_clear_error(env: Build, 
         for _ in range(40):  # two seconds
             e.step(torch.tensor([[0.3, 0.0, 0.0, 1.0]]))
     assert e.loop.events.counts["stale state"] == 1
+
+
+def test_an_object_that_is_lost_from_sight_makes_the_robot_hold(
+    env: Build, topic_robot: Build, eventually: Build
+) -> None:
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=100))
+    e.reset(seed=0)
+    forward = torch.tensor([[0.3, 0.0, 0.0, 1.0]])
+    for _ in range(3):
+        e.step(forward)
+    assert "stale object" not in e.loop.events.counts
+    robot.blind = True
+    while e.loop.events.counts.get("stale goal", 0) == 0:
+        e.step(forward)
+        assert e.steps < 60
+    lost = e.loop.events.counts["stale object"]
+    assert lost >= 1
+    e.step(forward)  # it stands by now
+    sent, before = len(robot.commands), e.state.joint_position.clone()
+    for _ in range(5):
+        assert not e.step(forward)[3]
+    assert np.ptp(robot.commands[sent:], axis=0).max() < 1e-6 and torch.equal(e.state.joint_position, before)
+    assert e.loop.events.counts["stale object"] == lost + 6 and not e.loop.stopped
+    robot.blind = False
+    eventually(lambda: e._fresh())
+    for _ in range(3):
+        e.step(forward)
+    assert (e.state.joint_position - before).abs().max() > 1e-3, "and the episode goes on"
+
+
+def test_a_picture_is_stale_when_it_is_old_or_never_came(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(safety=SafetyConfig(picture_timeout=1000.0))
+    e.driver.images["front"] = e.node.subscribe("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
+    assert e.stale_pictures(()) == 0 and e.loop.events.counts == {}, "a camera that nobody records"
+    assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 1}
+    images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
+    assert robot.node.wait_for(lambda: images.matched == 1, 30)
+    images.publish(make("sensor_msgs/msg/Image", height=2, width=2, encoding="rgb8", step=6, data=np.zeros(12, "u1")))
+    assert e.driver.images["front"].wait(30, after=0)
+    assert e.stale_pictures(("front",)) == 0
+    e.loop.safety = replace(e.loop.safety, picture_timeout=1e-9)
+    assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 2}
 
 
 def test_a_dry_run_sends_nothing(env: Build, topic_robot: Build) -> None:

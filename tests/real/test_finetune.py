@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from real.bus import make, open_node, qos
 from real.env import RobotEnv
 from real.finetune import LearnerProcess, Session
 from real.intervention import Arbiter
-from real.session import Filming
+from real.session import Filming, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
 from robot_rl.interface import Pipeline
@@ -71,6 +73,33 @@ def test_a_learner_that_lives_is_left_alone_and_ended_in_order(clock: Any) -> No
     assert process is not None and process.returncode == -signal.SIGTERM
 
 
+def test_after_an_interrupt_a_learner_has_less_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`robot-rl launch` kills 10 s after its SIGINT, and the bundle is yet to be written."""
+    waited = []
+    with pytest.raises(KeyboardInterrupt), LearnerProcess(SLEEPER) as learner:
+        process: Any = learner._process
+        wait = process.wait
+        monkeypatch.setattr(process, "wait", lambda timeout: waited.append(timeout) or wait(timeout))
+        raise KeyboardInterrupt
+    assert waited == [4] and process.returncode == -signal.SIGTERM
+
+
+def test_the_first_signal_interrupts_and_a_launchers_sigterm_after_it_does_not() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for first in handlers:
+            stop_on_signals()
+            with pytest.raises(KeyboardInterrupt) as error:
+                os.kill(os.getpid(), first)
+            assert error.value.args == (first,)
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def test_a_learner_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
     with LearnerProcess([sys.executable, "-c", code]) as learner:
@@ -112,18 +141,25 @@ def session(private_domain: int, topic_robot: Build, residual: Build, tmp_path: 
             images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
             picture = np.full(16 * 16 * 3, 90, np.uint8)
             message = make("sensor_msgs/msg/Image", height=16, width=16, encoding="rgb8", step=48, data=picture)
+
+            def send() -> None:
+                """One picture, as soon as somebody listens; the robot waits for it."""
+                if robot.node.wait_for(lambda: images.matched == 1, 30):
+                    images.publish(message)
+
         node = open_node("policy")
-        env = RobotEnv(node, LIFT, cameras=("front",), arbiter=Arbiter(hands))
+        opened.append(node)
+        if camera:
+            sending = threading.Thread(target=send)
+            sending.start()
+        env = RobotEnv(node, LIFT, cameras=("front",) if camera else (), arbiter=Arbiter(hands))
+        if camera:
+            sending.join()
         hands.only_in_decisions(env.arbiter)
         torch.manual_seed(0)
         policy = residual(SIZE, 4, std=None, zero_init=False)
         run = Run(tmp_path / "run", {"test": True}, resume)
-        opened.extend([run, node, env])
-        if camera:
-            assert robot.node.wait_for(lambda: images.matched == 1, 30)
-            images.publish(message)
-        else:  # no picture will come: do not wait for one
-            env.driver.images["front"].wait = lambda *_, **__: False
+        opened.extend([run, env])
         return Session(env, policy, run, 0, Filming(1, corrected_only=True))
 
     yield build
@@ -169,6 +205,26 @@ def test_episodes_are_recorded_labelled_and_counted(
     assert summary["episodes"] == 2 and summary["success"] == 0.5 and summary["corrected_episodes"] == 1
     assert summary["intervention_share"] == pytest.approx(2 / 15)
     assert len(said) == 2 and "weights -1" in said[0]
+
+
+@pytest.mark.parametrize(("timeout", "stale"), [(1000.0, 0), (0.01, 8)])
+def test_a_camera_that_falls_silent_is_not_recorded_as_if_it_went_on(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, timeout: float, stale: int
+) -> None:
+    """It sent one picture, long before the episode: every row of the video repeats it, and the record says so."""
+    s = session(hands(), camera=True)
+    s.env.loop.safety = replace(s.env.loop.safety, picture_timeout=timeout)
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    assert s.episodes[0]["steps"] == 8 and s.episodes[0]["stale_pictures"] == stale
+    assert s.env.summary()["shield"].get("stale picture", 0) == stale
+    row = json.loads((tmp_path / "run" / "episodes.jsonl").read_text())
+    data = Dataset(tmp_path / "run" / "dataset")
+    assert verify(data.root) == [] and data.episodes[0].length == 8
+    assert row["stale_pictures"] == data.episodes[0].record["stale_pictures"] == stale
+    frames = data.frames("observation.images.front", range(8)).float()
+    assert (frames - 90).abs().max() <= 3, "the last picture, not black"
 
 
 def test_weights_are_adopted_between_episodes_and_the_session_resumes(
@@ -296,6 +352,16 @@ def test_filming_keeps_corrected_episodes_and_marks_them(tmp_path: Path) -> None
     assert json.loads((tmp_path / "videos" / "captions.json").read_text()) == {"robot.mp4": "a caption"}
     Filming(1).write(tmp_path / "nothing", "no pictures, no folder")
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("cameras", [("wrist", "front"), ()])
+def test_filming_takes_the_robots_first_camera_if_there_is_one(cameras: tuple[str, ...]) -> None:
+    pictures = {name: np.full((8, 8, 3), k + 1, np.uint8) for k, name in enumerate(cameras)}
+    env: Any = SimpleNamespace(driver=SimpleNamespace(images=pictures, image=pictures.get), on_step=None, period=0.1)
+    film = Filming(1)
+    film.attach(env)
+    env.on_step({"intervention": torch.tensor([False]), "done": True})
+    assert film.rate == 10 and [int(frame.max()) for frame in film.frames] == [1] * len(cameras[:1])
 
 
 def test_fetch_is_what_a_session_uses(residual: Build, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from real.intervention import Arbiter, Phase
 from real.teleop.commands import RELEASED, TIMEOUT, Operator, OperatorInput
 
-A, C, H, S = Phase.AUTONOMOUS, Phase.CORRECTING, Phase.HANDING_BACK, Phase.STOPPED
+A, C, H, P, S = Phase.AUTONOMOUS, Phase.CORRECTING, Phase.HANDING_BACK, Phase.PAUSED, Phase.STOPPED
 HELD = Operator(held=True, motion=(0.5, -0.25, 1.0), gripper=-1.0)
 STOP = Operator(stop=True)
+LOST = Operator(lost=True)
 POLICY = torch.tensor([[0.1, 0.2, 0.3, 0.9]])
 LAST = torch.tensor([[0.0, 0.0, 0.0, -0.7]])
 STILL = torch.tensor([[0.0, 0.0, 0.0, -0.7]])
@@ -27,10 +28,11 @@ Hands = Callable[..., Any]
 @pytest.mark.parametrize(
     ("before", "said", "after"),
     [
-        (A, None, A), (A, RELEASED, A), (A, HELD, C), (A, STOP, S),
-        (C, None, H), (C, RELEASED, H), (C, HELD, C), (C, STOP, S),
-        (H, None, A), (H, RELEASED, A), (H, HELD, C), (H, STOP, S),
-        (S, None, S), (S, RELEASED, S), (S, HELD, S), (S, STOP, S),
+        (A, None, A), (A, RELEASED, A), (A, HELD, C), (A, LOST, A), (A, STOP, S),
+        (C, None, H), (C, RELEASED, H), (C, HELD, C), (C, LOST, P), (C, STOP, S),
+        (H, None, A), (H, RELEASED, A), (H, HELD, C), (H, LOST, A), (H, STOP, S),
+        (P, None, H), (P, RELEASED, H), (P, HELD, C), (P, LOST, P), (P, STOP, S),
+        (S, None, S), (S, RELEASED, S), (S, HELD, S), (S, LOST, S), (S, STOP, S),
     ],
 )  # fmt: skip
 def test_transition(before: Phase, said: Operator | None, after: Phase) -> None:
@@ -41,7 +43,7 @@ def test_transition(before: Phase, said: Operator | None, after: Phase) -> None:
     assert decision.takeover == (after is C and before is not C)
     if after is C:
         assert torch.equal(decision.action, torch.tensor([[0.5, -0.25, 1.0, -1.0]]))
-    elif after is H:
+    elif after in (H, P):
         assert torch.equal(decision.action, STILL), "the policy's action was planned before the correction"
     else:
         assert decision.action is POLICY
@@ -82,24 +84,25 @@ def test_a_stop_stays_until_the_episode_is_reset(hands: Hands) -> None:
 
 
 @settings(deadline=None, derandomize=True, max_examples=100)
-@given(st.lists(st.sampled_from([None, RELEASED, HELD, STOP]), max_size=30))
+@given(st.lists(st.sampled_from([None, RELEASED, HELD, LOST, STOP]), max_size=30))
 def test_a_person_acts_exactly_while_holding(script: list[Operator | None]) -> None:
     arbiter = Arbiter(None)
-    stopped = corrected = False
+    stopped = corrected = paused = False
     for said in script:
         arbiter.operator = _fixed(said)
         decision = arbiter.decide(POLICY, LAST)
         stopped |= said is STOP
         held = said is HELD and not stopped
-        back = corrected and not held and not stopped
-        assert (decision.phase is C) == held and (decision.action is not POLICY) == (held or back)
+        was, paused = paused, (corrected or paused) and said is LOST and not stopped
+        back = (corrected or was) and not held and not paused and not stopped
+        assert (decision.phase is C) == held and (decision.action is not POLICY) == (held or back or paused)
         assert decision.takeover == (held and not corrected)
-        assert (decision.phase is H) == back
+        assert (decision.phase is H) == back and (decision.phase is P) == paused
         corrected = held
 
 
-def test_silence_hands_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that dies with the dead-man down: after its timeout the policy has the robot again."""
+def test_silence_during_a_correction_holds_until_the_device_speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that dies with the dead-man down: whatever the person was about to prevent does not go on."""
     from real.teleop import commands
 
     clock = SimpleNamespace(now=50.0)
@@ -112,6 +115,22 @@ def test_silence_hands_back(monkeypatch: pytest.MonkeyPatch) -> None:
     clock.now += 0.9 * TIMEOUT
     assert arbiter.decide(POLICY, LAST).phase is C
     clock.now += 0.2 * TIMEOUT
-    assert [arbiter.decide(POLICY, LAST).phase for _ in range(2)] == [H, A]
+    for _ in range(50):
+        decision = arbiter.decide(POLICY, LAST)
+        assert decision.phase is P and torch.equal(decision.action, STILL)
+        clock.now += 10.0
     operator.receive(HELD, clock.now)
     assert arbiter.decide(POLICY, LAST).takeover, "and it can take over again"
+    clock.now += 10.0
+    assert arbiter.decide(POLICY, LAST).phase is P
+    operator.receive(RELEASED, clock.now)
+    assert [arbiter.decide(POLICY, LAST).phase for _ in range(2)] == [H, A], "or give back"
+    clock.now += 10.0
+    assert arbiter.decide(POLICY, LAST).phase is A, "silence of a device that held nothing changes nothing"
+
+
+def test_a_pause_ends_with_the_episode(hands: Hands) -> None:
+    arbiter = Arbiter(hands(HELD, LOST, LOST, LOST))
+    assert [arbiter.decide(POLICY, LAST).phase for _ in range(3)] == [C, P, P]
+    arbiter.reset()
+    assert arbiter.decide(POLICY, LAST).phase is A

@@ -51,6 +51,13 @@ def test_arm_with_everything() -> None:
     assert commands("arm", **POLICY) == {"deploy": "deploy runs/lift/bundle --robot panda"}
 
 
+def test_without_a_camera() -> None:
+    found = commands("arm", **POLICY, twin="true", camera="false") | commands("finetune", **POLICY, camera="false")
+    assert found["twin"] == "twin panda --task panda-lift --seed 0 --no-camera"
+    assert found["deploy"] == "deploy runs/lift/bundle --robot panda --video-episodes 0"
+    assert found["finetune"] == "finetune runs/lift/bundle --robot panda --recipe hil-serl --minutes 3 --no-camera"
+
+
 def test_finetune_starts_the_operator_first() -> None:
     found = commands("finetune", **POLICY, twin="true", teleop="scripted", minutes="0.5")
     assert list(found) == ["twin", "teleop", "finetune"]

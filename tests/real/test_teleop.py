@@ -250,9 +250,10 @@ def test_silence_for_longer_than_the_timeout_is_an_operator_who_is_gone(hands: O
     assert hands.read(10.0) is None
     hands.receive(Operator(True, (1.0, 0.0, 0.0)), 10.0)
     assert hands.read(10.0) == hands.read(10.099) == Operator(True, (1.0, 0.0, 0.0))
-    assert hands.read(10.101) is None
-    hands.receive(RELEASED, 10.2)
-    assert hands.read(10.2) == RELEASED  # what was held before the silence does not linger
+    assert hands.read(10.101) == hands.read(99.0) == Operator(lost=True)  # and told so until it speaks again
+    hands.receive(RELEASED, 99.1)
+    assert hands.read(99.1) == RELEASED  # what was held before the silence does not linger
+    assert hands.read(99.201) is None
 
 
 def test_control_goes_back_50_ms_after_letting_go_and_a_flicker_does_not_count(hands: OperatorInput) -> None:
@@ -292,8 +293,8 @@ def test_a_stop_is_told_while_it_is_down_and_even_after_its_device_died(hands: O
     assert hands.read(1.0) == hands.read(1.05) == Operator(stop=True)
     hands.receive(RELEASED, 1.06)
     hands.receive(Operator(True, (1.0, 0.0, 0.0), stop=True), 1.08)
-    assert hands.read(9.0) == Operator(stop=True)
-    assert hands.read(9.0) is None
+    assert hands.read(9.0) == Operator(stop=True, lost=True)
+    assert hands.read(9.0) == Operator(lost=True)
 
 
 @settings(deadline=None, max_examples=60)
@@ -323,7 +324,7 @@ def test_readings_arrive_over_dds(node: Node, hands: OperatorInput) -> None:
     while (operator := hands.read(received)) is None:  # the sample is there, its callback runs next
         assert time.monotonic() < end
     assert operator == FULL
-    assert hands.read(received + 0.2) is None
+    assert hands.read(received + 0.2) == Operator(lost=True)
     publisher.close()
 
 

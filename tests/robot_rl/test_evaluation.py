@@ -121,6 +121,25 @@ def test_the_policy_starts_each_episode_afresh() -> None:
     assert [0] in policy.resets or [0, 1] in policy.resets
 
 
+def test_the_policy_looks_anew_after_a_persons_correction() -> None:
+    """On a robot the operator may correct a deployed policy: no chunk from before is executed after it."""
+
+    class Corrected(Scripted):
+        def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+            *rest, infos = super().step(action)
+            return *rest, infos | {"handed_back": self.left.item() == 3}  # type: ignore[return-value]
+
+    class Chunked(Alternating):
+        horizon = execute = 5
+
+        def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+            return super().act(observation, rng).expand(-1, 5, -1)
+
+    policy = Chunked()
+    evaluate(policy, Corrected(1), 1, seed=6)  # seven steps, handed back after four
+    assert policy.calls == 2 and policy.resets == [None, None, [0]]
+
+
 def test_progress_counts_finished_episodes() -> None:
     seen: list[int] = []
     evaluate(Alternating(), Scripted(4), 10, seed=0, on_step=lambda k, infos: seen.append(k))

@@ -27,6 +27,7 @@ interfaces = st.builds(
     success=st.just("lifted:cube:0.12"),
     success_hold=st.integers(1, 9),
     horizon=st.integers(1, 999),
+    cameras=st.lists(st.text(), max_size=2).map(tuple),
     controller=st.builds(ToolDeltaConfig, positive, positive, positive, positive, positive),
     shield=st.builds(ShieldConfig, positive, positive, positive, positive),
 )
@@ -38,6 +39,12 @@ def test_survives_json(interface: Interface) -> None:
     again = Interface.from_json(json.loads(json.dumps(interface.to_json())))
     assert again == interface
     assert hash(again) == hash(interface)
+
+
+def test_an_older_bundles_interface_has_no_cameras(task: Any) -> None:
+    data = task().interface.to_json()
+    assert tuple(data.pop("cameras")) == ("front",), "those of the task's scene"
+    assert Interface.from_json(data).cameras == ()
 
 
 def test_an_unknown_key_is_refused(task: Any) -> None:

@@ -22,6 +22,7 @@ from robot_rl.data import DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.interface import Pipeline
 from robot_rl.training.run import Run as RunFolder
+from sim.scenes import robot_model
 from sim.tasks import tasks
 
 Run = Callable[..., tuple[int, str, str]]
@@ -315,6 +316,35 @@ def test_a_display_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> No
     last = err.strip().splitlines()[-1]
     assert last.startswith("robot-rl: ") and ("MUJOCO_GL" in last or "display" in last.lower()), err
     assert not (tmp_path / "set" / "meta" / "info.json").exists()
+
+
+@pytest.mark.parametrize("words", [COLLECT, ["evaluate", "random:panda-lift"], ["twin", "panda", "--no-camera"]])
+@pytest.mark.parametrize("damage", ["missing", "a folder", "truncated", "foreign", "no meshes"])
+def test_a_robot_model_that_is_none(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], damage: str
+) -> None:
+    model = tmp_path / "mine.xml"
+    text = robot_model(PIPELINE.robot).read_text()
+    if damage == "a folder":
+        model.mkdir()
+    elif damage != "missing":
+        model.write_text({"truncated": text[:-200], "foreign": "<mujoco/>", "no meshes": text}[damage])
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    sentence(*run(*words, "--mjcf", model), "mine.xml")
+    assert not (tmp_path / "datasets").exists()
+
+
+def test_a_copy_of_the_robot_model_is_as_good(run: Run, tmp_path: Path) -> None:
+    model = robot_model(PIPELINE.robot)
+    (tmp_path / "mine.xml").write_bytes(model.read_bytes())
+    (tmp_path / "assets").symlink_to(model.parent / "assets")
+    words = ["evaluate", "random:panda-lift", "--episodes", "2", "--num-envs", "2", "--json"]
+    said = []
+    for arguments in ([], ["--mjcf", tmp_path / "mine.xml"]):
+        code, out, err = run(*words, *arguments)
+        assert code == 0, err
+        said.append(json.loads(out) | {"seconds": 0})
+    assert said[0] == said[1] and said[0]["episodes"] == 2
 
 
 @pytest.mark.parametrize("domain", ["500", "-1", "seven"])

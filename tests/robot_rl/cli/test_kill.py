@@ -33,6 +33,7 @@ from robot_rl.training.checkpoint import load_state
 from robot_rl.training.run import read_metrics
 from sim.tasks import tasks
 
+PROGRAM = [sys.executable, "-m", "robot_rl.cli.main"]
 WAIT = 250.0
 """s for what takes seconds; a learner has only the processor time that nobody else wants."""
 pytestmark = pytest.mark.timeout(600)
@@ -250,6 +251,36 @@ def test_improve(start: Callable[..., Any], demos: Path, base: Path, tmp_path: P
     check_same(whole, broken, "critic/loss")
 
 
+def end_and_resume(start: Callable[..., Any], words: list[object], out: Path, number: signal.Signals) -> None:
+    """Let `number` end a run after its first rows of metrics, then resume it."""
+    process = subprocess.Popen([*PROGRAM, *map(str, words), "--out", str(out)], stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + WAIT
+    while lines(out / "metrics.jsonl") < 2:
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.001)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + number, said
+    (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
+    assert f"stopped by {number.name} at step {step_of(out)}, which is saved" in line and "--resume" in line
+    assert "Traceback" not in said and step_of(out) > 0 and not (out / "bundle").exists()
+    finish(start(*words, "--out", out, "--resume"))
+
+
+def test_ctrl_c_of_clone(start: Callable[..., Any], demos: Path, tmp_path: Path) -> None:
+    words: list[object] = [*CLONE, "--dataset", demos]
+    finish(start(*words, "--out", tmp_path / "whole"))
+    end_and_resume(start, words, tmp_path / "broken", signal.SIGINT)
+    check_same(tmp_path / "whole", tmp_path / "broken", "bc/loss")
+
+
+def test_sigterm_of_improve(start: Callable[..., Any], demos: Path, base: Path, tmp_path: Path) -> None:
+    words: list[object] = [*IMPROVE, "--dataset", demos, "--base", base]
+    finish(start(*words, "--out", tmp_path / "whole"))
+    end_and_resume(start, words, tmp_path / "broken", signal.SIGTERM)
+    check_same(tmp_path / "whole", tmp_path / "broken", "critic/loss")
+
+
 def test_resume_clears_what_a_kill_left_behind(start: Callable[..., Any], demos: Path, tmp_path: Path) -> None:
     """A checkpoint with its replay is large: one half-written file for each kill must not pile up."""
     words: list[object] = [*CLONE, "--dataset", demos, "--training.updates", 20, "--out", tmp_path / "r"]
@@ -271,9 +302,6 @@ def test_resuming_what_is_done_changes_nothing(start: Callable[..., Any], demos:
 
 
 # ---- finetune ----------------------------------------------------------------------------------------------------
-PROGRAM = [sys.executable, "-m", "robot_rl.cli.main"]
-
-
 @pytest.fixture
 def graph() -> Iterator[dict[str, str]]:
     """A loopback domain of this test alone, and a twin in it."""
@@ -313,15 +341,70 @@ def learners(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_finetune(graph: dict[str, str], demos: Path, base: Path, tmp_path: Path) -> None:
-    """The robot's side killed while it and its learner work: episodes are intact, and the session goes on."""
-    bundle = tmp_path / "bundle"
+@pytest.fixture
+def short(base: Path, tmp_path: Path) -> Path:
+    """The base with episodes of half a second."""
     made = load_bundle(base)
     short = Bundle(made.policy, LIFT.from_json(LIFT.to_json() | {"horizon": 10}), made.robot, made.provenance)
-    save_bundle(short, bundle)
+    save_bundle(short, tmp_path / "short")
+    return tmp_path / "short"
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+def test_ctrl_c_and_sigterm_of_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Path) -> None:
+    """What was learned is there as after a whole session, and the next one goes on with it."""
     out = tmp_path / "session"
-    words = [*PROGRAM, "finetune", bundle, "--dataset", demos, "--out", out, "--resume"]
+    words = [
+        *PROGRAM,
+        "finetune",
+        short,
+        "--dataset",
+        demos,
+        "--out",
+        out,
+        "--resume",
+        "--minutes",
+        5,
+        "--json",
+        "--no-camera",
+    ]
+    rows = out / "episodes.jsonl"
+    episodes = 0
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = subprocess.Popen(
+                [str(w) for w in words], env=graph, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            end = time.monotonic() + WAIT
+            while not (lines(rows) >= episodes + 2 and (out / "weights.safetensors").exists()):
+                assert process.poll() is None and time.monotonic() < end
+                time.sleep(0.005)
+            process.send_signal(number)
+            printed, said = process.communicate(timeout=WAIT)
+            assert process.returncode == 128 + number, said
+            summary = json.loads(printed)
+            (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
+            assert f"ended by {number.name} after {summary['episodes']} episodes" in line and "--resume" in line
+            assert "Traceback" not in said and not learners(out)
+            data = Dataset(out / "dataset")
+            assert data.num_episodes == episodes + summary["episodes"] == lines(rows) and verify(data.root) == []
+            episodes = data.num_episodes
+            assert json.loads((out / "loop.json").read_text())["ticks"] > 0
+            published = load_state(out / "weights.safetensors")["actor"]
+            learned = load_bundle(out / "bundle").policy.actor.state_dict()
+            assert all(torch.equal(learned[k], published[k]) for k in published), "the newest weights"
+            (out / "loop.json").unlink()
+            (out / "bundle" / "policy.json").unlink()
+    finally:
+        for pid in learners(out):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+def test_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Path) -> None:
+    """The robot's side killed while it and its learner work: episodes are intact, and the session goes on."""
+    out = tmp_path / "session"
+    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--resume", "--no-camera"]
     rows = out / "episodes.jsonl"
     try:
         first = subprocess.Popen([str(w) for w in [*words, "--minutes", 5]], env=graph)

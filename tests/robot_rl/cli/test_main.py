@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import tyro
 
 from robot_rl import __version__
 from robot_rl.cli import main as cli
-from robot_rl.errors import UserError
+from robot_rl.errors import Interrupted, UserError
 
 PROGRAM = [sys.executable, "-m", "robot_rl.cli.main"]
 Run = Callable[..., tuple[int, str, str]]
@@ -144,7 +145,10 @@ def test_an_unknown_word_suggests_the_nearest(run: Run, words: list[str], near: 
         (UserError("the bundle is gone; name another"), 1, "the bundle is gone; name another"),
         (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 1, "No space left on device: runs/a; free some"),
         (PermissionError(errno.EACCES, "Permission denied", "runs/a"), 1, "Permission denied: runs/a; check the path"),
+        (Interrupted("stopped at step 3"), 130, "stopped at step 3"),
+        (Interrupted("stopped at step 3", signal.SIGTERM), 143, "stopped at step 3"),
         (KeyboardInterrupt(), 130, "interrupted; what had finished is on disk"),
+        (KeyboardInterrupt(signal.SIGTERM), 143, "interrupted; what had finished is on disk"),
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (a defect"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from policies.base import ChunkRunner, Policy, Size
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from robot_rl.errors import Interrupted
 from robot_rl.learning.ppo import PPO, PPOConfig
 from robot_rl.training.metrics import Episodes
 from robot_rl.training.on_policy import OnPolicyConfig, collect, train_on_policy
@@ -206,6 +208,19 @@ def test_resumes_to_the_bit(point_mass: Build, run: Build, same: Callable[[Any, 
     timing = {"seconds", "train/steps_per_second", "train/update_seconds"}
     curves = [[{k: v for k, v in r.items() if k not in timing} for r in read_metrics(x.folder)] for x in (one, three)]
     assert curves[0] == curves[1] and len(curves[0]) == 10
+
+
+def test_a_signal_saves_and_ends(point_mass: Build, run: Build) -> None:
+    folder = run()
+
+    def ask(step: int, metrics: dict[str, float]) -> None:
+        folder.asked = signal.SIGINT
+
+    config = OnPolicyConfig(steps=800, num_envs=8, rollout=10)
+    with pytest.raises(Interrupted, match="SIGINT at step 80"):
+        train_on_policy(point_mass(8), learner(), config, folder, 0, ask)
+    saved = folder.load()
+    assert saved is not None and saved["step"] == 80
 
 
 def test_a_nan_stops_the_run_and_keeps_the_checkpoint(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from robot_rl.errors import Interrupted
+from robot_rl.training.checkpoint import load_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.run import read_metrics
 from robot_rl.training.supervised import Demonstrations, SupervisedConfig, clone
@@ -29,6 +32,14 @@ def after(limit: int) -> Callable[[int, dict[str, float]], None]:
     def progress(step: int, metrics: dict[str, float]) -> None:
         if step >= limit:
             raise Killed
+
+    return progress
+
+
+def signalled(limit: int, number: signal.Signals) -> Callable[[int, dict[str, float]], None]:
+    def progress(step: int, metrics: dict[str, float]) -> None:
+        if step >= limit:
+            os.kill(os.getpid(), number)
 
     return progress
 
@@ -55,6 +66,26 @@ def test_clone_resumes_to_the_bit(diffusion: Build, run: Build, same: Callable[[
         clone(again, data, BC, two, 1, after(10**9))
     assert same(again.state_dict(), whole.state_dict())
     assert not same(again.state_dict(), start.state_dict())
+    curves = [[r["bc/loss"] for r in read_metrics(one.folder.parent / name)] for name in ("whole", "broken")]
+    assert curves[0] == curves[1] and len(curves[0]) == 6
+
+
+def test_clone_ended_by_a_signal_resumes_to_the_bit(
+    diffusion: Build, run: Build, same: Callable[[Any, Any], bool]
+) -> None:
+    """Saved at update 12, which is no multiple of what lies between checkpoints."""
+    data, start = demonstrations(), diffusion()
+    whole, broken = copy.deepcopy(start), copy.deepcopy(start)
+    clone(whole, data, BC, run("whole"), 1, after(10**9))
+    with pytest.raises(Interrupted, match="at step 12") as error, run("broken") as one:
+        one.stop_on_signals()
+        clone(broken, data, BC, one, 1, signalled(12, signal.SIGINT))
+    assert error.value.code == 130 and load_state(one.checkpoint_file)["step"] == 12
+    torch.manual_seed(77)
+    again = diffusion()
+    with run("broken", resume=True) as two:
+        clone(again, data, BC, two, 1, after(10**9))
+    assert same(again.state_dict(), whole.state_dict())
     curves = [[r["bc/loss"] for r in read_metrics(one.folder.parent / name)] for name in ("whole", "broken")]
     assert curves[0] == curves[1] and len(curves[0]) == 6
 
@@ -110,6 +141,28 @@ def test_off_policy_resumes_to_the_bit(
         train_off_policy(*resumed, after(10**9))
     assert same(resumed[1].state_dict(), whole[1].state_dict())
     assert whole[1].updates.actor > 3
+    assert same(resumed[0].state_dict(), whole[0].state_dict())
+    curves = [
+        [(r["step"], r["critic/loss"]) for r in read_metrics(r.folder) if "critic/loss" in r] for r in (one, three)
+    ]
+    assert curves[0] == curves[1] and len(curves[0]) > 8
+
+
+def test_off_policy_ended_by_a_signal_resumes_to_the_bit(
+    task: Build, residual: Build, agent: Build, run: Build, same: Callable[[Any, Any], bool]
+) -> None:
+    with run("whole") as one:
+        whole = make(task, residual, agent, one, 0)
+        train_off_policy(*whole, after(10**9))
+    with pytest.raises(Interrupted, match="at step 70") as error, run("broken") as two:
+        two.stop_on_signals()
+        broken = make(task, residual, agent, two, 0)
+        train_off_policy(*broken, signalled(70, signal.SIGTERM))
+    assert error.value.code == 143 and load_state(two.checkpoint_file)["step"] == 70
+    with run("broken", resume=True) as three:
+        resumed = make(task, residual, agent, three, 5)
+        train_off_policy(*resumed, after(10**9))
+    assert same(resumed[1].state_dict(), whole[1].state_dict())
     assert same(resumed[0].state_dict(), whole[0].state_dict())
     curves = [
         [(r["step"], r["critic/loss"]) for r in read_metrics(r.folder) if "critic/loss" in r] for r in (one, three)

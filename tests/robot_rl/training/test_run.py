@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Interrupted, UserError
 from robot_rl.training.run import latest_folder, new_folder, read_metrics
 
 Build = Callable[..., Any]
@@ -93,6 +96,59 @@ def test_curves_start_again_when_there_was_no_checkpoint_yet(run: Build) -> None
     assert [row["x"] for row in read_metrics(again.folder)] == [2.0]
 
 
+def test_tensorboards_curves_have_no_fork_either(run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard reads the files in the order of their names, which begin with the time in seconds."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.summary.writer import event_file_writer
+
+    clock = SimpleNamespace(time=lambda: 1e9)
+    monkeypatch.setattr(event_file_writer, "time", clock)
+    with run() as one:
+        for step in (10, 20, 30, 40):
+            one.log(step, {"x": step})
+            if step == 20:
+                one.save(step, {})
+    clock.time = lambda: 1e9 + 1
+    with run(resume=True) as two:
+        two.load()
+        two.log(30, {"x": 31.0})
+
+    def curve() -> list[tuple[int, float]]:
+        board = EventAccumulator(str(one.folder / "tensorboard"))
+        board.Reload()
+        return [(e.step, e.value) for e in board.Scalars("x")]
+
+    assert curve() == [(10, 10.0), (20, 20.0), (30, 31.0)]
+    one.checkpoint_file.unlink()
+    clock.time = lambda: 1e9 + 2
+    with run(resume=True) as three:
+        assert three.load() is None
+        three.log(10, {"x": 11.0})
+    assert curve() == [(10, 11.0)]
+
+
+def test_a_kill_while_metrics_are_dropped_loses_none(run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    with run() as one:
+        one.log(10, {"x": 10})
+        one.save(10, {})
+        one.log(20, {"x": 20})
+
+    def killed(*_: object) -> None:
+        assert steps(one.folder) == [10, 20], "the old rows stay until the new ones are on disk"
+        raise KeyboardInterrupt
+
+    two = run(resume=True)
+    for moment in ("fsync", "replace"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(os, moment, killed)
+            two.load()
+        assert steps(one.folder) == [10, 20]
+    two.close()
+    three = run(resume=True)
+    three.load()
+    assert steps(three.folder) == [10] and not list(three.folder.glob(".*.part"))
+
+
 def test_elapsed_time_adds_up(run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr("robot_rl.training.run.time.monotonic", lambda: clock[0])
@@ -112,6 +168,36 @@ def test_a_damaged_checkpoint_is_named(run: Build) -> None:
     one.checkpoint_file.write_bytes(one.checkpoint_file.read_bytes()[:-5])
     with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged"):
         one.load()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_asks_the_loop_to_end_and_says_how_to_go_on(run: Build, number: signal.Signals) -> None:
+    one = run()
+    one.stop_on_signals()
+    one.end_if_asked(7)
+    os.kill(os.getpid(), number)
+    assert one.asked == number, "and nothing was raised"
+    with pytest.raises(Interrupted, match=f"stopped by {number.name} at step 8, which is saved.*--resume") as error:
+        one.end_if_asked(8)
+    assert error.value.code == 128 + number and str(one.folder) in str(error.value)
+
+
+def test_a_second_ctrl_c_ends_at_once(run: Build) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    one = run()
+    one.stop_on_signals()
+    os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before, "a SIGTERM would end it at once too"
+
+
+def test_a_closed_run_leaves_signals_alone(run: Build) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with run() as one:
+        one.stop_on_signals()
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_folder_names(tmp_path: Path) -> None:

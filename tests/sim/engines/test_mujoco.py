@@ -102,12 +102,29 @@ def test_the_model_is_found_without_importing_genesis(panda: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("<mujoco", "not a readable MJCF"), ("<mujoco><worldbody/></mujoco>", "lacks the joints .*joint1")],
+    [
+        ("<mujoco", "not a readable MJCF"),
+        ("no XML at all", "not a readable MJCF"),
+        ("<mujoco><worldbody/></mujoco>", "lacks the joints .*finger_joint1.*joint1"),
+    ],
 )
 def test_a_foreign_model_file_is_named(panda: Any, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "arm.xml").write_text(text)
-    with pytest.raises(UserError, match=rf"arm\.xml.*{message}"):
+    with pytest.raises(UserError, match=rf"arm\.xml.*{message}") as error:
         compile_model(panda, Scene(), str(tmp_path / "arm.xml"))
+    assert "\n" not in str(error.value)
+
+
+def test_a_copy_of_the_model_works_and_without_its_meshes_is_named(panda: Any, tmp_path: Path) -> None:
+    original = robot_model(panda)
+    copy = tmp_path / "mine.xml"
+    copy.write_bytes(original.read_bytes())
+    with pytest.raises(UserError, match=r"mine\.xml does not compile: .*link0\.stl.*meshes") as error:
+        compile_model(panda, Scene(), str(copy))
+    assert "\n" not in str(error.value)
+    (tmp_path / "assets").symlink_to(original.parent / "assets")
+    ours, shipped = compile_model(panda, Scene(), str(copy)), compile_model(panda, Scene())
+    assert np.array_equal(ours.body_mass, shipped.body_mass) and ours.nu == shipped.nu
 
 
 def test_only_the_hand_collides_and_the_arm_carries_its_own_weight(panda: Any) -> None:

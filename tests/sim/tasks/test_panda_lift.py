@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mujoco
@@ -14,6 +15,7 @@ import torch
 from sim.engines.mujoco import compile_model
 from sim.env import TaskEnv
 from sim.experts.lift import STEADY, LiftExpert
+from sim.scenes import Camera
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
@@ -21,6 +23,11 @@ Build = Callable[..., Any]
 
 def expert(env: TaskEnv, seed: int = 0) -> LiftExpert:
     return LiftExpert(env.pipeline.observer.spec, env.pipeline.actions, env.num_envs, STEADY, seed)
+
+
+def test_the_interface_names_the_scenes_cameras(task: Build) -> None:
+    scene = replace(task().scene, cameras=(Camera("wrist", (1, 0, 1), (0, 0, 0)), Camera("side", (0, 1, 1), (0, 0, 0))))
+    assert replace(task(), scene=scene).interface.cameras == ("wrist", "side")
 
 
 def test_the_steady_expert_lifts(task: Build) -> None:
