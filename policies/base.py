@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,7 @@ class Size:
     action: int
 
 
-def mlp(sizes: list[int], activation: type[nn.Module] = nn.SiLU, norm: bool = False) -> nn.Sequential:
+def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: bool = False) -> nn.Sequential:
     """Linear layers with the activation, and optionally LayerNorm before it, between them."""
     layers: list[nn.Module] = []
     for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
@@ -62,6 +63,11 @@ def mlp(sizes: list[int], activation: type[nn.Module] = nn.SiLU, norm: bool = Fa
             layers += [nn.LayerNorm(b, elementwise_affine=False)] if norm else []
             layers.append(activation())
     return nn.Sequential(*layers)
+
+
+def elu() -> nn.Module:
+    """ELU without a second copy of its input, which is most of what it costs on a CPU."""
+    return nn.ELU(inplace=True)
 
 
 class Normalizer(nn.Module):
@@ -82,6 +88,28 @@ class Normalizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ((x - self.mean) / self.std).clamp(-5, 5)
+
+
+class RunningNormalizer(Normalizer):
+    """A normalizer whose statistics are those of all rows it was shown; the identity, but for the clip, before."""
+
+    count: Tensor
+
+    def __init__(self, size: int):
+        super().__init__(size)
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, data: Tensor, floor: float = 1e-2) -> None:
+        """Take in rows (N, size) (Chan et al. 1979, pairwise update); `floor` is the least standard deviation."""
+        seen, new = float(self.count), len(data)
+        share = new / (seen + new)
+        mean = data.mean(0)
+        shift = mean - self.mean
+        variance = (1 - share) * self.std.square() + share * (data - mean).square().mean(0)
+        self.mean += share * shift
+        self.std.copy_((variance + share * (1 - share) * shift.square()).sqrt().clamp_min(floor))
+        self.count += new
 
 
 class ChunkRunner:

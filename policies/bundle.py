@@ -21,6 +21,7 @@ from torch import Tensor
 
 from policies.base import Policy, Size
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from policies.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.errors import UnknownName, UserError
@@ -63,6 +64,9 @@ def _build(spec: dict[str, Any]) -> Policy:
     config = spec["config"]
     if spec["class"] == "diffusion":
         return DiffusionPolicy(Size(**spec["size"]), DiffusionConfig(**config))
+    if spec["class"] == "feedforward":
+        hidden = tuple(config["hidden"])
+        return FeedforwardPolicy(Size(**spec["size"]), FeedforwardConfig(**config | {"hidden": hidden}))
     if spec["class"] == "residual":
         base = _build(spec["base"])
         if not isinstance(base, DiffusionPolicy):
@@ -76,8 +80,9 @@ def _describe(policy: Policy) -> dict[str, Any]:
     spec: dict[str, Any] = {"config": asdict(policy.config)}
     if isinstance(policy, ResidualPolicy):
         return spec | {"class": "residual", "base": _describe(policy.base)}
-    assert isinstance(policy, DiffusionPolicy)
-    return spec | {"class": "diffusion", "size": asdict(policy.size)}
+    assert isinstance(policy, DiffusionPolicy | FeedforwardPolicy)
+    name = "diffusion" if isinstance(policy, DiffusionPolicy) else "feedforward"
+    return spec | {"class": name, "size": asdict(policy.size)}
 
 
 def save_bundle(bundle: Bundle, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A squashed Gaussian over actions, conditioned on a feature vector."""
+"""Gaussians over actions: a squashed one conditioned on a feature vector, and the densities of plain ones."""
 
 from __future__ import annotations
 
@@ -62,3 +62,20 @@ class GaussianActor(nn.Module):
         squash = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
         density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
         return raw.tanh(), (density - squash).sum(-1)
+
+
+def log_density(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density (...) of actions (..., A) that are not squashed, less a constant that ratios lose."""
+    return -0.5 * ((action - mean) / log_std.exp()).square().sum(-1) - log_std.sum()
+
+
+def entropy(log_std: Tensor) -> Tensor:
+    """Entropy of a Gaussian with standard deviations (A,), nats."""
+    return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
+
+
+def divergence(old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """KL(old, new) of Gaussians with means (B, A) and log standard deviations (A,), mean over rows, nats."""
+    variance = (2 * log_std).exp()
+    spread = log_std - old_log_std + 0.5 * ((2 * old_log_std).exp() / variance - 1)
+    return spread.sum() + (0.5 * (old_mean - mean).square() / variance).sum(-1).mean()

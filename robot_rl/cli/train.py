@@ -81,7 +81,7 @@ class Train(Generic[R]):
             run.stop_on_signals()
 
             def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
-                names = ("train/success", "bc/loss", "critic/loss")
+                names = ("train/success", "train/return", "bc/loss", "critic/loss")
                 update(
                     done, total, what + "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
                 )

@@ -1,4 +1,4 @@
-"""Ensembles of value functions as one batched network."""
+"""Value functions: ensembles of action values as one batched network, and the value of a state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 
 import torch
 from torch import Tensor, nn
+
+from policies.base import RunningNormalizer, elu, mlp
 
 
 class EnsembleLinear(nn.Module):
@@ -38,3 +40,17 @@ class Critic(nn.Module):
         """Values (E, B) of features (B, F) and actions (B, A)."""
         x = torch.cat([features, action], -1)
         return self.net(x.expand(self.members, *x.shape)).squeeze(-1)
+
+
+class StateValue(nn.Module):
+    """V(s) of everything that a simulator knows, with its own observation normalizer (asymmetric actor-critic, Pinto
+    et al. 2018): the actor does not see it and a robot does not need it."""
+
+    def __init__(self, size: int, hidden: tuple[int, ...]):
+        super().__init__()
+        self.normalizer = RunningNormalizer(size)
+        self.net = mlp([size, *hidden, 1], elu)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Values (...) of raw states (..., size)."""
+        return self.net(self.normalizer(state)).squeeze(-1)

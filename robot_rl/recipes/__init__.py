@@ -12,6 +12,7 @@ recipes = Registry(
             "clone demonstrations with a chunked diffusion policy",
         ),
         "resfit": ("robot_rl.recipes.resfit:ResFiT", "residual off-policy RL on a frozen base policy, needs --base"),
+        "ppo": ("robot_rl.recipes.ppo:ProximalPolicy", "on-policy RL from nothing, in many environments at once"),
         "hil-serl": (
             "robot_rl.recipes.hil_serl:HilSerl",
             "off-policy RL with a person's corrections, run by `finetune`",

@@ -13,6 +13,7 @@ from robot_rl.report.markup import Html, join, tag
 _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Behaviour cloning loss", ("bc/loss",), "log"),
     ("Success while training", ("train/success",), "share"),
+    ("Return while training", ("train/return",), "linear"),
     ("Q value", ("critic/q", "actor/q"), "linear"),
     ("Critic loss", ("critic/loss",), "log"),
 )

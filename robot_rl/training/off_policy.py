@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 from policies.residual import ResidualPolicy
 from robot_rl.data.replay import Replay, sample_mixed
 from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.training.metrics import Progress, report
 from robot_rl.training.run import Run
 
 
@@ -87,7 +87,7 @@ def train_off_policy(
     config: OffPolicyConfig,
     run: Run,
     seed: int,
-    progress: Callable[[int, dict[str, float]], None],
+    progress: Progress,
 ) -> None:
     """Improve the agent's policy in `env` and leave the averaged actor in it; resumes from the run's checkpoint."""
     policy = agent.policy
@@ -143,10 +143,7 @@ def train_off_policy(
         success = sum(recent) / max(1, len(recent))
         if step % config.log_every < env.num_envs:
             row_out = {k: float(v) for k, v in metrics.items()} | {"train/success": success, "train/steps": step}
-            if not all(v == v for v in row_out.values()):
-                raise FloatingPointError(f"a loss became NaN at step {step}; the last checkpoint is intact")
-            run.log(step, row_out)
-            progress(step, row_out)
+            report(run, step, row_out, progress)
         stop = len(recent) == recent.maxlen and success >= config.stop_at
         if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop or run.asked:
             assert policy.runner is not None

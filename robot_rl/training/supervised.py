@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from policies.diffusion import DiffusionPolicy
+from robot_rl.training.metrics import Progress, report
 from robot_rl.training.run import Run
 
 
@@ -59,7 +59,7 @@ def clone(
     config: SupervisedConfig,
     run: Run,
     seed: int,
-    progress: Callable[[int, dict[str, float]], None],
+    progress: Progress,
 ) -> None:
     """Fit `policy` to demonstrations in place; resumes from the run's checkpoint, leaves averaged weights behind."""
     from diffusers.optimization import get_scheduler
@@ -104,12 +104,7 @@ def clone(
         average.step(parameters)
         step += 1
         if step % config.log_every == 0 or step == config.updates:
-            value = float(loss.detach())
-            if value != value:
-                raise FloatingPointError(f"the loss became NaN at update {step}; the last checkpoint is intact")
-            metrics = {"bc/loss": value, "bc/lr": schedule.get_last_lr()[0]}
-            run.log(step, metrics)
-            progress(step, metrics)
+            report(run, step, {"bc/loss": float(loss.detach()), "bc/lr": schedule.get_last_lr()[0]}, progress)
         if step % config.checkpoint_every == 0 or run.asked:
             run.save(step, state())
             run.end_if_asked(step)

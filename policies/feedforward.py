@@ -1,0 +1,138 @@
+"""A feed-forward Gaussian policy with its own observation normalizer and history: what on-policy learning trains."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
+
+
+@dataclass(frozen=True)
+class FeedforwardConfig:
+    """An actor network."""
+
+    hidden: tuple[int, ...] = (256, 128, 64)
+    """Widths of the hidden layers, ELU between them."""
+    history: int = 1
+    """Observations that the actor sees: the newest and those before it."""
+    initial_std: float = 0.5
+    """Standard deviation of exploration that learning starts from, in units of the action range [-1, 1]."""
+
+    def __post_init__(self) -> None:
+        if self.history < 1:
+            raise ValueError(f"history is {self.history}; the actor sees at least 1 observation")
+        if self.initial_std <= 0:
+            raise ValueError(f"initial_std is {self.initial_std}; it must be above 0")
+
+
+class History:
+    """The last `length` frames of every environment, oldest first; an episode's first frame stands in for those before.
+
+    frames        A B C D|E F      (length = 3, a reset before E)
+    oldest        A A A B|E E
+                  A A B C|E E
+    newest        A B C D|E F
+    """
+
+    def __init__(self, length: int):
+        self.length = length
+        self.frames: Tensor | None = None
+        """(B, length, D)"""
+        self.starts: Tensor | None = None
+        """(B,) environments whose next frame begins an episode"""
+
+    def push(self, frame: Tensor) -> Tensor:
+        """Append a frame (B, D); return the history (B, length * D)."""
+        if self.length == 1:
+            return frame
+        if self.frames is None or self.starts is None:
+            self.frames = frame[:, None].repeat(1, self.length, 1)
+        elif len(self.frames) != len(frame):
+            raise ValueError(
+                f"the policy remembers {len(self.frames)} environments, the observation has {len(frame)}: reset first"
+            )
+        else:
+            moved = torch.cat([self.frames[:, 1:], frame[:, None]], 1)
+            self.frames = torch.where(self.starts[:, None, None], frame[:, None], moved)
+        self.starts = torch.zeros(len(frame), dtype=torch.bool, device=frame.device)
+        return self.frames.flatten(1)
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Forget environments `ids`, or all."""
+        if ids is None:
+            self.frames = self.starts = None
+        elif self.starts is not None:
+            self.starts[ids] = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"frames": self.frames, "starts": self.starts}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | None = None) -> None:
+        self.frames, self.starts = (
+            v if v is None or device is None else v.to(device) for v in (state["frames"], state["starts"])
+        )
+
+
+class FeedforwardPolicy(Policy):
+    """Action = clip(mean(normalized last observations), -1, 1); with `explore`, noise is added before the clip.
+
+    Normalization and history are part of the policy, so simulator and robot run the same code; the statistics change
+    only when a learner says so. The standard deviation is one number per action, the same in every state.
+    """
+
+    horizon = execute = 1
+    MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
+    """Bounds that learners keep `log_std` within: a std that underflows makes every ratio of densities infinite."""
+
+    def __init__(self, size: Size, config: FeedforwardConfig | None = None):
+        super().__init__()
+        self.size, self.config = size, config or FeedforwardConfig()
+        c = self.config
+        self.normalizer = RunningNormalizer(size.observation)
+        self.actor = mlp([c.history * size.observation, *c.hidden, size.action], elu)
+        self.log_std = nn.Parameter(torch.full((size.action,), math.log(c.initial_std)))
+        head = self.actor[-1]
+        assert isinstance(head, nn.Linear)
+        with torch.no_grad():  # start near 0 everywhere (Andrychowicz et al. 2021, section 3.2)
+            head.weight.mul_(0.01)
+            head.bias.zero_()
+        self.history = History(c.history)
+        self.explore = False
+        """Sample actions instead of taking their mean."""
+
+    def remember(self, observation: Observation) -> Tensor:
+        """Take in the newest observation; return the raw history (B, history * D), oldest first."""
+        state = observation["observation.state"]
+        if state.ndim != 2 or state.shape[1] != self.size.observation:
+            raise ValueError(
+                f"observation.state has shape {tuple(state.shape)}; the policy reads (B, {self.size.observation})"
+            )
+        return self.history.push(state)
+
+    def features(self, frames: Tensor) -> Tensor:
+        """What the actor reads: each of the frames (..., history * D) normalized."""
+        split = frames.unflatten(-1, (self.config.history, self.size.observation))
+        return self.normalizer(split).flatten(-2)
+
+    def mean(self, frames: Tensor) -> Tensor:
+        """Mean action (B, A), not clipped, for a raw history."""
+        return self.actor(self.features(frames))
+
+    def sample(self, mean: Tensor, rng: torch.Generator) -> Tensor:
+        """An action (B, A) around the mean, not clipped."""
+        noise = torch.randn(mean.shape, generator=rng, device=rng.device)
+        return mean + self.log_std.exp() * noise.to(mean.device)
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        self.history.reset(ids)
+
+    @torch.no_grad()
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        mean = self.mean(self.remember(observation))
+        action = self.sample(mean, rng) if self.explore else mean
+        return action.clamp(-1, 1)[:, None]

@@ -1,0 +1,231 @@
+"""Proximal policy optimization: Schulman et al. 2017 (arXiv 1707.06347).
+
+    r     = pi(a|s) / pi_old(a|s)
+    actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy H(pi)      equation 7, without the shared loss
+    critic:  mean (V(s) - target)^2
+
+Actor and critic share no weights, so each has its own gradient clip and learning rate. The actor's follows the
+divergence from the old policy (Schulman et al. 2017, section 4, turned to the rate as in Rudin et al. 2022,
+arXiv 2109.11978); it lives in the optimizer alone, so a resumed run has it. Normalizers change after an update, never
+within: the ratio is 1 until the first step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from policies.feedforward import FeedforwardPolicy
+from policies.gaussian import divergence, entropy, log_density
+from robot_rl.learning.critics import StateValue
+from robot_rl.learning.symmetry import Mirror, joined
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Numbers of the update."""
+
+    hidden: tuple[int, ...] = (256, 128, 64)
+    """Hidden widths of the critic."""
+    discount: float = 0.99
+    """Per environment step."""
+    trace: float = 0.95
+    """Weight of longer returns in the advantage (GAE's lambda)."""
+    clip: float = 0.2
+    """Largest change of the ratio that is still rewarded."""
+    value_clip: float | None = None
+    """Largest change of a value that is still rewarded, in units of the return; None does not limit it."""
+    entropy: float = 0.005
+    """Weight of the policy's entropy, nats."""
+    epochs: int = 5
+    """Passes over a rollout."""
+    minibatches: int = 4
+    """Gradient steps per pass."""
+    actor_lr: float = 1e-3
+    """Learning rate that the actor starts with."""
+    critic_lr: float = 1e-3
+    kl: float | None = 0.01
+    """Divergence from the old policy, nats, that the actor's learning rate is steered to; None keeps the rate."""
+    grad_clip: float = 1.0
+    """Largest gradient norm, of actor and critic each."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.minibatches < 1:
+            raise ValueError(f"epochs is {self.epochs} and minibatches {self.minibatches}; both must be at least 1")
+
+
+class PPO:
+    """Updates a policy from rollouts. With a `mirror`, every row also counts as its mirror image."""
+
+    LR_RANGE = (1e-5, 1e-2)
+
+    def __init__(
+        self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0, mirror: Mirror | None = None
+    ):
+        self.policy, self.privileged, self.config, self.mirror = policy, privileged, config, mirror
+        size, history = policy.size, policy.config.history
+        self.device = policy.log_std.device
+        self.critic = StateValue(size.observation + privileged, config.hidden).to(self.device)
+        self.actor_parameters = [*policy.actor.parameters(), policy.log_std]
+        groups = [
+            {"params": self.actor_parameters, "lr": config.actor_lr},
+            {"params": list(self.critic.parameters()), "lr": config.critic_lr},
+        ]
+        self.optimizer = torch.optim.Adam(groups, fused=True)
+        self.rng = torch.Generator(self.device).manual_seed(seed)
+        if mirror is not None:
+            parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
+            for name, wanted in parts.items():
+                if len(getattr(mirror, name)) != wanted:
+                    raise ValueError(f"the mirror's {name} has {len(getattr(mirror, name))} numbers, not {wanted}")
+            self.reflect = {
+                "frames": mirror.observation.repeated(history),
+                "state": joined(mirror.observation, mirror.privileged),
+                "action": mirror.action,
+            }
+
+    def state(self, observation: dict[str, Tensor]) -> Tensor:
+        """What the critic reads, (..., observation + privileged)."""
+        parts = [observation["observation.state"]]
+        if self.privileged:
+            parts.append(observation["observation.environment_state"])
+        state = torch.cat(parts, -1)
+        wanted = self.policy.size.observation + self.privileged
+        if state.shape[-1] != wanted:
+            raise ValueError(f"the critic reads {wanted} numbers, the observation has {state.shape[-1]}")
+        return state
+
+    def update(self, batch: dict[str, Tensor]) -> dict[str, float]:
+        """Learn from B rows of a rollout and take them into the normalizers; return metrics.
+
+        `batch` holds frames (B, history * D) and state (B, C), both raw, action and mean (B, A), not clipped, and
+        value, advantage and target (B,). Raises FloatingPointError before anything non-finite reaches the weights.
+        """
+        self._check(batch)
+        data, old = self._prepare(batch), self.policy.log_std.detach().clone()
+        rows = len(batch["action"])
+        size = -(-rows // self.config.minibatches)
+        steps: list[dict[str, Tensor]] = []
+        for _ in range(self.config.epochs):
+            for pick in torch.randperm(rows, generator=self.rng, device=self.device).split(size):
+                part = {name: x.index_select(0, pick) for name, x in data.items()}
+                # Before the first step nothing has changed, which says nothing about the rate.
+                steps.append(self._step(part, old, adapt=bool(steps)))
+        explained = 1 - (batch["target"] - batch["value"]).var() / batch["target"].var().clamp_min(1e-12)
+        self._normalize(batch["frames"][:, -self.policy.size.observation :], batch["state"])
+        means = {name: float(torch.stack([step[name] for step in steps]).mean()) for name in steps[0]}
+        return means | {
+            "ppo/std": float(self.policy.log_std.detach().exp().mean()),
+            "ppo/lr": self.optimizer.param_groups[0]["lr"],
+            "ppo/explained_variance": float(explained),
+        }
+
+    def _check(self, batch: dict[str, Tensor]) -> None:
+        size, rows = self.policy.size, len(batch["action"])
+        shapes: dict[str, tuple[int, ...]] = {
+            "frames": (rows, self.policy.config.history * size.observation),
+            "state": (rows, size.observation + self.privileged),
+            "action": (rows, size.action),
+            "mean": (rows, size.action),
+        } | dict.fromkeys(("value", "advantage", "target"), (rows,))
+        for name, shape in shapes.items():
+            if batch[name].shape != shape:
+                raise ValueError(f"{name} has shape {tuple(batch[name].shape)}, not {shape}")
+            if not batch[name].isfinite().all():
+                raise FloatingPointError(f"{name} of the rollout became NaN or infinite")
+
+    @torch.no_grad()
+    def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Rows as the losses read them, with images (B, K, ...): the row and, with a mirror, its mirror image.
+
+        The image keeps the density of what was done: a mirrored policy would have done it in the mirrored state.
+        """
+        raw = {name: batch[name][:, None] for name in ("frames", "state", "action")}
+        if self.mirror is not None:
+            raw = {name: torch.cat([x, self.reflect[name](x)], 1) for name, x in raw.items()}
+        advantage = batch["advantage"]
+        return {
+            "features": self.policy.features(raw["frames"]),
+            "state": self.critic.normalizer(raw["state"]),
+            "action": raw["action"],
+            "mean": batch["mean"],
+            "log_prob": log_density(batch["action"], batch["mean"], self.policy.log_std)[:, None],
+            "advantage": ((advantage - advantage.mean()) / (advantage.std() + 1e-8))[:, None],
+            "value": batch["value"][:, None],
+            "target": batch["target"][:, None],
+        }
+
+    def _normalize(self, newest: Tensor, state: Tensor) -> None:
+        """Take raw rows, and their images, into the statistics."""
+        if self.mirror is not None:  # or a symmetric policy would not stay so
+            newest = torch.cat([newest, self.mirror.observation(newest)])
+            state = torch.cat([state, self.reflect["state"](state)])
+        self.policy.normalizer.update(newest)
+        self.critic.normalizer.update(state)
+
+    def _step(self, part: dict[str, Tensor], old: Tensor, adapt: bool) -> dict[str, Tensor]:
+        """One gradient step on some rows; the old policy had log standard deviations `old` (A,)."""
+        c = self.config
+        loss, metrics = self._loss(part, old)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if adapt and c.kl is not None:
+            self._adapt(float(metrics["ppo/kl"]), c.kl)
+        norm = nn.utils.clip_grad_norm_(self.actor_parameters, c.grad_clip)
+        critic_norm = nn.utils.clip_grad_norm_(self.critic.parameters(), c.grad_clip)
+        if not bool((loss.detach() + norm + critic_norm).isfinite()):
+            raise FloatingPointError("a loss or its gradient became NaN or infinite")
+        self.optimizer.step()
+        log_std = self.policy.log_std
+        with torch.no_grad():
+            log_std.clamp_(self.policy.MIN_LOG_STD, self.policy.MAX_LOG_STD)
+        return metrics | {"ppo/grad_norm": norm}
+
+    def _loss(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        c, log_std = self.config, self.policy.log_std
+        shape = part["action"].shape[:2]  # (rows, 1, or 2 with images)
+        mean = self.policy.actor(part["features"].flatten(0, 1)).view(*shape, -1)
+        change = log_density(part["action"], mean, log_std) - part["log_prob"]
+        ratio = change.clamp(max=20.0).exp()  # e^89 overflows: better to lose a row than the run
+        gain = torch.minimum(ratio * part["advantage"], ratio.clamp(1 - c.clip, 1 + c.clip) * part["advantage"]).mean()
+        spread = entropy(log_std)
+        value = self.critic.net(part["state"].flatten(0, 1)).view(shape)
+        error = (value - part["target"]).square()
+        if c.value_clip is not None:
+            held = part["value"] + (value - part["value"]).clamp(-c.value_clip, c.value_clip)
+            error = torch.maximum(error, (held - part["target"]).square())
+        value_loss = error.mean()
+        with torch.no_grad():
+            metrics = {
+                "ppo/surrogate": gain.detach(),
+                "ppo/value_loss": value_loss.detach(),
+                "ppo/entropy": spread.detach(),
+                "ppo/kl": divergence(part["mean"], old, mean[:, 0], log_std),
+                "ppo/clipped": ((ratio - 1).abs() > c.clip).float().mean(),
+            }
+        return value_loss - gain - c.entropy * spread, metrics
+
+    def _adapt(self, kl: float, aim: float) -> None:
+        """Change the actor's learning rate by a factor of 1.5 when the divergence is outside half to double its aim."""
+        group, (low, high) = self.optimizer.param_groups[0], self.LR_RANGE
+        if kl > 2 * aim:
+            group["lr"] = max(low, group["lr"] / 1.5)
+        elif kl < aim / 2:
+            group["lr"] = min(high, group["lr"] * 1.5)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "rng": self.rng.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        self.critic.load_state_dict(state["critic"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.rng.set_state(state["rng"])

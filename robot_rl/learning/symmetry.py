@@ -1,0 +1,55 @@
+"""Left-right symmetry of a robot and its task, as data (Mittal et al. 2024, arXiv 2403.04359)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+class Reflection:
+    """The mirror image of a vector: `image[i] = sign[i] * x[index[i]]`; applied twice it gives the vector back."""
+
+    def __init__(self, index: Sequence[int] | Tensor, sign: Sequence[float] | Tensor):
+        self.index = torch.as_tensor(index, dtype=torch.long)
+        self.sign = torch.as_tensor(sign, dtype=torch.float32)
+        size = len(self.index)
+        if self.sign.shape != (size,):
+            raise ValueError(f"a reflection has {size} indices and {len(self.sign)} signs")
+        if ((self.index < 0) | (self.index >= size)).any():
+            raise ValueError(f"a reflection of {size} numbers has indices outside 0 to {size - 1}")
+        twice = (self.index[self.index] != torch.arange(size)) | (self.sign * self.sign[self.index] != 1)
+        if twice.any():
+            rows = twice.nonzero().squeeze(-1).tolist()
+            raise ValueError(f"a reflection done twice must give the vector back; at {rows} it does not")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Mirror images (..., size) of vectors (..., size)."""
+        return x[..., self.index.to(x.device)] * self.sign.to(x)
+
+    def repeated(self, times: int) -> Reflection:
+        """The reflection of `times` such vectors behind one another."""
+        return joined(*[self] * times)
+
+
+def joined(*parts: Reflection) -> Reflection:
+    """The reflection of vectors behind one another."""
+    starts = torch.tensor([0, *[len(p) for p in parts]]).cumsum(0)
+    index = torch.cat([p.index + start for p, start in zip(parts, starts[:-1], strict=True)])
+    return Reflection(index, torch.cat([p.sign for p in parts]))
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """How a mirrored robot sees, is seen and acts."""
+
+    observation: Reflection
+    """Of observation.state."""
+    privileged: Reflection
+    """Of observation.environment_state; of size 0 where there is none."""
+    action: Reflection

@@ -1,0 +1,61 @@
+"""On-policy RL from nothing: Schulman et al. 2017, "Proximal Policy Optimization Algorithms" (PPO, arXiv 1707.06347),
+as legged robots learn to walk with it: Rudin et al. 2022, "Learning to Walk in Minutes Using Massively Parallel Deep
+Reinforcement Learning" (arXiv 2109.11978).
+
+Policy: feed-forward Gaussian with a history and its own normalizer; critic: one value that sees what only the simulator
+knows; target: GAE, truncations bootstrapped with the episode's last state; reward: the task's; schedule: learning rate
+by divergence. Mirrored rows (Mittal et al. 2024, arXiv 2403.04359) for tasks that declare their symmetry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from policies.base import Size
+from policies.bundle import Bundle
+from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from robot_rl.errors import UserError
+from robot_rl.learning.ppo import PPO, PPOConfig
+from robot_rl.learning.symmetry import Mirror, Reflection
+from robot_rl.recipes.job import Job
+from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
+
+
+@dataclass(frozen=True)
+class ProximalPolicy:
+    """Learn from the task's reward, in many environments at once."""
+
+    policy: FeedforwardConfig = field(default_factory=FeedforwardConfig)
+    agent: PPOConfig = field(default_factory=PPOConfig)
+    training: OnPolicyConfig = field(default_factory=OnPolicyConfig)
+    symmetry: bool = False
+    """Learn from every step and its mirror image; the task must say how it is mirrored."""
+
+    def train(self, job: Job) -> Bundle:
+        """Return the learned policy, with its critic."""
+        from sim.env import TaskEnv
+
+        env = TaskEnv(job.task, self.training.num_envs, engine=job.engine, seed=job.seed, mjcf=job.mjcf)
+        mirror = mirror_of(env.task) if self.symmetry else None
+        torch.manual_seed(job.seed)
+        size = Size(env.pipeline.observer.spec.size, env.pipeline.actions.size)
+        policy = FeedforwardPolicy(size, self.policy)
+        agent = PPO(policy, env.privileged_size, self.agent, job.seed, mirror)
+        train_on_policy(
+            env, agent, self.training, job.run, job.seed,
+            lambda step, metrics: job.progress("environment steps", step, self.training.steps, metrics),
+        )  # fmt: skip
+        env.close()
+        policy.eval()
+        return Bundle(policy, env.task.interface, env.robot.fingerprint(), critic=agent.critic.state_dict())
+
+
+def mirror_of(task: Any) -> Mirror:
+    """The task's `mirror`: (index, sign) of "observation", "privileged" and "action"."""
+    declared = getattr(task, "mirror", None)
+    if declared is None:
+        raise UserError(f"task {task.interface.task} does not say how it is mirrored; train without --symmetry")
+    return Mirror(**{name: Reflection(*declared[name]) for name in ("observation", "privileged", "action")})

@@ -1,0 +1,62 @@
+"""What the loops say about themselves: rows of metrics, returns and lengths of episodes."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robot_rl.training.run import Run
+
+Progress = Callable[[int, dict[str, float]], None]
+"""Called with what the loop counts and the latest metrics."""
+
+
+def report(run: Run, step: int, row: dict[str, float], progress: Progress) -> None:
+    """Log a row and show it; a NaN stops the run before it reaches the checkpoint."""
+    for name, value in row.items():
+        if math.isnan(value):
+            raise FloatingPointError(f"{name} became NaN at step {step}; the last checkpoint is intact")
+    run.log(step, row)
+    progress(step, row)
+
+
+class Episodes:
+    """Return and length of the running episodes; means over those that ended last."""
+
+    def __init__(self, num_envs: int, device: torch.device, window: int = 200):
+        self.total = torch.zeros(num_envs, device=device)
+        """(N,) reward of the running episodes so far"""
+        self.length = torch.zeros(num_envs, device=device)
+        """(N,) their steps so far"""
+        window = max(window, num_envs)
+        self.recent: dict[str, deque[float]] = {name: deque(maxlen=window) for name in ("return", "length", "success")}
+
+    def add(self, reward: Tensor, done: Tensor, success: Tensor | None) -> None:
+        """Take in one step of every environment, (N,) each."""
+        self.total += reward
+        self.length += 1
+        if done.any():
+            ended = {"return": self.total, "length": self.length, "success": success}
+            for name, value in ended.items():
+                if value is not None:
+                    self.recent[name].extend(value[done].float().tolist())
+            self.total[done], self.length[done] = 0.0, 0.0
+
+    def summary(self) -> dict[str, float]:
+        """Means over the last episodes; nothing before the first has ended."""
+        return {f"train/{name}": sum(values) / len(values) for name, values in self.recent.items() if values}
+
+    def state_dict(self) -> dict[str, Any]:
+        recent = {name: list(values) for name, values in self.recent.items()}
+        return {"total": self.total, "length": self.length, "recent": recent}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total.copy_(state["total"])
+        self.length.copy_(state["length"])
+        for name, values in state["recent"].items():
+            self.recent[name].extend(values)

@@ -1,0 +1,161 @@
+"""The feed-forward policy: history, normalizer and bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from policies.base import ChunkRunner, RunningNormalizer, Size
+from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
+from policies.feedforward import FeedforwardConfig, FeedforwardPolicy, History
+from policies.gaussian import divergence, entropy, log_density
+
+Build = Callable[..., Any]
+
+
+def policy(observation: int = 3, action: int = 2, **config: Any) -> FeedforwardPolicy:
+    """A tiny policy whose mean depends on what it sees."""
+    made = FeedforwardPolicy(Size(observation, action), FeedforwardConfig(**({"hidden": (16,)} | config)))
+    torch.nn.init.normal_(made.actor[-1].weight)
+    return made
+
+
+def see(*rows: list[float]) -> dict[str, Tensor]:
+    return {"observation.state": torch.tensor(rows)}
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_acts_with_the_clipped_mean_and_explores_around_it() -> None:
+    one = policy(initial_std=0.3)
+    observation = {"observation.state": torch.randn(4000, 3, generator=rng()).mul(0.01)}
+    action = one.act(observation, rng())
+    assert action.shape == (4000, 1, 2)
+    assert torch.equal(action, one.act(observation, rng(1))), "the mean needs no luck"
+    with torch.no_grad():
+        one.actor[-1].weight.mul_(1e3)
+        assert one.act(observation, rng()).abs().max() == 1 < one.mean(one.remember(observation)).abs().max()
+        one.actor[-1].weight.zero_()
+        one.explore = True
+        sampled = one.act(observation, rng())
+        assert sampled.std() == pytest.approx(0.3, rel=0.05)
+        assert torch.equal(sampled, one.act(observation, rng()))
+
+
+def test_a_new_policy_starts_near_zero_with_its_std() -> None:
+    fresh = FeedforwardPolicy(Size(5, 3), FeedforwardConfig(initial_std=0.4))
+    assert fresh.act({"observation.state": torch.randn(50, 5)}, rng()).abs().max() < 0.02
+    assert torch.allclose(fresh.log_std.exp(), torch.full((3,), 0.4))
+
+
+def test_history_is_manual_stacking_and_a_reset_clears_it() -> None:
+    frames = torch.arange(12.0).view(6, 2, 1)  # 6 steps of 2 environments, one number
+    history = History(3)
+    seen = []
+    for t in range(6):
+        if t == 4:
+            history.reset(torch.tensor([1]))
+        seen.append(history.push(frames[t]).tolist())
+    assert [row[0] for row in seen] == [[0, 0, 0], [0, 0, 2], [0, 2, 4], [2, 4, 6], [4, 6, 8], [6, 8, 10]]
+    assert [row[1] for row in seen] == [[1, 1, 1], [1, 1, 3], [1, 3, 5], [3, 5, 7], [9, 9, 9], [9, 9, 11]]
+    history.reset()
+    assert history.push(frames[0]).tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_the_actor_sees_each_frame_normalized_alike() -> None:
+    one, stacked = policy(history=3), torch.randn(5, 9)
+    one.normalizer.update(torch.randn(100, 3) * 2 + 1)
+    parts = [one.normalizer(stacked[:, k : k + 3]) for k in (0, 3, 6)]
+    assert torch.equal(one.features(stacked), torch.cat(parts, 1))
+    assert torch.equal(one.mean(stacked), one.actor(torch.cat(parts, 1)))
+
+
+def test_the_runner_resets_the_history_of_one_environment() -> None:
+    one = policy(history=2)
+    runner = ChunkRunner(one, 2)
+    first, second = see([0.1, 0.0, 0.0], [0.2, 0.0, 0.0]), see([0.5, 0.3, 0.0], [0.7, 0.0, 0.4])
+    runner.act(first, rng())
+    runner.reset(torch.tensor([0]))
+    acted = runner.act(second, rng())
+    now, before = second["observation.state"], first["observation.state"]
+    expected = one.mean(torch.cat([torch.stack([now[0], before[1]]), now], 1)).clamp(-1, 1)
+    assert torch.allclose(acted, expected)
+
+
+def test_a_history_goes_on_where_it_was() -> None:
+    one, other = History(3), History(3)
+    for _ in range(2):
+        one.push(torch.randn(2, 4))
+    one.reset(torch.tensor([1]))
+    other.load_state_dict(one.state_dict())
+    frame = torch.randn(2, 4)
+    assert torch.equal(one.push(frame), other.push(frame))
+
+
+def test_running_statistics_are_those_of_all_rows() -> None:
+    data = torch.randn(600, 3, generator=rng()) * torch.tensor([3.0, 0.5, 0.0]) + torch.tensor([1.0, -20.0, 7.0])
+    normalizer = RunningNormalizer(3)
+    assert torch.equal(normalizer(data), data.clamp(-5, 5)), "the identity before the first row"
+    for part in data.split([100, 1, 499]):
+        normalizer.update(part)
+    assert normalizer.count == 600
+    assert torch.allclose(normalizer.mean, data.mean(0), rtol=1e-4)
+    assert torch.allclose(normalizer.std[:2], data.std(0, correction=0)[:2], rtol=1e-3)
+    assert normalizer.std[2] > 0 and normalizer(data).isfinite().all()
+
+
+def test_round_trip_through_a_bundle(task: Build, panda: Any, tmp_path: Path) -> None:
+    one = policy(history=2, hidden=(16, 8))
+    one.normalizer.update(torch.randn(64, 3) * 4 - 2)
+    save_bundle(Bundle(one, task().interface, panda.fingerprint()), tmp_path / "walk")
+    again = load_bundle(tmp_path / "walk").policy
+    assert isinstance(again, FeedforwardPolicy) and (again.config, again.size) == (one.config, one.size)
+    before = {name: value.clone() for name, value in again.state_dict().items()}
+    assert torch.equal(before["normalizer.mean"], one.normalizer.mean) and before["normalizer.count"] == 64
+    for _ in range(3):
+        observation = {"observation.state": torch.randn(4, 3) * 4}
+        assert torch.equal(again.act(observation, rng()), one.act(observation, rng()))
+    assert all(torch.equal(value, before[name]) for name, value in again.state_dict().items()), "use changes nothing"
+
+
+@pytest.mark.parametrize("change", [{"history": 0}, {"initial_std": 0.0}, {"depth": 3}, {"hidden": 16}])
+def test_a_bundle_with_foreign_settings_is_named(task: Build, panda: Any, tmp_path: Path, change: Any) -> None:
+    save_bundle(Bundle(policy(), task().interface, panda.fingerprint()), tmp_path / "walk")
+    file = tmp_path / "walk" / "policy.json"
+    meta = json.loads(file.read_text())
+    meta["policy"]["config"].update(change)
+    file.write_text(json.dumps(meta))
+    with pytest.raises(BundleError, match=r"policy\.json"):
+        load_bundle(tmp_path / "walk")
+
+
+def test_wrong_shapes_are_refused() -> None:
+    one = policy(history=2)
+    with pytest.raises(ValueError, match=r"shape \(2, 4\); the policy reads \(B, 3\)"):
+        one.act({"observation.state": torch.zeros(2, 4)}, rng())
+    with pytest.raises(ValueError, match=r"shape \(3,\)"):
+        one.act({"observation.state": torch.zeros(3)}, rng())
+    one.act({"observation.state": torch.zeros(2, 3)}, rng())
+    with pytest.raises(ValueError, match="remembers 2 environments, the observation has 5"):
+        one.act({"observation.state": torch.zeros(5, 3)}, rng())
+
+
+def test_densities_are_those_of_the_normal_distribution() -> None:
+    action, mean, old = torch.randn(7, 3), torch.randn(7, 3), torch.randn(7, 3)
+    log_std, old_log_std = torch.tensor([-1.0, 0.2, 0.5]), torch.tensor([0.0, -0.7, 0.4])
+    new = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+    before = torch.distributions.Independent(torch.distributions.Normal(old, old_log_std.exp()), 1)
+    wanted = new.log_prob(action) - before.log_prob(action)
+    assert torch.allclose(log_density(action, mean, log_std) - log_density(action, old, old_log_std), wanted, atol=1e-5)
+    assert entropy(log_std) == pytest.approx(float(new.entropy()[0]), rel=1e-5)
+    expected = torch.distributions.kl_divergence(before, new).mean()
+    assert divergence(old, old_log_std, mean, log_std) == pytest.approx(float(expected), rel=1e-5)
+    assert divergence(mean, log_std, mean, log_std) == 0

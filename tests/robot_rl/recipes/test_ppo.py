@@ -1,0 +1,61 @@
+"""The recipe, from a task's name to a bundle that acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policies.bundle import load_bundle, save_bundle
+from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from robot_rl.errors import UserError
+from robot_rl.learning.ppo import PPOConfig
+from robot_rl.recipes import recipes
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.ppo import ProximalPolicy, mirror_of
+from robot_rl.training.on_policy import OnPolicyConfig
+
+Build = Callable[..., Any]
+
+
+def test_trains_a_bundle(run: Build, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    recipe = ProximalPolicy(
+        FeedforwardConfig(hidden=(16,), history=2),
+        PPOConfig(hidden=(16,), epochs=1, minibatches=1),
+        OnPolicyConfig(steps=24, num_envs=3, rollout=4),
+    )
+    job = Job(
+        "panda-lift", run(), 0, Path("nowhere"), None, "mujoco", "",
+        lambda what, done, total, metrics: seen.append((what, done, total)),
+    )  # fmt: skip
+    bundle = recipe.train(job)
+    assert seen == [("environment steps", 12, 24), ("environment steps", 24, 24)]
+    save_bundle(bundle, tmp_path / "bundle")
+    again = load_bundle(tmp_path / "bundle")
+    assert isinstance(again.policy, FeedforwardPolicy) and again.policy.normalizer.count == 24
+    assert set(again.critic) == set(bundle.critic)
+    observation = {"observation.state": torch.randn(2, again.policy.size.observation)}
+    assert again.policy.act(observation, torch.Generator()).shape == (2, 1, 4)
+
+
+def test_it_is_registered() -> None:
+    assert recipes.get("ppo") is ProximalPolicy
+
+
+def test_symmetry_needs_a_task_that_declares_it(task: Build) -> None:
+    with pytest.raises(UserError, match="panda-lift does not say how it is mirrored"):
+        mirror_of(task())
+
+    @dataclass
+    class Walk:
+        interface: Any = None
+        mirror: Any = None
+
+    legs = ([1, 0], [1.0, 1.0])
+    mirror = mirror_of(Walk(mirror={"observation": legs, "privileged": ([0], [-1.0]), "action": legs}))
+    assert mirror.privileged(torch.tensor([2.0])).item() == -2
