@@ -38,7 +38,7 @@ class ProximalPolicy:
         """Return the learned policy, with its critic."""
         from sim.env import TaskEnv
 
-        env = TaskEnv(job.task, self.training.num_envs, engine=job.engine, seed=job.seed, mjcf=job.mjcf)
+        env = TaskEnv(job.task, self.training.num_envs, seed=job.seed, **job.simulation)
         mirror = mirror_of(env.task) if self.symmetry else None
         torch.manual_seed(job.seed)
         size = Size(env.pipeline.observer.spec.size, env.pipeline.actions.size)
