@@ -14,7 +14,7 @@ class Collect:
 
     task: tyro.conf.Positional[str]
     """Name of the task, see `robot-rl tasks`."""
-    episodes: int = 10
+    episodes: int = 20
     """Demonstrations to keep."""
     out: Path | None = None
     """Folder of the dataset; default datasets/<task>."""

@@ -22,7 +22,7 @@ import tyro
 class Scale:
     """How much of everything."""
 
-    demonstrations: int = 10
+    demonstrations: int = 20
     updates: int = 2000
     steps: int = 40_000
     evaluations: int = 200
@@ -31,7 +31,7 @@ class Scale:
     video_episodes: int = 3
 
 
-QUICK = Scale(5, 500, 12_000, 100, 1, 0.2, 1)
+QUICK = Scale(10, 500, 12_000, 100, 1, 0.2, 1)
 """Every stage in three minutes, enough to see that each one works and learns."""
 
 

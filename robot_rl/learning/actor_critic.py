@@ -34,14 +34,14 @@ class ActorCriticConfig:
     actor_lr: float = 3e-4
     tau: float = 0.01
     """Share of the new weights that moves into the target critics per update."""
-    discount: float = 0.97
+    discount: float = 0.98
     """Per environment step."""
     entropy: bool = False
     """Learn a temperature and reward entropy in the actor's loss (never in the backup)."""
     initial_temperature: float = 0.01
     target_entropy: float | None = None
     """Nats; None is minus half the action size."""
-    l2: float = 0.02
+    l2: float = 0.01
     """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
     imitation: float = 0.0
     """Weight of cloning a person's corrections: squared distance of the actor's output from what was executed."""
@@ -55,7 +55,7 @@ class ActorCriticConfig:
     """Returns are known to be at most this."""
     grad_clip: float = 10.0
     """Largest gradient norm."""
-    averaging: float = 0.998
+    averaging: float = 0.9995
     """Weight of the past, per actor update, in the averaged actor that is deployed (Polyak and Juditsky 1992)."""
 
 

@@ -33,7 +33,12 @@ class HilSerl:
 
     agent: ActorCriticConfig = field(
         default_factory=lambda: ActorCriticConfig(
-            entropy=True, initial_temperature=1e-3, target_entropy=-8.0, actor_lr=1e-4, l2=0.1, imitation=0.1
+            entropy=True,
+            initial_temperature=1e-3,
+            target_entropy=-8.0,
+            l2=0.3,
+            imitation=1.0,
+            averaging=0.998,
         )
     )
     training: HumanInTheLoopConfig = field(default_factory=HumanInTheLoopConfig)

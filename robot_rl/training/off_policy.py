@@ -25,7 +25,7 @@ class OffPolicyConfig:
     """Environment steps in all."""
     num_envs: int = 32
     """Environments stepped side by side."""
-    updates_per_step: float = 0.6
+    updates_per_step: float = 1.0
     """Critic updates per environment step."""
     batch: int = 128
     """Transitions per update."""
@@ -37,8 +37,6 @@ class OffPolicyConfig:
     """Environment steps with random corrections, during which only the critic learns."""
     warmup_noise: float = 0.4
     """Standard deviation of the random corrections, in units of the largest one."""
-    noise: float = 0.2
-    """Standard deviation of exploration after the warm-up, in the same units."""
     noise_memory: float = 0.9
     """Correlation of exploration from one step to the next (Ornstein-Uhlenbeck, as in Lillicrap et al. 2016): white
     noise averages out before it can carry an arm out of a place where its base policy stands still."""
@@ -95,6 +93,7 @@ def train_off_policy(
     rng = torch.Generator().manual_seed(seed)
     recent: deque[float] = deque(maxlen=200)
     step, owed = 0, 0.0
+    std = policy.config.actor.std or 0.0
     noise, fresh = torch.zeros(env.num_envs, policy.size.action), (1 - config.noise_memory**2) ** 0.5
     observation, _ = env.reset(seed=seed)
     policy.reset()
@@ -114,7 +113,7 @@ def train_off_policy(
     while step < config.steps:
         noise = config.noise_memory * noise + fresh * torch.randn(noise.shape, generator=rng)
         warmup = step < config.warmup
-        action = _explore(policy, observation, (config.warmup_noise if warmup else config.noise) * noise, rng, warmup)
+        action = _explore(policy, observation, (config.warmup_noise if warmup else std) * noise, rng, warmup)
         base = policy.last_base
         # The learner works on what it has while the robots move; neither reads what the other writes.
         moving = physics.submit(env.step, action)

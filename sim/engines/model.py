@@ -39,7 +39,8 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
     spec.option.impratio = 10  # stops grasped objects from creeping out of the fingers
-    spec.option.iterations, spec.option.ls_iterations = 10, 20
+    # Most steps need a few; with 10 at most, a firmly held cube was now and then shot out of the fingers.
+    spec.option.iterations, spec.option.ls_iterations = 50, 50
     for key in list(spec.keys):
         spec.delete(key)
     fingers = robot.gripper.joints if robot.gripper else ()

@@ -14,9 +14,9 @@ from robot_rl.spec import VectorSpec
 class Skill:
     """How steady the demonstrator's hand is."""
 
-    aim: float = 0.006
+    aim: float = 0.012
     """Standard deviation of where it believes the cube is, drawn per episode, m."""
-    tremor: float = 0.15
+    tremor: float = 0.2
     """Standard deviation of its action noise, in units of the largest action."""
     haste: float = 0.4
     """Episodes differ in speed by a factor between 1 - haste and 1."""
