@@ -1,0 +1,46 @@
+"""A signal to the demo lets the stage that runs save and end by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from robot_rl.cli.demo import _finish
+
+STAGE = """
+import os, signal, sys
+from pathlib import Path
+
+def save(number, frame):
+    Path(sys.argv[2]).write_text("whole")
+    sys.exit(128 + number)
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, save)
+Path(sys.argv[1]).write_text(str(os.getpid()))  # opens when the test reads: from here on signals are heard
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_stage_end(tmp_path: Path, number: signal.Signals) -> None:
+    ready, saved = tmp_path / "ready", tmp_path / "saved"
+    os.mkfifo(ready)
+
+    def press() -> None:
+        stage = int(ready.read_text())
+        if number is signal.SIGINT:  # a terminal sends it to everyone
+            os.kill(stage, number)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=press, daemon=True).start()
+    before = signal.getsignal(signal.SIGTERM)
+    assert _finish([sys.executable, "-c", STAGE, str(ready), str(saved)], dict(os.environ)) == 128 + number
+    assert saved.read_text() == "whole"
+    assert signal.getsignal(signal.SIGTERM) is before
