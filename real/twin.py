@@ -46,7 +46,7 @@ class HiddenDynamics:
     object_size: float = 0.024
     """Half edge, m"""
     object_friction: float = 0.7
-    object_bias: tuple[float, float, float] = (0.012, -0.010, 0.003)
+    object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
     """Error of the object tracker, m; training sees at most 0.005 on an axis"""
     object_noise: float = 0.0015
     """Standard deviation of the object tracker, m"""

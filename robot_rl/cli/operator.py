@@ -19,7 +19,7 @@ LONGEST = 5.0
 PROGRESS = 0.004
 """Metres nearer to the object, or higher with it, that count as progress."""
 
-BESIDE = 0.010
+BESIDE = 0.015
 """Metres to the side of the object at which open fingers will not come down around it."""
 ABOVE = 0.045
 """Metres above the object below which that is no longer about to change by itself."""

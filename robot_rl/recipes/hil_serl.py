@@ -36,7 +36,7 @@ class HilSerl:
             entropy=True,
             initial_temperature=1e-3,
             target_entropy=-8.0,
-            l2=0.3,
+            l2=0.1,
             imitation=1.0,
             averaging=0.998,
         )
