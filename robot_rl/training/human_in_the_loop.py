@@ -40,7 +40,7 @@ class HumanInTheLoopConfig:
     """Share of each batch from demonstrations and corrections."""
     n_step: int = 3
     """Steps of reward before the critic takes over."""
-    updates_per_step: float = 4.0
+    updates_per_step: float = 2.0
     """Most critic updates per step of the robot."""
     critic_only: int = 200
     """Steps of the robot before the actor learns."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import pty
 import queue
@@ -121,7 +122,9 @@ class Session:
         # A session leader that opens a terminal gets it as its own: Ctrl-C typed there reaches it.
         command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *TELEOP, *arguments]
         command += ["--ros-args", "-r", "__ns:=/arm"]
-        self.process = subprocess.Popen(command, start_new_session=True)
+        # Under nohup SIGHUP is ignored, and children inherit that; the terminal's end shall be heard here.
+        listen = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+        self.process = subprocess.Popen(command, start_new_session=True, preexec_fn=listen)
         self.shown = ""
 
     def type(self, keys: bytes) -> None:

@@ -30,7 +30,7 @@ def test_trains_a_bundle(run: Build, tmp_path: Path) -> None:
         OnPolicyConfig(steps=24, num_envs=3, rollout=4),
     )
     job = Job(
-        "panda-lift", run(), 0, Path("nowhere"), None, "mujoco", "",
+        "panda-lift", run(), 0, Path("nowhere"), None, {},
         lambda what, done, total, metrics: seen.append((what, done, total)),
     )  # fmt: skip
     bundle = recipe.train(job)
