@@ -20,6 +20,7 @@ import torch
 
 from real.bus import Node, Stamped, make, qos
 from real.clock import Ticker, prefer_realtime
+from robot_rl.spec import RosInterface
 from sim.engines.mujoco import MujocoEngine
 from sim.randomization import episode_uniforms
 from sim.tasks.base import Task
@@ -83,6 +84,7 @@ class Twin:
         self.rng = np.random.default_rng(seed)
         self.cameras = [c.name for c in task.scene.cameras] if cameras else []
         ros = self.robot.ros
+        assert isinstance(ros, RosInterface)
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR)
         self.poses = {
             b.name: node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=b.name), qos.SENSOR)

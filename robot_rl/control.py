@@ -1,13 +1,16 @@
-"""From an action to joint targets: end-effector control by differential inverse kinematics."""
+"""From an action to joint targets: end-effector control by differential inverse kinematics, or offsets from home."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from robot_rl.kinematics import Kinematics, rotation_error
+from robot_rl.errors import UnknownName
+from robot_rl.kinematics import Kinematics
+from robot_rl.rotation import rotation_error
 from robot_rl.spec import Field, RobotSpec, VectorSpec
 from robot_rl.state import RobotState
 
@@ -22,10 +25,20 @@ class JointTarget:
     """(n, 1) distance between the fingers, m."""
 
 
+class Controller(Protocol):
+    """Turns actions into joint targets; without a memory, so that control changes hands without a jump."""
+
+    actions: VectorSpec
+
+    def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
+        """Joint targets for physical actions (n, A) at measured states of n robots."""
+
+
 @dataclass(frozen=True)
 class ToolDeltaConfig:
-    """End-effector control: a position step of the tool, and the gripper shut or open."""
+    """End-effector control: a position step of the tool, and the gripper, if there is one, shut or open."""
 
+    kind: Literal["tool_delta"] = "tool_delta"
     rate: float = 20.0
     """Rate of actions, Hz."""
     step: float = 0.04
@@ -52,23 +65,18 @@ class ToolDeltaController:
     def __init__(self, robot: RobotSpec, config: ToolDeltaConfig):
         self.robot, self.config = robot, config
         self.kinematics = Kinematics(robot)
-        if robot.gripper is None:
-            raise ValueError(f"robot {robot.name!r} has no gripper: ToolDeltaController needs one")
-        step, self.width = config.step, robot.gripper.width
-        width = self.width
-        self.actions = VectorSpec(
-            (
-                Field("tool_delta", ("x", "y", "z"), "m", (-step,) * 3, (step,) * 3, "base"),
-                Field("gripper", ("width",), "m", (0.0,), (width,)),
-            )
-        )
+        assert robot.tool is not None  # or Kinematics would have refused the robot
+        step, self.width = config.step, robot.gripper.width if robot.gripper else 0.0
+        fields = [Field("tool_delta", ("x", "y", "z"), "m", (-step,) * 3, (step,) * 3, "base")]
+        if robot.gripper:
+            fields.append(Field("gripper", ("width",), "m", (0.0,), (self.width,)))
+        self.actions = VectorSpec(tuple(fields))
         self.home = torch.tensor(robot.home)
         self.rotation = self.kinematics.forward(self.home[None])[1]
         self.low, self.high = robot.limit("low"), robot.limit("high")
-        self.workspace = torch.tensor(robot.workspace)
+        self.workspace = torch.tensor(robot.tool.workspace)
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Joint targets for physical actions (n, 4) at measured states of n robots."""
         measured = state.joint_position
         position, rotation, jacobian = self.kinematics.jacobian(measured)
         goal = (position + action[:, :3]).clamp(self.workspace[0], self.workspace[1])
@@ -83,4 +91,54 @@ class ToolDeltaController:
         target = measured + step / (step.abs().amax(-1, keepdim=True) / self.config.lead).clamp_min(1)
         # What is not a number stays so, for the shield to see.
         gripper = self.width * (action[:, 3:] > self.width / 2) + 0 * action[:, 3:]
+        if not self.width:
+            gripper = torch.zeros(len(action), 1)
         return JointTarget(torch.clamp(target, self.low, self.high), gripper)
+
+
+@dataclass(frozen=True)
+class JointOffsetConfig:
+    """Joint control: a set-point of each motor's spring, as an offset from the home posture."""
+
+    kind: Literal["joint_offset"] = "joint_offset"
+    rate: float = 50.0
+    """Rate of actions, Hz."""
+    reach: float = 0.6
+    """Largest offset of a set-point from home, rad."""
+
+
+class JointOffsetController:
+    """Set-point = home + action, inside the joint limits; the spring's gains are those of the robot's spec."""
+
+    def __init__(self, robot: RobotSpec, config: JointOffsetConfig):
+        if not robot.compliant:
+            raise ValueError(f"robot {robot.name!r} has no stiffness and damping of its joints: JointOffsetController")
+        reach = (config.reach,) * len(robot.joints)
+        self.actions = VectorSpec((Field("joint_offset", robot.joint_names, "rad", tuple(-r for r in reach), reach),))
+        self.home = torch.tensor(robot.home)
+        self.low, self.high = robot.limit("low"), robot.limit("high")
+
+    def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
+        return JointTarget((self.home + action).clamp(self.low, self.high), torch.zeros(len(action), 1))
+
+
+ControllerConfig = ToolDeltaConfig | JointOffsetConfig
+_KINDS: dict[str, tuple[Any, Any]] = {
+    "tool_delta": (ToolDeltaConfig, ToolDeltaController),
+    "joint_offset": (JointOffsetConfig, JointOffsetController),
+}
+
+
+def controller_config(data: dict[str, Any]) -> ControllerConfig:
+    """The config that `dataclasses.asdict` made `data` of."""
+    kind = data.get("kind", "tool_delta")
+    if kind not in _KINDS:
+        raise UnknownName("controller", kind, _KINDS)
+    config: ControllerConfig = _KINDS[kind][0](**data)
+    return config
+
+
+def build_controller(robot: RobotSpec, config: ControllerConfig) -> Controller:
+    """The controller that the config describes."""
+    controller: Controller = _KINDS[config.kind][1](robot, config)
+    return controller

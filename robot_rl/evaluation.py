@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from policies.base import ChunkRunner, Policy
 
@@ -36,6 +37,8 @@ class Evaluation:
     """Length of each episode, control periods."""
     roughness: list[float]
     """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
+    measures: dict[str, list[float]] = field(default_factory=dict)
+    """Mean over each episode of what the task measures; NaN where there was nothing to measure."""
 
     def summary(self) -> dict[str, Any]:
         n = len(self.success)
@@ -49,7 +52,15 @@ class Evaluation:
             "steps": sum(self.steps) / max(1, n),
             "steps_of_successes": sum(done) / max(1, len(done)),
             "action_change": sum(self.roughness) / max(1, n),
-        }
+        } | {name: self._mean(values) for name, values in self.measures.items()}
+
+    @staticmethod
+    def _mean(values: list[float]) -> dict[str, float]:
+        """Mean over episodes with its 95 % interval, normal approximation."""
+        x = torch.tensor(values, dtype=torch.float64)
+        x = x[~x.isnan()]
+        mean, half = float(x.mean()), 1.96 * float(x.std()) / math.sqrt(max(1, len(x)))
+        return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def evaluate(
@@ -73,6 +84,7 @@ def evaluate(
         observation, _ = env.reset(seed=seed + first)
         open_ = torch.arange(n) < wanted
         change, length = torch.zeros(n), torch.zeros(n)
+        sums: dict[str, Tensor] = {}
         success = torch.zeros(n, dtype=torch.bool)
         last = None
         while open_.any():
@@ -83,6 +95,9 @@ def evaluate(
                 change += torch.where(open_, (executed - last).abs().mean(-1), 0.0)
             last = executed
             length += open_.float()
+            for name, value in infos.get("metrics", {}).items():
+                seen = open_ & ~value.isnan()
+                sums[name] = sums.get(name, torch.zeros(2, n)) + torch.stack([value.nan_to_num() * seen, seen])
             done = (terminated | truncated) & open_
             success |= infos["success"] & done
             open_ &= ~done
@@ -95,5 +110,7 @@ def evaluate(
                 runner.reset(ended)
         result.success += success[:wanted].tolist()
         result.steps += length[:wanted].int().tolist()
+        for name, (total, count) in sums.items():
+            result.measures.setdefault(name, []).extend((total / count)[:wanted].tolist())
         result.roughness += (change / length.clamp_min(2).sub(1))[:wanted].tolist()
     return result

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from robot_rl.control import ToolDeltaConfig, ToolDeltaController
+from robot_rl.control import ControllerConfig, ToolDeltaConfig, build_controller, controller_config
+from robot_rl.kinematics import Kinematics
 from robot_rl.observations import Observer
 from robot_rl.robots import robots
 from robot_rl.shield import Shield, ShieldConfig
-from robot_rl.spec import RobotSpec
-from robot_rl.success import success_test
+from robot_rl.spec import Field, RobotSpec, VectorSpec
+from robot_rl.success import Test, state_test
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,19 @@ class Interface:
     """What to do, in words."""
     observations: tuple[str, ...]
     """Terms of observation.state, in order."""
-    success: str
-    """Success test and its arguments."""
+    success: str = ""
+    """Test of success and its arguments; empty: an episode that lasts to its end has succeeded."""
     success_hold: int = 4
     """Control periods for which the test must hold."""
+    failure: str = ""
+    """Test that ends an episode in failure; empty: none."""
+    command: tuple[Field, ...] = ()
+    """What a person or a planner asks for while the policy runs, with its ranges."""
     horizon: int = 100
     """Episode length, control periods."""
     cameras: tuple[str, ...] = ()
     """Cameras to record and film, a task's are those of its scene; no policy sees them yet."""
-    controller: ToolDeltaConfig = field(default_factory=ToolDeltaConfig)
+    controller: ControllerConfig = field(default_factory=ToolDeltaConfig)
     shield: ShieldConfig = field(default_factory=ShieldConfig)
 
     def to_json(self) -> dict[str, Any]:
@@ -47,23 +52,27 @@ class Interface:
             | {
                 "observations": tuple(data["observations"]),
                 "cameras": tuple(data.get("cameras", ())),
-                "controller": ToolDeltaConfig(**data["controller"]),
+                "command": tuple(VectorSpec.from_json(data.get("command", [])).fields),
+                "controller": controller_config(data["controller"]),
                 "shield": ShieldConfig(**data["shield"]),
             }
         )
 
 
 class Pipeline:
-    """The working parts of an interface: observer, controller, shield and success test."""
+    """The working parts of an interface: observer, controller, shield and tests."""
 
     def __init__(self, interface: Interface, robot: RobotSpec | None = None):
         self.interface = interface
         self.robot = robot or robots.get(interface.robot)
-        self.controller = ToolDeltaController(self.robot, interface.controller)
+        self.kinematics = Kinematics(self.robot) if self.robot.tool else None
+        self.controller = build_controller(self.robot, interface.controller)
         self.actions = self.controller.actions
-        self.observer = Observer(interface.observations, self.robot, self.actions)
+        self.command = VectorSpec(interface.command)
+        self.observer = Observer(interface.observations, self.robot, self.actions, self.command)
         self.shield = Shield(self.robot, interface.shield)
-        self.success = success_test(interface.success)
+        self.success: Test | None = state_test(interface.success) if interface.success else None
+        self.failure: Test | None = state_test(interface.failure) if interface.failure else None
         self.ticks = round(self.robot.command_rate / interface.controller.rate)
         """Command ticks in a control period."""
         self.tick = 1.0 / self.robot.command_rate

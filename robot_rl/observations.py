@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from robot_rl.errors import UnknownName, UserError
-from robot_rl.spec import Field, RobotSpec, VectorSpec, box
+from robot_rl.rotation import rotate_back
+from robot_rl.spec import NOTHING, Field, RobotSpec, VectorSpec, box
 from robot_rl.state import RobotState
 
 
@@ -21,48 +23,109 @@ class Term(NamedTuple):
     compute: Callable[[RobotState], Tensor]
 
 
-def joint_position(robot: RobotSpec, actions: VectorSpec) -> Term:
+@dataclass(frozen=True)
+class Context:
+    """What the names and ranges of a term depend on."""
+
+    robot: RobotSpec
+    actions: VectorSpec
+    command: VectorSpec
+
+    @property
+    def workspace(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        """Lowest and highest tool position, m."""
+        if self.robot.tool is None:
+            raise UserError(f"robot {self.robot.name!r} has no tool to observe")
+        return self.robot.tool.workspace
+
+    @property
+    def feet(self) -> tuple[str, ...]:
+        if self.robot.base is None:
+            raise UserError(f"robot {self.robot.name!r} has no feet to observe")
+        return self.robot.base.feet
+
+
+def joint_position(on: Context) -> Term:
     """Encoder readings, rad."""
-    low, high = tuple(j.low for j in robot.joints), tuple(j.high for j in robot.joints)
-    return Term(Field("joint_position", robot.joint_names, "rad", low, high), lambda s: s.joint_position)
+    low, high = tuple(j.low for j in on.robot.joints), tuple(j.high for j in on.robot.joints)
+    return Term(Field("joint_position", on.robot.joint_names, "rad", low, high), lambda s: s.joint_position)
 
 
-def joint_velocity(robot: RobotSpec, actions: VectorSpec) -> Term:
+def joint_velocity(on: Context) -> Term:
     """Encoder speeds, rad/s."""
-    high = tuple(j.velocity for j in robot.joints)
+    high = tuple(j.velocity for j in on.robot.joints)
     low = tuple(-v for v in high)
-    return Term(Field("joint_velocity", robot.joint_names, "rad/s", low, high), lambda s: s.joint_velocity)
+    return Term(Field("joint_velocity", on.robot.joint_names, "rad/s", low, high), lambda s: s.joint_velocity)
 
 
-def tool_position(robot: RobotSpec, actions: VectorSpec) -> Term:
+def tool_position(on: Context) -> Term:
     """Tool position by forward kinematics, m."""
-    low, high = robot.workspace
-    return Term(Field("tool_position", ("x", "y", "z"), "m", low, high, "base"), lambda s: s.tool_position)
+    return Term(Field("tool_position", ("x", "y", "z"), "m", *on.workspace, "base"), lambda s: s.tool_position)
 
 
-def gripper_width(robot: RobotSpec, actions: VectorSpec) -> Term:
+def gripper_width(on: Context) -> Term:
     """Measured distance between the fingers, m."""
-    assert robot.gripper is not None
-    return Term(box("gripper_width", "width", "m", 0.0, robot.gripper.width), lambda s: s.gripper_width)
+    if on.robot.gripper is None:
+        raise UserError(f"robot {on.robot.name!r} has no gripper to observe")
+    return Term(box("gripper_width", "width", "m", 0.0, on.robot.gripper.width), lambda s: s.gripper_width)
 
 
-def last_action(robot: RobotSpec, actions: VectorSpec) -> Term:
+def last_action(on: Context) -> Term:
     """The action executed in the previous control period, in [-1, 1]."""
-    dims = " ".join(actions.names)
+    dims = " ".join(on.actions.names)
     return Term(box("last_action", dims, "1", -1.0, 1.0), lambda s: s.last_action)
 
 
-def object_position(robot: RobotSpec, actions: VectorSpec, name: str) -> Term:
+def object_position(on: Context, name: str) -> Term:
     """Tracked position of an object, m."""
-    low, high = robot.workspace
-    field = Field(f"{name}_position", ("x", "y", "z"), "m", low, high, "base")
+    field = Field(f"{name}_position", ("x", "y", "z"), "m", *on.workspace, "base")
     return Term(field, lambda s: s.objects[name][:, :3])
 
 
-def object_to_tool(robot: RobotSpec, actions: VectorSpec, name: str) -> Term:
+def object_to_tool(on: Context, name: str) -> Term:
     """Object position minus tool position, m."""
     field = box(f"{name}_to_tool", "x y z", "m", -0.5, 0.5, "base")
     return Term(field, lambda s: s.objects[name][:, :3] - s.tool_position)
+
+
+def angular_velocity(on: Context) -> Term:
+    """Gyroscope, rad/s."""
+    field = box("angular_velocity", "x y z", "rad/s", -10.0, 10.0, "trunk")
+    return Term(field, lambda s: s.base_angular_velocity)
+
+
+def projected_gravity(on: Context) -> Term:
+    """Unit vector that points down, seen from the trunk: its tilt without its heading."""
+    field = box("projected_gravity", "x y z", "1", -1.0, 1.0, "trunk")
+    return Term(field, lambda s: down(s.base_quat))
+
+
+def command(on: Context) -> Term:
+    """What is asked of the robot, in the units of the interface's command."""
+    if not on.command.fields:
+        raise UserError("the observation term 'command' needs an interface with a command")
+    dims, low, high = tuple(on.command.names), tuple(on.command.low.tolist()), tuple(on.command.high.tolist())
+    return Term(Field("command", dims, "mixed", low, high), lambda s: s.command)
+
+
+def base_velocity(on: Context) -> Term:
+    """Velocity of the trunk, m/s; in simulation only."""
+    return Term(box("base_velocity", "x y z", "m/s", -3.0, 3.0, "trunk"), lambda s: s.base_velocity)
+
+
+def base_height(on: Context) -> Term:
+    """Height of the trunk above the ground, m; in simulation only."""
+    return Term(box("base_height", "z", "m", 0.0, 1.0, "world"), lambda s: s.base_position[:, 2:])
+
+
+def foot_force(on: Context) -> Term:
+    """Contact force of each foot in units of 100 N."""
+    return Term(box("foot_force", " ".join(on.feet), "100 N", 0.0, 5.0), lambda s: s.foot_force / 100)
+
+
+def down(quat: Tensor) -> Tensor:
+    """The world's downward unit vector (n, 3) in frames of orientation (n, 4)."""
+    return rotate_back(quat, torch.tensor([0.0, 0.0, -1.0], dtype=quat.dtype).expand(len(quat), 3))
 
 
 TERMS: dict[str, Callable[..., Term]] = {
@@ -75,6 +138,12 @@ TERMS: dict[str, Callable[..., Term]] = {
         last_action,
         object_position,
         object_to_tool,
+        angular_velocity,
+        projected_gravity,
+        command,
+        base_velocity,
+        base_height,
+        foot_force,
     )
 }
 
@@ -85,9 +154,12 @@ class Observer:
     A name is a term, optionally followed by a colon and its argument: "object_position:cube".
     """
 
-    def __init__(self, names: Sequence[str], robot: RobotSpec, actions: VectorSpec):
+    def __init__(
+        self, names: Sequence[str], robot: RobotSpec, actions: VectorSpec, command: VectorSpec = NOTHING
+    ):
         self.names = tuple(names)
         self.terms = []
+        context = Context(robot, actions, command)
         for name in self.names:
             term, _, argument = name.partition(":")
             if term not in TERMS:
@@ -96,7 +168,7 @@ class Observer:
             if takes != bool(argument):
                 how = f"{term}:<object>" if takes else term
                 raise UserError(f"observation term {name!r} is written {how}")
-            self.terms.append(TERMS[term](robot, actions, *([argument] if argument else [])))
+            self.terms.append(TERMS[term](context, *([argument] if argument else [])))
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
         self.objects = tuple(dict.fromkeys(n.partition(":")[2] for n in self.names if ":" in n))
         """Objects whose pose the terms read."""

@@ -22,7 +22,7 @@ class ShieldConfig:
     velocity: float = 0.5
     """Share of the joint speed limits."""
     acceleration: float = 0.8
-    """Share of the joint acceleration limits."""
+    """Share of the joint acceleration limits; set-points of compliant joints have no mass and ignore it."""
     margin: float = 0.05
     """Distance kept from the joint position limits, rad."""
     workspace_slack: float = 0.02
@@ -39,9 +39,12 @@ class Shield:
         self.high = robot.limit("high") - config.margin
         self.velocity = robot.limit("velocity") * config.velocity
         self.acceleration = robot.limit("acceleration") * config.acceleration
-        low, high = torch.tensor(robot.workspace)
-        self.box = low - config.workspace_slack, high + config.workspace_slack
-        self.kinematics = Kinematics(robot)
+        self.compliant = robot.compliant
+        self.kinematics = None
+        if robot.tool:
+            low, high = torch.tensor(robot.tool.workspace)
+            self.box = low - config.workspace_slack, high + config.workspace_slack
+            self.kinematics = Kinematics(robot)
 
     def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Accept, correct or refuse goals (n, J); a refused row keeps `previous`.
@@ -52,12 +55,14 @@ class Shield:
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)
         clipped = goal.clamp(self.low, self.high)
+        events = {"nonfinite": ~finite, "position": (clipped != goal).any(-1)}
+        if self.kinematics is None:
+            return clipped, events
         position = self.kinematics.forward(torch.cat([clipped, previous]))[0]
         outside = (self.box[0] - position).clamp_min(0) + (position - self.box[1]).clamp_min(0)
         now, before = outside.sum(-1).chunk(2)
         leaves = (now > 0) & (now >= before)
-        events = {"nonfinite": ~finite, "position": (clipped != goal).any(-1), "workspace": leaves & finite}
-        return torch.where(leaves[:, None], previous, clipped), events
+        return torch.where(leaves[:, None], previous, clipped), events | {"workspace": leaves & finite}
 
     def follow(
         self, position: Tensor, velocity: Tensor, goal: Tensor, goal_velocity: Tensor, dt: float
@@ -65,7 +70,12 @@ class Shield:
         """Next command and its velocity, dt seconds on, towards a moving goal; all (n, J).
 
         Speed and acceleration stay within their limits, and the command can always brake before a position limit.
+        Compliant joints are given the goal at once, as far as the speed limit allows: it is no path.
         """
+        if self.compliant:
+            reach = self.velocity * dt
+            command = (position + (goal - position).clamp(-reach, reach)).clamp(self.low, self.high)
+            return command, (command - position) / dt
         step = self.acceleration * dt
 
         def braking(distance: Tensor) -> Tensor:

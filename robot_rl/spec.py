@@ -97,6 +97,10 @@ class VectorSpec:
         )
 
 
+NOTHING = VectorSpec(())
+"""The spec of a vector that is not there."""
+
+
 @dataclass(frozen=True)
 class Joint:
     """One actuated joint and its place in the serial chain."""
@@ -117,6 +121,37 @@ class Joint:
     quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
     """Orientation of the joint frame in the parent link's frame, w x y z."""
     axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    stiffness: float = 0.0
+    """Gain of the position servo in its motor, N m/rad; 0 where the robot's own controller closes the loop."""
+    damping: float = 0.0
+    """N m s/rad, with `stiffness`."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """The frame that an arm works with, at the end of its chain of joints."""
+
+    name: str
+    position: tuple[float, float, float]
+    """In the last joint's link frame, m."""
+    quat: tuple[float, float, float, float]
+    """w x y z"""
+    workspace: tuple[tuple[float, float, float], tuple[float, float, float]]
+    """Lowest and highest position in the base frame, m."""
+
+
+@dataclass(frozen=True)
+class FloatingBase:
+    """The trunk of a robot that walks."""
+
+    body: str
+    """Its name in the model file."""
+    height: float
+    """Of the trunk above the ground, standing at home, m."""
+    feet: tuple[str, ...]
+    """Bodies of the feet in the model file, in the order of all views of feet."""
+    foot_radius: float
+    """From the origin of a foot to its sole, m."""
 
 
 @dataclass(frozen=True)
@@ -145,48 +180,79 @@ class RosInterface:
 
 
 @dataclass(frozen=True)
+class UnitreeInterface:
+    """Topics of a robot that speaks Unitree's low-level messages, relative to its namespace."""
+
+    low_state: str = "lowstate"
+    """unitree_go/LowState"""
+    low_command: str = "lowcmd"
+    """unitree_go/LowCmd, one writer only."""
+    motors: tuple[str, ...] = ()
+    """Joint of each motor, in the order of the messages."""
+
+
+@dataclass(frozen=True)
 class RobotSpec:
     """The facts about a robot that simulation, controller, shield and driver share."""
 
     name: str
     joints: tuple[Joint, ...]
+    """Actuated joints in the order of all views; with a tool, the chain that carries it."""
     home: tuple[float, ...]
     """Joint positions to start an episode from, rad."""
-    tool: str
-    """Name of the tool frame."""
-    tool_position: tuple[float, float, float]
-    """Tool frame in the last joint's link frame, m."""
-    tool_quat: tuple[float, float, float, float]
-    gripper: Gripper | None
-    workspace: tuple[tuple[float, float, float], tuple[float, float, float]]
-    """Lowest and highest tool position in the base frame, m."""
-    mjcf: str
-    """Model file inside genesis-world's assets; a user may name another."""
+    model: str
+    """Model file (MJCF or URDF) inside genesis-world's assets; a user may name another."""
+    tool: Tool | None = None
+    gripper: Gripper | None = None
+    base: FloatingBase | None = None
+    """None for a robot that is bolted down."""
     collision_bodies: tuple[str, ...] = ()
     """Bodies whose shapes collide in simulation; empty: all."""
+    armature: float | None = None
+    """Inertia of motor and gear felt at a joint, kg m^2; None: as in the model file."""
+    joint_friction: float | None = None
+    """Dry friction of a joint, N m; None: as in the model file."""
     state_rate: float = 200.0
     """Rate of the joint states, Hz."""
     command_rate: float = 200.0
     """Rate of the command stream, Hz."""
-    ros: RosInterface = field(default_factory=RosInterface)
+    ros: RosInterface | UnitreeInterface = field(default_factory=RosInterface)
+
+    def __post_init__(self) -> None:
+        if len(self.home) != len(self.joints):
+            raise ValueError(f"robot {self.name!r}: home has {len(self.home)} numbers for {len(self.joints)} joints")
+        for joint, home in zip(self.joints, self.home, strict=True):
+            if not joint.low < joint.high:
+                raise ValueError(f"robot {self.name!r}, {joint.name}: low {joint.low} is not below high {joint.high}")
+            if not joint.low <= home <= joint.high:
+                raise ValueError(
+                    f"robot {self.name!r}, {joint.name}: home {home} is outside {joint.low} to {joint.high}"
+                )
 
     @property
     def joint_names(self) -> tuple[str, ...]:
         return tuple(j.name for j in self.joints)
 
+    @property
+    def compliant(self) -> bool:
+        """Joint targets are set-points of the motors' own springs, not a path that a stiff controller follows."""
+        return all(j.stiffness > 0 for j in self.joints)
+
     def limit(self, name: str) -> Tensor:
-        """One limit of every joint as a tensor (J,), for example limit("velocity")."""
+        """One number of every joint as a tensor (J,), for example limit("velocity")."""
         return torch.tensor([getattr(j, name) for j in self.joints])
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a bundle compares before it drives a robot: names, order, limits, home, geometry."""
+        """What a bundle compares before it drives a robot: names, order, limits, home, gains, geometry."""
         return {
             "name": self.name,
             "joint_names": list(self.joint_names),
             "low": [j.low for j in self.joints],
             "high": [j.high for j in self.joints],
             "home": list(self.home),
-            "tool": self.tool,
-            "tool_position": list(self.tool_position),
+            "stiffness": [j.stiffness for j in self.joints],
+            "damping": [j.damping for j in self.joints],
+            "tool": self.tool.name if self.tool else None,
+            "tool_position": list(self.tool.position) if self.tool else None,
             "gripper_width": self.gripper.width if self.gripper else None,
         }

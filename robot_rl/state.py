@@ -6,38 +6,81 @@ success tests and the shield read nothing else, which is why they run unchanged 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
 
+ABSENT = torch.empty(0, 0)
+"""A view that this robot, or this side, does not have."""
+
 
 @dataclass
 class RobotState:
-    """State of n robots in base-frame coordinates; quaternions are w x y z."""
+    """State of n robots; quaternions are w x y z. What a robot lacks is absent."""
 
     joint_position: Tensor
     """(n, J) rad, in the spec's joint order."""
     joint_velocity: Tensor
     """(n, J) rad/s."""
-    tool_position: Tensor
-    """(n, 3) m, forward kinematics of joint_position."""
-    tool_quat: Tensor
-    """(n, 4)."""
-    gripper_width: Tensor
-    """(n, 1) distance between the fingers, m."""
     last_action: Tensor
     """(n, A) the action executed in the previous control period, in [-1, 1]."""
+
+    tool_position: Tensor = ABSENT
+    """(n, 3) m, forward kinematics of joint_position, base frame."""
+    tool_quat: Tensor = ABSENT
+    """(n, 4)."""
+    gripper_width: Tensor = ABSENT
+    """(n, 1) distance between the fingers, m."""
     objects: dict[str, Tensor] = field(default_factory=dict)
-    """Pose (n, 7) of each tracked object: position in m and quaternion."""
+    """Pose (n, 7) of each tracked object in the base frame: position in m and quaternion."""
+
+    base_quat: Tensor = ABSENT
+    """(n, 4) orientation of the trunk in the world, as an IMU estimates it; its heading drifts on a robot."""
+    base_angular_velocity: Tensor = ABSENT
+    """(n, 3) rad/s, trunk frame, as a gyroscope measures it."""
+    command: Tensor = ABSENT
+    """(n, C) what is asked of the robot, physical units, see `Interface.command`."""
+
+    base_position: Tensor = ABSENT
+    """(n, 3) m, world; in simulation only."""
+    base_velocity: Tensor = ABSENT
+    """(n, 3) m/s, trunk frame; in simulation only."""
+    foot_position: Tensor = ABSENT
+    """(n, 3 F) m, world, foot after foot; in simulation only."""
+    foot_velocity: Tensor = ABSENT
+    """(n, 3 F) m/s, world; in simulation only."""
+    foot_force: Tensor = ABSENT
+    """(n, F) contact force of each foot, N."""
+    joint_torque: Tensor = ABSENT
+    """(n, J) torque of the motors, N m."""
+
+    @classmethod
+    def from_views(cls, views: dict[str, Tensor], objects: Sequence[str]) -> RobotState:
+        """The state whose `views` these are."""
+        return cls(**{k: v for k, v in views.items() if k not in objects}, objects={k: views[k] for k in objects})
+
+    @property
+    def views(self) -> dict[str, Tensor]:
+        """All views that are there, by name; objects too."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "objects"}
+        return {k: v for k, v in named.items() if v is not ABSENT} | self.objects
+
+    def map(self, change: Callable[[str, Tensor], Tensor]) -> RobotState:
+        """A state whose views are change(name, view)."""
+        return self.from_views({k: change(k, v) for k, v in self.views.items()}, list(self.objects))
 
     def select(self, ids: Tensor) -> RobotState:
         """Rows `ids` of every view."""
-        tensors = {f.name: getattr(self, f.name)[ids] for f in fields(self) if f.name != "objects"}
-        return replace(self, **tensors, objects={k: v[ids] for k, v in self.objects.items()})
+        return self.map(lambda name, view: view[ids])
+
+    def put(self, ids: Tensor, rows: RobotState) -> RobotState:
+        """A copy in which rows `ids` are those of another state."""
+        new = rows.views
+        return self.map(lambda name, view: view.index_copy(0, ids, new[name]))
 
     @property
     def finite(self) -> Tensor:
         """(n,) bool: every number of the row is finite."""
-        views = [getattr(self, f.name) for f in fields(self) if f.name != "objects"] + list(self.objects.values())
-        return torch.stack([v.isfinite().all(-1) for v in views]).all(0)
+        return torch.stack([view.isfinite().all(-1) for view in self.views.values()]).all(0)

@@ -1,18 +1,20 @@
-"""Success tests: batched functions of the state views, named in a task and carried in its bundle."""
+"""Tests of the state: batched functions of the views, named in a task and carried in its bundle."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import Tensor
 
 from robot_rl.errors import UnknownName
-from robot_rl.state import RobotState
+from robot_rl.observations import down
+from robot_rl.state import ABSENT, RobotState
 
-SuccessTest = Callable[[RobotState], Tensor]
+Test = Callable[[RobotState], Tensor]
 
 
-def lifted(name: str, height: str) -> SuccessTest:
+def lifted(name: str, height: str) -> Test:
     """The object's centre is `height` metres above the table and within 5 cm of the tool, so not thrown."""
     metres = float(height)
 
@@ -23,12 +25,23 @@ def lifted(name: str, height: str) -> SuccessTest:
     return test
 
 
-TESTS: dict[str, Callable[..., SuccessTest]] = {"lifted": lifted}
+def fallen(tilt: str, height: str) -> Test:
+    """The trunk is tilted by more than `tilt` degrees or, where its height is known, below `height` metres."""
+    upright, metres = math.cos(math.radians(float(tilt))), float(height)
+
+    def test(state: RobotState) -> Tensor:
+        over = down(state.base_quat)[:, 2] > -upright
+        return over if state.base_position is ABSENT else over | (state.base_position[:, 2] < metres)
+
+    return test
 
 
-def success_test(name: str) -> SuccessTest:
+TESTS: dict[str, Callable[..., Test]] = {"lifted": lifted, "fallen": fallen}
+
+
+def state_test(name: str) -> Test:
     """Build a test from its name and colon-separated arguments, for example "lifted:cube:0.12"."""
     test, *arguments = name.split(":")
     if test not in TESTS:
-        raise UnknownName("success test", test, TESTS)
+        raise UnknownName("test", test, TESTS)
     return TESTS[test](*arguments)

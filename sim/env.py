@@ -14,28 +14,32 @@ from torch import Tensor
 
 from robot_rl.errors import UnknownName, UserError
 from robot_rl.interface import Pipeline
-from robot_rl.kinematics import matrix_to_quat
+from robot_rl.observations import Observer
+from robot_rl.rotation import matrix_to_quat
 from robot_rl.shield import ramp
 from robot_rl.state import RobotState
 from sim.engines import engines
 from sim.engines.base import Engine
+from sim.feet import FootTracker
 from sim.randomization import episode_rng
+from sim.randomization.noise import episode_key, normals, uniforms
+from sim.rewards import Moment, total
 from sim.sensors import PARAMETERS as SENSOR_PARAMETERS
 from sim.sensors import SensorModel
 from sim.tasks import tasks
 from sim.tasks.base import Task
 
-# Uniform numbers of an episode beyond the task's parameters: home offset of each joint, bias direction.
-_EXTRA = 16
+_NOISE, _COMMAND, _PUSH = range(3)
+"""What an episode draws while it runs, each with a key of its own."""
 
 
 class TaskEnv(VectorEnv):
     """n copies of a task.
 
     Actions are (n, A) in [-1, 1]; observations a dict with "observation.state" (n, D) and the privileged
-    "observation.environment_state" (n, P). Rewards are 1 on success and 0 otherwise; success terminates, the horizon
-    truncates. A finished environment is reset in the same step: its last observation is in infos["final_obs"] at the
-    rows of infos["_final_obs"].
+    "observation.environment_state" (n, P). Rewards are the task's, or 1 on success and 0 otherwise; success and failure
+    terminate, the horizon truncates. A finished environment is reset in the same step: its last observation is in
+    infos["final_obs"] at the rows of infos["_final_obs"].
 
     Episode e of environment i is drawn from (seed + i, e) alone, so results do not depend on num_envs or threads.
     """
@@ -69,13 +73,21 @@ class TaskEnv(VectorEnv):
         """Which of an episode's uniform numbers draw the parameters of `randomization`."""
         self.randomization = tuple(self.task.randomization[k] for k in self._columns)
         kind: type[Engine] = engines.get(engine)
-        self._refuse_unsupported(engine, kind.can_randomize(self.task.scene))
+        self._refuse_unsupported(engine, kind.can_randomize(self.robot, self.task.scene))
         self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
         self.simulation = {"engine": engine, "device": self.engine.device.type, "without": list(without)}
         """What differs between two simulations of the task; belongs beside every figure measured in one."""
-        self.sensors = SensorModel(self.robot, num_envs, 1 / interface.controller.rate)
+        self.rate = interface.controller.rate
+        self.tick = max(self.pipeline.tick, self.task.scene.timestep)
+        self.ticks = round(1 / (self.rate * self.tick))
+        boxes = len(self.task.scene.boxes)
+        self.sensors = SensorModel(self.robot, boxes, num_envs, 1 / self.rate)
+        self.feet: FootTracker | None = None
+        if base := self.robot.base:
+            self.feet = FootTracker(num_envs, len(base.feet), base.foot_radius, 1 / self.rate)
         actions, size = self.pipeline.actions.size, self.pipeline.observer.spec.size
-        self.privileged_size = 7 * len(self.task.scene.boxes) + len(self.randomization)
+        self.privileged = Observer(self.task.privileged, self.robot, self.pipeline.actions, self.pipeline.command)
+        self.privileged_size = 7 * boxes + self.privileged.spec.size + len(self.randomization)
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (actions,), np.float32)
         self.single_observation_space = gym.spaces.Dict(
             {
@@ -87,22 +99,23 @@ class TaskEnv(VectorEnv):
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.seed = seed
         self._episode = np.zeros(num_envs, np.int64)
-        width = len(self.robot.joints) + 3 * len(self.task.scene.boxes)
-        self.normals = torch.zeros(num_envs, interface.horizon + 1, width)
-        """Sensor noise of the running episodes, drawn at their start from (seed + i, e)."""
+        self._keys = np.zeros((3, num_envs), np.uint64)
         self.drawn = np.zeros((num_envs, len(self.randomization)))
         """Randomized values of the running episodes, in the order of `randomization`."""
         joints = len(self.robot.joints)
         self.goal, self.command, self.velocity = (torch.zeros(num_envs, joints) for _ in range(3))
         self.last_action = torch.zeros(num_envs, actions)
         self.steps, self.held = torch.zeros(num_envs, dtype=torch.long), torch.zeros(num_envs, dtype=torch.long)
+        self.push_speed, self.push_every = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.long)
+        """m/s, and control periods between two pushes."""
         self.shield_events = {"nonfinite": 0, "position": 0, "workspace": 0}
         self.divergences = 0
 
     def _refuse_unsupported(self, engine: str, parameters: set[str]) -> None:
         boxes = [b.name for b in self.task.scene.boxes]
-        places = {f"{b}.{c}" for b in boxes for c in ("x", "y", "yaw")} | {"robot.home_offset"}
-        known = parameters | set(SENSOR_PARAMETERS) | places
+        own = {f"{b}.{c}" for b in boxes for c in ("x", "y", "yaw")} | {"robot.home_offset"}
+        own |= {"push.speed", "push.interval"} if self.robot.base else set()
+        known = parameters | set(SENSOR_PARAMETERS) | own
         unknown = [r.parameter for r in self.randomization if r.parameter not in known]
         if unknown:
             raise UserError(
@@ -114,17 +127,25 @@ class TaskEnv(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start new episodes everywhere; with a seed, episode 0 of environment i is that of seed + i."""
+        """Start new episodes everywhere; with a seed, episode 0 of environment i is that of seed + i.
+
+        With options {"stagger": True} these begin at different times of their clock, so that they will not all be cut
+        off in the same step.
+        """
         if seed is not None:
             self.seed = seed
             self._episode[:] = 0
-        self._begin(np.arange(self.num_envs))
-        true = self._true_state()
-        self.sensors.reset(torch.arange(self.num_envs), true, self._bias_direction)
-        self.state = self.sensors.measure(true, self.normals[:, 0])
+        everyone = torch.arange(self.num_envs)
+        self._begin(everyone.numpy())
+        if options and options.get("stagger"):
+            share = uniforms(self._keys[_PUSH], np.full(self.num_envs, -1), 1)[:, 0]
+            self.steps = (share * self.task.interface.horizon).long()
+        self.true = self._true_state(everyone)
+        self.sensors.reset(everyone, self.true, self._directions)
+        self.state = self.sensors.measure(self.true, self._noise(everyone))
         self.goal = self.command = self.state.joint_position
         self.velocity = torch.zeros_like(self.goal)
-        return self._observe(true), {}
+        return self._observe(), {}
 
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Act for one control period; see the class for what comes back."""
@@ -132,23 +153,23 @@ class TaskEnv(VectorEnv):
         valid = actions.isfinite().all(-1, keepdim=True)
         actions = torch.where(valid, actions, self.last_action).clamp(-1, 1)
         self.shield_events["nonfinite"] += int((~valid).sum())
+        self._push()
         self._move(actions)
         self.last_action = actions
         self.steps += 1
-        true = self._true_state()
+        everyone, before = torch.arange(self.num_envs), self.true
+        self.true = self._true_state(everyone)
         broken = torch.from_numpy(self.engine.diverged())
-        self.held = torch.where(self.pipeline.success(true) & ~broken, self.held + 1, 0)
-        success = self.held >= self.task.interface.success_hold
-        truncated = ((self.steps >= self.task.interface.horizon) & ~success) | broken
+        reward, success, terminated, truncated, infos = self._judge(before, broken)
         self.divergences += int(broken.sum())
-        self.state = self.sensors.measure(true, self._normals_now())
-        observation = self._observe(true)
-        done = success | truncated
-        infos: dict[str, Any] = {"success": success, "episode_steps": self.steps.clone()}
+        self.state = self.sensors.measure(self.true, self._noise(everyone))
+        observation = self._observe()
+        done = terminated | truncated
+        infos |= {"success": success, "episode_steps": self.steps.clone()}
         if done.any():
             infos["final_obs"], infos["_final_obs"] = observation, done
             observation = self._restart(done)
-        return observation, success.float(), success, truncated, infos
+        return observation, reward, terminated, truncated, infos
 
     def render(self) -> tuple[np.ndarray, ...]:
         """One 480x640 picture of each environment, from the task's first camera."""
@@ -160,35 +181,71 @@ class TaskEnv(VectorEnv):
         self.engine.close()
 
     # ---- one control period ------------------------------------------------------------------------------------
+    def _push(self) -> None:
+        due = (self.push_every > 0) & (self.steps > 0) & (self.steps % self.push_every.clamp_min(1) == 0)
+        ids = due.nonzero().squeeze(-1).numpy()
+        if len(ids):
+            angle = 2 * np.pi * uniforms(self._keys[_PUSH, ids], self.steps[ids].numpy(), 1).double().numpy()
+            way = np.concatenate([np.cos(angle), np.sin(angle), np.zeros_like(angle)], 1)
+            self.engine.push(ids, self.push_speed[ids].double().numpy()[:, None] * way)
+
     def _move(self, actions: Tensor) -> None:
         pipeline = self.pipeline
         target = pipeline.controller(self.state, pipeline.actions.to_physical(actions))
         goal, events = pipeline.shield.admit(target.position, self.goal)
         for reason, mask in events.items():
             self.shield_events[reason] += int(mask.sum())
-        way, step = ramp(self.goal, goal, pipeline.ticks)
-        commands = torch.empty(self.num_envs, pipeline.ticks, goal.shape[1])
-        for k in range(pipeline.ticks):
-            self.command, self.velocity = pipeline.shield.follow(
-                self.command, self.velocity, way[k], step / pipeline.tick, pipeline.tick
-            )
+        way, step = ramp(self.goal, goal, self.ticks)
+        commands = torch.empty(self.num_envs, self.ticks, goal.shape[1])
+        for k in range(self.ticks):
+            at, speed = (goal, step) if self.robot.compliant else (way[k], step / self.tick)
+            self.command, self.velocity = pipeline.shield.follow(self.command, self.velocity, at, speed, self.tick)
             commands[:, k] = self.command
-        self.engine.step(commands, target.gripper[:, None].expand(-1, pipeline.ticks, -1))
+        self.engine.step(commands, target.gripper[:, None].expand(-1, self.ticks, -1))
         self.goal = goal
 
-    def _normals_now(self) -> Tensor:
-        return self.normals[torch.arange(self.num_envs), self.steps]
+    def _judge(self, before: RobotState, broken: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Reward, success, terminated and truncated (n,) of the control period that began at `before`."""
+        pipeline, infos = self.pipeline, {}
+        late = self.steps >= self.task.interface.horizon
+        failed = pipeline.failure(self.true) & ~broken if pipeline.failure else torch.zeros_like(broken)
+        if pipeline.success:
+            self.held = torch.where(pipeline.success(self.true) & ~broken, self.held + 1, 0)
+            success = (self.held >= self.task.interface.success_hold) & ~failed
+            terminated = success | failed
+        else:
+            success, terminated = late & ~failed & ~broken, failed
+        reward = success.float()
+        if self.task.rewards or self.task.measures:
+            if self.feet is not None:
+                self.feet.update(self.true)
+            moment = Moment(self.robot, before, self.true, self.feet, 1 / self.rate)
+            if self.task.rewards:
+                reward, parts = total(self.task.rewards, moment)
+                reward = torch.where(broken, 0.0, reward)
+                infos["metrics"] = {f"reward_{name}": part for name, part in parts.items()}
+            if self.task.measures:
+                infos["metrics"] = infos.get("metrics", {}) | self.task.measures(moment)
+        return reward, success, terminated, (late | broken) & ~terminated, infos
 
-    def _true_state(self) -> RobotState:
-        q, v = self.engine.joint_state()
-        position, rotation = self.pipeline.controller.kinematics.forward(q)
-        objects = {box.name: self.engine.object_pose(box.name) for box in self.task.scene.boxes}
-        return RobotState(
-            q, v, position, matrix_to_quat(rotation), self.engine.gripper_width(), self.last_action, objects
-        )
+    def _noise(self, ids: Tensor) -> Tensor:
+        return normals(self._keys[_NOISE, ids.numpy()], self.steps[ids].numpy(), self.sensors.noises)
 
-    def _observe(self, true: RobotState) -> dict[str, Tensor]:
-        privileged = [*true.objects.values(), torch.from_numpy(self.drawn).float()]
+    def _true_state(self, ids: Tensor) -> RobotState:
+        views = {name: view[ids] for name, view in self.engine.views().items()}
+        if self.pipeline.kinematics is not None:
+            position, rotation = self.pipeline.kinematics.forward(views["joint_position"])
+            views |= {"tool_position": position, "tool_quat": matrix_to_quat(rotation)}
+        if self.task.commands is not None:
+            keys = self._keys[_COMMAND, ids.numpy()]
+            views["command"] = self.task.commands(self.pipeline.command, keys, self.steps[ids], self.rate)
+        objects = {box.name: self.engine.object_pose(box.name)[ids] for box in self.task.scene.boxes}
+        return RobotState(**views, last_action=self.last_action[ids], objects=objects)
+
+    def _observe(self) -> dict[str, Tensor]:
+        privileged = [*self.true.objects.values(), torch.from_numpy(self.drawn).float()]
+        if self.task.privileged:
+            privileged.insert(0, self.privileged(self.true))
         return {
             "observation.state": self.pipeline.observer(self.state),
             "observation.environment_state": torch.cat(privileged, -1),
@@ -197,11 +254,10 @@ class TaskEnv(VectorEnv):
     # ---- episodes ----------------------------------------------------------------------------------------------
     def _begin(self, ids: np.ndarray) -> None:
         """Draw and place the next episodes of environments `ids`."""
-        count = len(self.task.randomization)
-        rngs = [episode_rng(self.seed + int(i), int(self._episode[i])) for i in ids]
-        u = np.stack([rng.random(count + _EXTRA) for rng in rngs])
-        noise = np.stack([rng.standard_normal(self.normals.shape[1:], np.float32) for rng in rngs])
-        self.normals[ids] = torch.from_numpy(noise)
+        count, joints = len(self.task.randomization), len(self.robot.joints)
+        episodes = [(self.seed + int(i), int(self._episode[i])) for i in ids]
+        u = np.stack([episode_rng(*e).random(count + joints + self.sensors.biases) for e in episodes])
+        self._keys[:, ids] = np.array([[episode_key(*e, purpose) for e in episodes] for purpose in range(3)])
         self._episode[ids] += 1
         values = {}
         for k, (column, r) in enumerate(zip(self._columns, self.randomization, strict=True)):
@@ -212,9 +268,10 @@ class TaskEnv(VectorEnv):
                 self.engine.parameters[name](ids, value)
             elif name in SENSOR_PARAMETERS:
                 self.sensors.set(name, ids, value)
-        joints = len(self.robot.joints)
         offset = values.get("robot.home_offset", zero)[:, None] * (2 * u[:, count : count + joints] - 1)
-        self._bias_direction = torch.from_numpy(2 * u[:, -3:] - 1).float()
+        self._directions = torch.from_numpy(2 * u[:, count + joints :] - 1).float()
+        self.push_speed[ids] = torch.from_numpy(values.get("push.speed", zero)).float()
+        self.push_every[ids] = torch.from_numpy(values.get("push.interval", zero) * self.rate).long()
         objects = {}
         for box in self.task.scene.boxes:
             pose = np.zeros((len(ids), 7))
@@ -226,44 +283,38 @@ class TaskEnv(VectorEnv):
             objects[box.name] = pose
         self.engine.reset(ids, np.asarray(self.robot.home) + offset, objects)
         self.steps[ids], self.held[ids], self.last_action[ids] = 0, 0, 0.0
+        if self.feet is not None:
+            self.feet.reset(torch.from_numpy(ids))
 
     def _restart(self, done: Tensor) -> dict[str, Tensor]:
         ids = done.nonzero().squeeze(-1)
-        before = self.state
         self.last_action = self.last_action.clone()
         self._begin(ids.numpy())
-        true = self._true_state()
-        self.sensors.reset(ids, true, self._bias_direction)
-        keep = dict(self.sensors.previous)
-        fresh = self.sensors.measure(true, self._normals_now())
-        for name, pose in keep.items():  # measuring again must not advance the delay lines of running episodes
-            self.sensors.previous[name] = pose
-        merged = {
-            k: torch.where(done[:, None], getattr(fresh, k), getattr(before, k))
-            for k in ("joint_position", "joint_velocity", "tool_position", "tool_quat", "gripper_width", "last_action")
-        }
-        objects = {k: torch.where(done[:, None], fresh.objects[k], v) for k, v in before.objects.items()}
-        self.state = RobotState(**merged, objects=objects)
+        true = self._true_state(ids)
+        self.sensors.reset(ids, true, self._directions)
+        self.true = self.true.put(ids, true)
+        self.state = self.state.put(ids, self.sensors.measure(true, self._noise(ids), ids))
         start = self.state.joint_position
         self.goal = torch.where(done[:, None], start, self.goal)
         self.command = torch.where(done[:, None], start, self.command)
         self.velocity = torch.where(done[:, None], 0.0, self.velocity)
-        return self._observe(true)
+        return self._observe()
 
     # ---- resume ------------------------------------------------------------------------------------------------
-    _TENSORS = ("goal", "command", "velocity", "last_action", "steps", "held")
+    _TENSORS = ("goal", "command", "velocity", "last_action", "steps", "held", "push_speed", "push_every")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on with the same floats; a copy."""
-        views = vars(self.state) | {"objects": dict(self.state.objects)}
         live = {
             "seed": self.seed,
             "episode": self._episode.copy(),
+            "keys": self._keys.view(np.int64).copy(),
             "drawn": self.drawn.copy(),
-            "normals": self.normals,
             "engine": self.engine.state_dict(),
-            "state": views,
-            "sensors": {"values": self.sensors.values, "bias": self.sensors.bias, "previous": self.sensors.previous},
+            "state": self.state.views,
+            "true": self.true.views,
+            "sensors": {n: getattr(self.sensors, n) for n in ("values", "direction", "previous")},
+            "feet": {n: getattr(self.feet, n) for n in FootTracker.NAMES} if self.feet else {},
             "tensors": {name: getattr(self, name) for name in self._TENSORS},
             "shield_events": dict(self.shield_events),
             "divergences": self.divergences,
@@ -275,15 +326,15 @@ class TaskEnv(VectorEnv):
         state = copy.deepcopy(state)
         self.seed, self.divergences = state["seed"], state["divergences"]
         self._episode[:], self.drawn[:] = state["episode"], state["drawn"]
-        self.normals = state["normals"]
+        self._keys[:] = state["keys"].view(np.uint64)
         self.engine.load_state_dict(state["engine"])
-        self.state = RobotState(**state["state"])
-        self.sensors.values, self.sensors.bias = state["sensors"]["values"], state["sensors"]["bias"]
-        self.sensors.previous = state["sensors"]["previous"]
-        for name in self._TENSORS:
-            setattr(self, name, state["tensors"][name])
+        objects = [box.name for box in self.task.scene.boxes]
+        self.state, self.true = (RobotState.from_views(state[name], objects) for name in ("state", "true"))
+        for owner, values in ((self.sensors, state["sensors"]), (self.feet, state["feet"]), (self, state["tensors"])):
+            for name, value in values.items():
+                setattr(owner, name, value)
         self.shield_events.update(state["shield_events"])
-        return self._observe(self._true_state())
+        return self._observe()
 
     def episode_record(self, index: int) -> dict[str, float]:
         """What randomization drew for the running episode of one environment."""

@@ -35,20 +35,26 @@ class Camera:
     """m, base frame"""
     fovy: float = 45.0
     """Vertical field of view, degrees."""
+    follows: bool = False
+    """It moves with the robot's trunk: position and target are seen from there, in the world's directions."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A robot at the origin of a table top (z = 0), with objects and cameras."""
+    """A robot at the origin of a table top or ground (z = 0), with objects and cameras."""
 
     boxes: tuple[Box, ...] = ()
     cameras: tuple[Camera, ...] = ()
     timestep: float = 0.005
     """Physics step, s."""
+    iterations: int = 50
+    """Most iterations of the contact solver in a step."""
+    impratio: float = 10.0
+    """Stiffness of friction against that of normal contact; large values stop grasped objects from creeping."""
 
 
 def robot_model(robot: RobotSpec, path: str = "") -> Path:
-    """The robot's MJCF: the user's own file, or the one inside genesis-world (found without importing it)."""
+    """The robot's model file: the user's own, or the one inside genesis-world (found without importing it)."""
     if path:
         model = Path(path)
         if not model.is_file():
@@ -60,7 +66,7 @@ def robot_model(robot: RobotSpec, path: str = "") -> Path:
             f"no model file for {robot.name!r}: install genesis-world, whose assets hold it "
             '(pip install "robot-rl[sim]"), or name an MJCF file with --mjcf'
         )
-    model = Path(package.submodule_search_locations[0]) / "assets" / robot.mjcf
+    model = Path(package.submodule_search_locations[0]) / "assets" / robot.model
     if not model.is_file():
         raise UserError(f"{model} is missing from the installed genesis-world; name an MJCF file with --mjcf")
     return model

@@ -29,7 +29,8 @@ def panda() -> Any:
 @pytest.fixture
 def state_at(panda: Any) -> Callable[..., Any]:
     """Measured state of robots at joint positions (n, J), tool by forward kinematics."""
-    from robot_rl.kinematics import Kinematics, matrix_to_quat
+    from robot_rl.kinematics import Kinematics
+    from robot_rl.rotation import matrix_to_quat
     from robot_rl.state import RobotState
 
     def build(q: torch.Tensor, **views: Any) -> RobotState:
@@ -38,11 +39,10 @@ def state_at(panda: Any) -> Callable[..., Any]:
         state = RobotState(
             q,
             torch.zeros_like(q),
-            position,
-            matrix_to_quat(rotation),
-            torch.full((n, 1), 0.08),
             torch.zeros(n, 4),
-            {},
+            tool_position=position,
+            tool_quat=matrix_to_quat(rotation),
+            gripper_width=torch.full((n, 1), 0.08),
         )
         return replace(state, **views)
 

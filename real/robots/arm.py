@@ -15,9 +15,10 @@ from torch import Tensor
 from real.bus import Node, Stamped, make, qos
 from real.clock import prefer_realtime
 from robot_rl.errors import UserError
-from robot_rl.kinematics import Kinematics, matrix_to_quat
-from robot_rl.spec import RobotSpec
-from robot_rl.state import RobotState
+from robot_rl.kinematics import Kinematics
+from robot_rl.rotation import matrix_to_quat
+from robot_rl.spec import RobotSpec, RosInterface
+from robot_rl.state import ABSENT, RobotState
 
 
 class NotReady(UserError):  # noqa: N818 - it reads as a sentence
@@ -63,6 +64,7 @@ class ArmDriver:
         self._lock = threading.Lock()
         self._ordinary = not dry_run
         ros = robot.ros
+        assert isinstance(ros, RosInterface)
         self.joints = node.subscribe("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR, self._on_joints)
         self.poses = {
             name: node.subscribe("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=name), qos.SENSOR)
@@ -129,11 +131,11 @@ class ArmDriver:
         return RobotState(
             joints,
             torch.from_numpy(reading.velocity).float()[None],
-            position,
-            matrix_to_quat(rotation),
-            torch.tensor([[reading.gripper]]),
             last_action,
-            poses,
+            tool_position=position,
+            tool_quat=matrix_to_quat(rotation),
+            gripper_width=torch.tensor([[reading.gripper]]) if self.robot.gripper else ABSENT,
+            objects=poses,
         )
 
     def image(self, camera: str) -> np.ndarray | None:

@@ -5,5 +5,9 @@ from __future__ import annotations
 from robot_rl.registry import Registry
 
 robots = Registry(
-    "robot", {"panda": ("robot_rl.robots.panda:PANDA", "Franka Emika Panda, 7 joints and a parallel gripper")}
+    "robot",
+    {
+        "go2": ("robot_rl.robots.go2:GO2", "Unitree Go2, a quadruped with 12 joints"),
+        "panda": ("robot_rl.robots.panda:PANDA", "Franka Emika Panda, 7 joints and a parallel gripper"),
+    },
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from robot_rl.spec import Gripper, Joint, RobotSpec
+from robot_rl.spec import Gripper, Joint, RobotSpec, Tool
 
 _S = math.sqrt(0.5)
 _ABOUT_X = (_S, _S, 0.0, 0.0)
@@ -27,12 +27,14 @@ PANDA = RobotSpec(
     ),
     # Hand pointing straight down, tool 0.25 m above the table and 0.45 m in front of the base.
     home=(0.0, -0.18483, 0.0, -2.4967, 0.0, 2.3119, 0.7854),
-    tool="panda_tool",
-    # hand: 0.107 m along the flange, turned by -45 degrees; finger pads close 0.1034 m further on.
-    tool_position=(0.0, 0.0, 0.107 + 0.1034),
-    tool_quat=(0.9238795, 0.0, 0.0, -0.3826834),
+    tool=Tool(
+        "panda_tool",
+        # hand: 0.107 m along the flange, turned by -45 degrees; finger pads close 0.1034 m further on.
+        position=(0.0, 0.0, 0.107 + 0.1034),
+        quat=(0.9238795, 0.0, 0.0, -0.3826834),
+        workspace=((0.28, -0.30, 0.005), (0.70, 0.30, 0.45)),
+    ),
     gripper=Gripper(("finger_joint1", "finger_joint2"), width=0.08, force=40.0),
-    workspace=((0.28, -0.30, 0.005), (0.70, 0.30, 0.45)),
-    mjcf="xml/franka_emika_panda/panda.xml",
+    model="xml/franka_emika_panda/panda.xml",
     collision_bodies=("hand", "left_finger", "right_finger"),
 )

@@ -42,7 +42,7 @@ def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed
     means over the rollout of the tensors in `infos["metrics"]` as `env/<name>`.
     """
     policy, step = agent.policy, 0
-    observation, _ = env.reset(seed=seed)
+    observation, _ = env.reset(seed=seed, options={"stagger": True})
     policy.reset()
     rng = torch.Generator(agent.device).manual_seed(seed)
     episodes = Episodes(env.num_envs, agent.device)
@@ -104,12 +104,12 @@ def collect(
             policy.reset(done.nonzero().squeeze(-1))
         episodes.add(reward, done, infos.get("success"))
         for name, value in infos.get("metrics", {}).items():
-            mean_now = value.float().mean()
-            sums[name] = sums[name] + mean_now if name in sums else mean_now
+            seen = ~value.isnan()
+            sums[name] = sums.get(name, torch.zeros(2)) + torch.stack([value.nansum(), seen.sum()])
     rollout = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     batch = {name: rollout[name] for name in ("frames", "state", "action", "mean")}
     batch |= _judge(agent, rollout, agent.state(observation), finals)
-    metrics = {f"env/{name}": float(total) / steps for name, total in sums.items()}
+    metrics = {f"env/{name}": float(total / count) for name, (total, count) in sums.items() if count}
     return {name: x.flatten(0, 1) for name, x in batch.items()}, observation, metrics
 
 

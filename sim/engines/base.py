@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.spec import RobotSpec
+from sim.engines.trunk import NOMINAL as TRUNK
 from sim.scenes import Scene
 
 Setter = Callable[[np.ndarray, np.ndarray], None]
@@ -26,17 +27,21 @@ class Engine(ABC):
     device: torch.device
     """Where the physics runs; the views are on the CPU."""
     parameters: dict[str, Setter]
-    """What can differ between environments, by name; units in `sim.randomization`."""
+    """What can differ between environments, by name; units in `sim.randomization`. In force from the next reset on."""
     robot_parameters: ClassVar[tuple[str, ...]] = (
-        "action_delay", "stiffness_scale", "damping_scale", "joint_friction", "armature_scale",
+        "robot.action_delay", "robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale",
+        "robot.joint_friction", "robot.armature_scale",
     )  # fmt: skip
+    base_parameters: ClassVar[tuple[str, ...]] = (*TRUNK, "robot.link_mass_scale", "ground.friction")
+    """Of robots that walk."""
     box_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
 
     @classmethod
-    def can_randomize(cls, scene: Scene) -> set[str]:
+    def can_randomize(cls, robot: RobotSpec, scene: Scene) -> set[str]:
         """The names in `parameters`, known before anything is built."""
+        base = cls.base_parameters if robot.base else ()
         boxes = {f"{box.name}.{name}" for box in scene.boxes for name in cls.box_parameters}
-        return {f"robot.{name}" for name in cls.robot_parameters} | boxes
+        return {*cls.robot_parameters, *base} | boxes
 
     @abstractmethod
     def joint_state(self) -> tuple[Tensor, Tensor]:
@@ -47,16 +52,45 @@ class Engine(ABC):
         """Distance between the fingers (n, 1), m."""
 
     @abstractmethod
+    def base_state(self) -> dict[str, Tensor]:
+        """Views base_position, base_quat, base_velocity and base_angular_velocity of `RobotState`."""
+
+    @abstractmethod
+    def foot_state(self) -> dict[str, Tensor]:
+        """Views foot_position, foot_velocity and foot_force of `RobotState`, at most one physics step old."""
+
+    @abstractmethod
+    def joint_torque(self) -> Tensor:
+        """Torque of the motors (n, J) in the last physics step, N m."""
+
+    def views(self) -> dict[str, Tensor]:
+        """All views of `RobotState` that are the engine's, by name."""
+        position, velocity = self.joint_state()
+        views = {"joint_position": position, "joint_velocity": velocity}
+        if self.robot.gripper:
+            views["gripper_width"] = self.gripper_width()
+        if self.robot.base:
+            views |= self.base_state() | self.foot_state() | {"joint_torque": self.joint_torque()}
+        return views
+
+    @abstractmethod
+    def push(self, ids: np.ndarray, velocity: np.ndarray) -> None:
+        """Add a velocity (k, 3), m/s, world, to the trunks of robots `ids`: what a shove leaves behind."""
+
+    @abstractmethod
     def object_pose(self, name: str) -> Tensor:
         """Pose (n, 7) of an object: position in m, quaternion w x y z."""
 
     @abstractmethod
     def step(self, joints: Tensor, gripper: Tensor) -> None:
-        """Advance by a train of joint targets (n, ticks, J) and gripper widths (n, ticks, 1), one command tick each."""
+        """Advance by a train of joint targets (n, ticks, J) and gripper widths (n, ticks, 1).
+
+        A tick lasts a period of the robot's commands, or a physics step where that is longer.
+        """
 
     @abstractmethod
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
-        """Put robots `ids` at rest at joints (k, J), gripper open, and objects at poses (k, 7)."""
+        """Put robots `ids` at rest at joints (k, J), gripper open, trunk upright at its height, objects at (k, 7)."""
 
     @abstractmethod
     def place(self, name: str, pose: np.ndarray) -> None:

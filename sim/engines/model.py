@@ -1,15 +1,16 @@
-"""The robot's own MJCF, edited once for every engine, and the scene around it as a MuJoCo model."""
+"""The robot's own model file, edited once for every engine, and the scene around it as a MuJoCo model."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import mujoco
 import numpy as np
 
 from robot_rl.errors import UserError
-from robot_rl.spec import RobotSpec
+from robot_rl.spec import FloatingBase, RobotSpec
 from sim.scenes import Box, Scene, robot_model
 
 MAX_ACTION_DELAY = 0.08
@@ -29,18 +30,20 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
 
 
 def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
-    """The robot alone, from its own MJCF, with what every engine changes in it."""
+    """The robot alone, from its own model file, with what every engine changes in it."""
     path = robot_model(robot, mjcf)
     try:
         spec = mujoco.MjSpec.from_file(str(path))
+        spec.compiler.fusestatic = False  # feet are links of their own
+        spec.compiler.discardvisual = False  # what does not collide is still to be seen
     except ValueError as error:
-        raise UserError(f"{path} is not a readable MJCF file: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
     spec.option.timestep = scene.timestep
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
-    spec.option.impratio = 10  # stops grasped objects from creeping out of the fingers
+    spec.option.impratio = scene.impratio
     # Most steps need a few; with 10 at most, a firmly held cube was now and then shot out of the fingers.
-    spec.option.iterations, spec.option.ls_iterations = 50, 50
+    spec.option.iterations = spec.option.ls_iterations = scene.iterations
     for key in list(spec.keys):
         spec.delete(key)
     fingers = robot.gripper.joints if robot.gripper else ()
@@ -48,10 +51,18 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     if missing:
         raise UserError(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}")
     for body in spec.bodies[1:]:
-        body.gravcomp = 1.0  # real arms compensate their own weight
+        body.gravcomp = 0.0 if robot.base else 1.0  # real arms compensate their own weight
         if robot.collision_bodies and body.name not in robot.collision_bodies:
             for geom in body.geoms:
                 geom.contype = geom.conaffinity = 0
+    for joint in spec.joints:
+        if joint.name in robot.joint_names:
+            joint.armature = joint.armature if robot.armature is None else robot.armature
+            joint.frictionloss = joint.frictionloss if robot.joint_friction is None else robot.joint_friction
+    if robot.compliant:
+        _add_servos(spec, robot)
+    if robot.base:
+        _free(spec, robot.base, path)
     for actuator in spec.actuators:
         actuator.nsample = math.ceil(MAX_ACTION_DELAY / scene.timestep) + 1
         actuator.delay = scene.timestep
@@ -64,6 +75,44 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
         if robot.gripper and joint.name in robot.gripper.joints:
             joint.armature = 0.3  # kg, the geared motor behind 15 g fingers; without it contacts are soft
     return spec
+
+
+def _add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+    """The springs in the robot's motors, in place of any actuators of the file."""
+    for actuator in list(spec.actuators):
+        spec.delete(actuator)
+    for joint in robot.joints:
+        spec.add_actuator(
+            name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT,
+            gainprm=[joint.stiffness] + [0] * 9, biastype=mujoco.mjtBias.mjBIAS_AFFINE,
+            biasprm=[0, -joint.stiffness, -joint.damping] + [0] * 7,
+            forcelimited=True, forcerange=[-joint.effort, joint.effort],
+        )  # fmt: skip
+
+
+def _free(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> None:
+    """Let the trunk float, let the robot collide with the world alone, and give its feet sensors."""
+    missing = {base.body, *base.feet} - {b.name for b in spec.bodies}
+    if missing:
+        raise UserError(f"{path} lacks the bodies {sorted(missing)}")
+    trunk = spec.body(base.body)
+    trunk.add_freejoint(name=base.body)
+    trunk.pos = [0, 0, base.height]
+    for geom in spec.geoms:
+        geom.conaffinity = 0
+    for name in base.feet:
+        foot = spec.body(name)
+        for geom in foot.geoms:
+            geom.priority = 1  # the friction of a contact is that of the foot
+        foot.add_site(name=name, size=[0.03, 0, 0])
+        spec.add_sensor(
+            name=f"{name}.force", type=mujoco.mjtSensor.mjSENS_TOUCH, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=name
+        )
+        for kind, view in (
+            (mujoco.mjtSensor.mjSENS_FRAMEPOS, "position"),
+            (mujoco.mjtSensor.mjSENS_FRAMELINVEL, "velocity"),
+        ):
+            spec.add_sensor(name=f"{name}.{view}", type=kind, objtype=mujoco.mjtObj.mjOBJ_XBODY, objname=name)
 
 
 def box_model_spec(box: Box) -> mujoco.MjSpec:
@@ -106,7 +155,10 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene) -> None:
         )
         quat = np.zeros(4)
         mujoco.mju_mat2Quat(quat, frame.ravel())
-        world.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy)
+        parent, mode = world, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+        if camera.follows:
+            parent, mode = spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
+        parent.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy, mode=mode)
 
 
 def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.ndarray:

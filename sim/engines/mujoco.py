@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import mujoco
@@ -12,11 +13,14 @@ from mujoco import batch
 from torch import Tensor
 
 from robot_rl.errors import UserError
+from robot_rl.rotation import matrix_to_quat, rotate_back
 from robot_rl.spec import RobotSpec
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, find_servos
+from sim.engines.trunk import defaults, trunk_inertia
 from sim.scenes import Scene
 
+_SERVO = ("stiffness", "damping", "strength")
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
@@ -32,16 +36,24 @@ class MujocoEngine(Engine):
         self.model = model = compile_model(robot, scene, mjcf)
         self.batch = batch.Batch(model, nsim=num_envs, nthread=threads)
         self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
+        self._force, self._sensordata = self.batch.bind("actuator_force"), self.batch.bind("sensordata")
         joints = [model.joint(name) for name in robot.joint_names]
         self._q = np.array([j.qposadr[0] for j in joints])
         self._v = np.array([j.dofadr[0] for j in joints])
         fingers = robot.gripper.joints if robot.gripper else ()
         self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers], int)
         self._objects = {b.name: model.joint(b.name).qposadr[0] for b in scene.boxes}
+        self._base = model.joint(robot.base.body) if robot.base else None
+        self._feet = self._sensors(robot.base.feet) if robot.base else {}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
-        self._moved: set[int] = set()
+        self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
+        self._trunk = defaults(num_envs) if robot.base else {}
+        self._changed: set[str] = set()
+        """Parameters that were ever set."""
+        self._stale = False
+        """Masses or inertias have changed, and with them constants that MuJoCo derives."""
         self.parameters = self._make_parameters()
         self._renderers: dict[tuple[int, int, str], Any] = {}
 
@@ -52,6 +64,39 @@ class MujocoEngine(Engine):
 
     def gripper_width(self) -> Tensor:
         return torch.from_numpy(self.qpos[:, self._fingers].sum(1, keepdims=True)).float()
+
+    def _sensors(self, feet: Sequence[str]) -> dict[str, np.ndarray]:
+        """Where in sensordata each view of the feet stands."""
+        at: dict[str, list[int]] = {}
+        for view in ("position", "velocity", "force"):
+            for foot in feet:
+                sensor = self.model.sensor(f"{foot}.{view}")
+                at.setdefault(f"foot_{view}", []).extend(range(sensor.adr[0], sensor.adr[0] + sensor.dim[0]))
+        return {view: np.array(places) for view, places in at.items()}
+
+    def base_state(self) -> dict[str, Tensor]:
+        assert self._base is not None
+        q, v = self._base.qposadr[0], self._base.dofadr[0]
+        pose, speed = torch.from_numpy(self.qpos[:, q : q + 7]).float(), torch.from_numpy(self.qvel[:, v : v + 6]).float()
+        quat = pose[:, 3:]
+        return {
+            "base_position": pose[:, :3],
+            "base_quat": quat,
+            "base_velocity": rotate_back(quat, speed[:, :3]),
+            "base_angular_velocity": speed[:, 3:],  # a free joint turns in its own frame
+        }
+
+    def foot_state(self) -> dict[str, Tensor]:
+        data = torch.from_numpy(self._sensordata.astype(np.float32))
+        return {view: data[:, places] for view, places in self._feet.items()}
+
+    def joint_torque(self) -> Tensor:
+        return torch.from_numpy(self._force[:, self._actuators]).float()
+
+    def push(self, ids: np.ndarray, velocity: np.ndarray) -> None:
+        assert self._base is not None
+        start = self._base.dofadr[0]
+        self.qvel[ids, start : start + 3] += velocity
 
     def object_pose(self, name: str) -> Tensor:
         start = self._objects[name]
@@ -76,11 +121,18 @@ class MujocoEngine(Engine):
         self.batch.rollout(control.shape[1], control=control, record=())
 
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
-        if self._moved:
+        if self._changed & set(self._servo):
+            self._write_servos(np.asarray(ids))
+        if self._changed & set(self._trunk):
+            self._write_trunk(np.asarray(ids))
+        if self._stale:
             self.batch.set_const(np.sort(ids))
         ids = np.asarray(ids)
         self.batch.reset(np.sort(ids), stage=mujoco.mjtStage.mjSTAGE_NONE)
         self.qpos[ids[:, None], self._q] = joints
+        if self._base is not None:
+            at = self._base.qposadr[0]
+            self.qpos[ids, at : at + 7] = [0, 0, self.robot.base.height, 1, 0, 0, 0]  # type: ignore[union-attr]
         if self.robot.gripper:
             self.qpos[ids[:, None], self._fingers] = self.robot.gripper.width / len(self._fingers)
         for name, pose in objects.items():
@@ -109,11 +161,17 @@ class MujocoEngine(Engine):
             "robot.action_delay": lambda ids, v: b.expand("actuator_delay").__setitem__(
                 ids, np.clip(v, self.scene.timestep, MAX_ACTION_DELAY)[:, None]
             ),
-            "robot.stiffness_scale": self._scaler("actuator_gainprm", self._actuators, 0, "actuator_biasprm", 1),
-            "robot.damping_scale": self._scaler("actuator_biasprm", self._actuators, 2),
             "robot.joint_friction": self._writer("dof_frictionloss", self._v),
-            "robot.armature_scale": self._scaler("dof_armature", self._v, None),
+            "robot.armature_scale": self._armature,
         }
+        for name in self._servo:
+            out[name] = self._remember(self._servo, name)
+        if self.robot.base:
+            for name in self._trunk:
+                out[name] = self._remember(self._trunk, name)
+            out["robot.link_mass_scale"] = self._link_mass
+            feet = [int(m.body(foot).geomadr[0]) for foot in self.robot.base.feet]
+            out["ground.friction"] = self._writer("geom_friction", np.array(feet), 0)
         for box in self.scene.boxes:
             body, geom = m.body(box.name).id, m.geom(box.name).id
             out[f"{box.name}.mass"] = self._mass(body)
@@ -131,17 +189,54 @@ class MujocoEngine(Engine):
 
         return write
 
-    def _scaler(self, name: str, rows: np.ndarray, column: int | None, twin: str = "", twin_column: int = 0) -> Setter:
-        """Scale a model field; a position servo's stiffness stands in two fields, kp and -kp."""
+    def _remember(self, values: dict[str, np.ndarray], name: str) -> Setter:
+        """For parameters that act on the same fields of the model: keep each, `reset` writes them together."""
 
-        def write(ids: np.ndarray, values: np.ndarray) -> None:
-            for field, col in ((name, column), (twin, twin_column)):
-                if field:
-                    key = (rows,) if col is None else (rows, col)
-                    nominal = getattr(self.model, field)[key]
-                    self.batch.expand(field)[(ids[:, None], *key)] = nominal * values[:, None]
+        def put(ids: np.ndarray, new: np.ndarray) -> None:
+            values[name][ids] = new
+            self._changed.add(name)
 
-        return write
+        return put
+
+    def _write_servos(self, ids: np.ndarray) -> None:
+        """Strength multiplies torque and its limit; a position servo's stiffness stands in two fields, kp and -kp."""
+        m, expand, rows, at = self.model, self.batch.expand, self._actuators, ids[:, None]
+        stiffness, damping, strength = (self._servo[f"robot.{n}_scale"][ids][:, None] for n in _SERVO)
+        expand("actuator_gainprm")[at, rows, 0] = m.actuator_gainprm[rows, 0] * stiffness * strength
+        expand("actuator_biasprm")[at, rows, 1] = m.actuator_biasprm[rows, 1] * stiffness * strength
+        expand("actuator_biasprm")[at, rows, 2] = m.actuator_biasprm[rows, 2] * damping * strength
+        expand("actuator_forcerange")[at, rows] = m.actuator_forcerange[rows] * strength[..., None]
+
+    def _armature(self, ids: np.ndarray, values: np.ndarray) -> None:
+        self.batch.expand("dof_armature")[ids[:, None], self._v] = self.model.dof_armature[self._v] * values[:, None]
+        self._stale = True
+
+    def _write_trunk(self, ids: np.ndarray) -> None:
+        assert self.robot.base is not None
+        body = self.model.body(self.robot.base.body)
+        axes = np.zeros(9)
+        mujoco.mju_quat2Mat(axes, body.iquat)
+        turn = axes.reshape(3, 3)
+        nominal = turn @ np.diag(body.inertia) @ turn.T
+        values = {name: v[ids] for name, v in self._trunk.items()}
+        mass, centre, inertia = trunk_inertia(float(body.mass[0]), body.ipos, nominal, values)
+        principal, frame = np.linalg.eigh(inertia)
+        frame[np.linalg.det(frame) < 0, :, 0] *= -1  # right-handed
+        expand = self.batch.expand
+        expand("body_mass")[ids, body.id], expand("body_ipos")[ids, body.id] = mass, centre
+        expand("body_inertia")[ids, body.id] = principal
+        expand("body_iquat")[ids, body.id] = matrix_to_quat(torch.from_numpy(frame)).numpy()
+        self._stale = True
+
+    def _link_mass(self, ids: np.ndarray, values: np.ndarray) -> None:
+        """Links of other density: masses and inertias of all bodies but the trunk."""
+        assert self.robot.base is not None
+        trunk = self.model.body(self.robot.base.body).id
+        links = np.array([b for b in range(1, self.model.nbody) if b != trunk and self.model.body_mass[b] > 0])
+        expand = self.batch.expand
+        expand("body_mass")[ids[:, None], links] = self.model.body_mass[links] * values[:, None]
+        expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]
+        self._stale = True
 
     def _mass(self, body: int) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
@@ -166,7 +261,7 @@ class MujocoEngine(Engine):
         mass = self.batch.expand("body_mass")[ids, body]
         edge = 2 * self.batch.expand("geom_size")[ids, self.model.body_geomadr[body], 0]
         self.batch.expand("body_inertia")[ids, body] = (mass * edge**2 / 6)[:, None]
-        self._moved.add(body)
+        self._stale = True
 
     # ---- pictures ----------------------------------------------------------------------------------------------
     def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:
@@ -185,12 +280,15 @@ class MujocoEngine(Engine):
             values = self.batch.expanded(field)
             if values is not None:
                 state[f"model.{field}"] = np.array(values)
-        return state
+        kept = self._servo | self._trunk
+        return state | {f"value.{name}": values.copy() for name, values in kept.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for key, values in state.items():
             kind, field = key.split(".", 1)
             if kind == "state":
                 self.batch.bind(field)[:] = values
+            elif kind == "value":
+                (self._servo if field in self._servo else self._trunk)[field][:] = values
             else:
                 self.batch.expand(field)[:] = values

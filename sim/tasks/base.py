@@ -1,12 +1,22 @@
-"""What a task is: an interface for the policy, a scene, and what differs between episodes. It names no engine."""
+"""What a task is: an interface for the policy, a scene, a reward, and what differs between episodes.
+
+It names no engine."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from robot_rl.interface import Interface
+from sim.commands import CommandSchedule
 from sim.randomization import Randomize
+from sim.rewards import Moment, Reward
 from sim.scenes import Scene
+
+Reflected = tuple[Sequence[int], Sequence[float]]
+"""Index and sign of each component of a vector's mirror image."""
 
 
 @dataclass(frozen=True)
@@ -15,8 +25,18 @@ class Task:
     scene: Scene
     randomization: tuple[Randomize, ...]
     """Drawn at each reset. A box without `<box>.x`, `.y` and `.yaw` stands still at its default place."""
-    expert: str
-    """module:function that builds a scripted demonstrator."""
+    expert: str = ""
+    """module:function that builds a scripted demonstrator; empty: there is none."""
+    rewards: tuple[Reward, ...] = ()
+    """Empty: 1 on success."""
+    privileged: tuple[str, ...] = ()
+    """Observation terms of the true state, for critics; object poses and what was drawn are always there."""
+    commands: CommandSchedule | None = None
+    """Who asks for the interface's command while an episode runs."""
+    measures: Callable[[Moment], dict[str, Tensor]] | None = None
+    """Figures (n,) of every control period that are reported beside the reward."""
+    mirror: dict[str, Reflected] | None = None
+    """Left-right symmetry: how "observation", "privileged" and "action" are reflected."""
 
     def __post_init__(self) -> None:
         cameras = tuple(camera.name for camera in self.scene.cameras)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from robot_rl.control import ToolDeltaConfig, ToolDeltaController
-from robot_rl.kinematics import Kinematics, rotation_error
+from robot_rl.kinematics import Kinematics
+from robot_rl.rotation import rotation_error
 
 Build = Callable[..., Any]
 
@@ -59,7 +60,7 @@ def test_action_range_is_the_step_and_the_gripper(panda: Any) -> None:
 
 def test_tool_stays_inside_the_workspace(panda: Any, state_at: Build) -> None:
     controller = ToolDeltaController(panda, ToolDeltaConfig())
-    low, high = torch.tensor(panda.workspace)
+    low, high = torch.tensor(panda.tool.workspace)
     for direction in torch.cat([torch.eye(3), -torch.eye(3)]):
         q = torch.tensor(panda.home)[None]
         action = torch.cat([0.04 * direction, torch.zeros(1)])[None]

@@ -12,7 +12,7 @@ from torch import Tensor
 from robot_rl.control import ToolDeltaConfig, ToolDeltaController
 from robot_rl.errors import UnknownName
 from robot_rl.observations import TERMS, Observer
-from robot_rl.success import success_test
+from robot_rl.success import state_test
 
 Build = Callable[..., Any]
 
@@ -101,15 +101,15 @@ def test_lifted_needs_height_and_the_tool_nearby(state_at: Build, panda: Any) ->
     cube[2, 0] += 0.04
     cube[3, 2] = 0.1  # on the table, and far from the tool
     state.objects = {"cube": cube}
-    assert success_test("lifted:cube:0.12")(state).tolist() == [True, False, True, False]
+    assert state_test("lifted:cube:0.12")(state).tolist() == [True, False, True, False]
     height = float(tool[2])
-    assert success_test(f"lifted:cube:{height - 0.001}")(state)[0]
-    assert not success_test(f"lifted:cube:{height + 0.001}")(state)[0]
+    assert state_test(f"lifted:cube:{height - 0.001}")(state)[0]
+    assert not state_test(f"lifted:cube:{height + 0.001}")(state)[0]
 
 
-def test_an_unknown_success_test_suggests_the_nearest() -> None:
+def test_an_unknown_state_test_suggests_the_nearest() -> None:
     with pytest.raises(UnknownName, match="unknown success test 'lift'; did you mean lifted"):
-        success_test("lift:cube:0.12")
+        state_test("lift:cube:0.12")
 
 
 def test_select_takes_rows_of_every_view(state: Any) -> None:

@@ -79,7 +79,7 @@ def test_a_goal_out_of_the_box_is_refused(state_at: Any) -> None:
 
 
 def test_the_slack_is_allowed(state_at: Any, panda: Any) -> None:
-    (x, _, low), _ = panda.workspace
+    (x, _, low), _ = panda.tool.workspace
     edge = reach(state_at, [0.5, 0.0, low - 0.5 * SHIELD.config.workspace_slack])
     assert torch.equal(SHIELD.admit(edge, HOME[None])[0], edge)
 

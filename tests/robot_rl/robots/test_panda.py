@@ -89,7 +89,7 @@ def test_home_is_a_safe_start(panda: Any) -> None:
     home = torch.tensor(panda.home)
     assert (home > panda.limit("low") + 0.1).all() and (home < panda.limit("high") - 0.1).all()
     position, rotation = Kinematics(panda).forward(home[None])
-    low, high = torch.tensor(panda.workspace)
+    low, high = torch.tensor(panda.tool.workspace)
     assert ((position > low) & (position < high)).all()
     assert torch.allclose(position[0], torch.tensor([0.45, 0.0, 0.25]), atol=0.01)
     assert torch.allclose(rotation[0, :, 2], torch.tensor([0.0, 0.0, -1.0]), atol=1e-3)  # pointing down
@@ -98,6 +98,6 @@ def test_home_is_a_safe_start(panda: Any) -> None:
 def test_fingerprint_tells_robots_apart(panda: Any) -> None:
     from dataclasses import replace
 
-    other = replace(panda, tool_position=(0.0, 0.0, 0.3))
+    other = replace(panda, tool=replace(panda.tool, position=(0.0, 0.0, 0.3)))
     assert other.fingerprint() != panda.fingerprint()
     assert panda.fingerprint()["joint_names"] == [f"joint{k}" for k in range(1, 8)]

@@ -1,0 +1,45 @@
+"""Unitree Go2.
+
+Position, speed and torque limits, link frames: the manufacturer's URDF that genesis-world ships (a test compares both).
+Gains: Unitree's own reinforcement-learning examples use 20 to 40 N m/rad. Order of the motors: Unitree SDK. Armature
+and dry friction: the MuJoCo Menagerie model of the robot.
+"""
+
+from __future__ import annotations
+
+from robot_rl.spec import FloatingBase, Joint, RobotSpec, UnitreeInterface
+
+LEGS = ("FL", "FR", "RL", "RR")
+"""Front left, front right, rear left, rear right."""
+STIFFNESS, DAMPING = 25.0, 0.6
+
+
+def _leg(name: str) -> tuple[Joint, ...]:
+    thigh = (-1.5708, 3.4907) if name[0] == "F" else (-0.5236, 4.5379)
+    # name, low, high, speed, acceleration, torque; acceleration is bounded by the torque alone.
+    limits = (
+        ("hip", -1.0472, 1.0472, 30.1, 1e4, 23.7),
+        ("thigh", *thigh, 30.1, 1e4, 23.7),
+        ("calf", -2.7227, -0.83776, 20.07, 1e4, 35.55),
+    )
+    return tuple(
+        Joint(f"{name}_{part}_joint", *numbers, stiffness=STIFFNESS, damping=DAMPING) for part, *numbers in limits
+    )
+
+
+GO2 = RobotSpec(
+    name="go2",
+    joints=tuple(joint for leg in LEGS for joint in _leg(leg)),
+    # Left and right hips turned outwards, rear thighs further back: feet below the hips, slightly apart.
+    home=(0.1, 0.8, -1.5, -0.1, 0.8, -1.5, 0.1, 1.0, -1.5, -0.1, 1.0, -1.5),
+    model="urdf/go2/urdf/go2.urdf",
+    base=FloatingBase("base", height=0.32, feet=tuple(f"{leg}_foot" for leg in LEGS), foot_radius=0.022),
+    collision_bodies=("base", *(f"{leg}_foot" for leg in LEGS)),
+    armature=0.01,
+    joint_friction=0.1,
+    state_rate=500.0,
+    command_rate=500.0,
+    ros=UnitreeInterface(
+        motors=tuple(f"{leg}_{part}_joint" for leg in ("FR", "FL", "RR", "RL") for part in ("hip", "thigh", "calf"))
+    ),
+)

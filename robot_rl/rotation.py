@@ -1,0 +1,56 @@
+"""Batched rotations: unit quaternions (..., 4) w x y z, matrices (..., 3, 3), rotation vectors (..., 3) in rad."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def quat_to_matrix(quat: Tensor) -> Tensor:
+    """Rotation matrices (..., 3, 3) of unit quaternions (..., 4), w x y z."""
+    w, x, y, z = quat.unbind(-1)
+    rows = [
+        1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),
+        2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),
+        2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y),
+    ]  # fmt: skip
+    return torch.stack(rows, -1).unflatten(-1, (3, 3))
+
+
+def matrix_to_quat(matrix: Tensor) -> Tensor:
+    """Unit quaternions (..., 4), w x y z with the largest component positive, of rotation matrices."""
+    m = matrix.flatten(-2)
+    xx, yy, zz = m[..., 0], m[..., 4], m[..., 8]
+    # Four times the outer product of the quaternion with itself: its longest row is never ill-conditioned.
+    w = torch.stack([1 + xx + yy + zz, m[..., 7] - m[..., 5], m[..., 2] - m[..., 6], m[..., 3] - m[..., 1]], -1)
+    x = torch.stack([w[..., 1], 1 + xx - yy - zz, m[..., 3] + m[..., 1], m[..., 2] + m[..., 6]], -1)
+    y = torch.stack([w[..., 2], x[..., 2], 1 - xx + yy - zz, m[..., 7] + m[..., 5]], -1)
+    z = torch.stack([w[..., 3], x[..., 3], y[..., 3], 1 - xx - yy + zz], -1)
+    rows = torch.stack([w, x, y, z], -2)
+    best = rows.diagonal(dim1=-2, dim2=-1).argmax(-1)
+    row = rows.gather(-2, best[..., None, None].expand(*best.shape, 1, 4)).squeeze(-2)
+    return row / row.norm(dim=-1, keepdim=True)
+
+
+def rotation_error(current: Tensor, target: Tensor) -> Tensor:
+    """Rotation vector (..., 3), rad, that turns `current` into `target`; both (..., 3, 3), angle below pi."""
+    quat = matrix_to_quat(target @ current.transpose(-1, -2))
+    quat = torch.where(quat[..., :1] < 0, -quat, quat)
+    vector = quat[..., 1:]
+    sine = vector.norm(dim=-1, keepdim=True)
+    angle = 2 * torch.atan2(sine, quat[..., :1])
+    return vector * torch.where(sine > 1e-8, angle / sine.clamp_min(1e-8), 2.0)
+
+
+def rotate(quat: Tensor, vector: Tensor) -> Tensor:
+    """Turn vectors (..., 3) by unit quaternions (..., 4)."""
+    real, axis = quat[..., :1], quat[..., 1:]
+    twice = 2 * torch.linalg.cross(axis, vector)
+    return vector + real * twice + torch.linalg.cross(axis, twice)
+
+
+def rotate_back(quat: Tensor, vector: Tensor) -> Tensor:
+    """Turn vectors (..., 3) by the inverse of unit quaternions (..., 4): from the world into the frame."""
+    real, axis = quat[..., :1], quat[..., 1:]
+    twice = 2 * torch.linalg.cross(vector, axis)
+    return vector + real * twice + torch.linalg.cross(twice, axis)

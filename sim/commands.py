@@ -1,0 +1,28 @@
+"""What is asked of the robots in simulation, changing while an episode runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robot_rl.spec import VectorSpec
+from sim.randomization.noise import uniforms
+
+
+@dataclass(frozen=True)
+class CommandSchedule:
+    """Commands drawn uniformly within the ranges of the interface, each held for a while."""
+
+    hold: float = 4.0
+    """Time between two commands, s."""
+    standing: float = 0.1
+    """Share of commands that ask for nothing."""
+
+    def __call__(self, spec: VectorSpec, keys: np.ndarray, steps: Tensor, rate: float) -> Tensor:
+        """Commands (n, C) of episodes `keys` (n,) in their control periods `steps` (n,) at `rate` Hz."""
+        u = uniforms(keys, (steps // round(self.hold * rate)).numpy(), spec.size + 1)
+        command = spec.low + u[:, 1:] * (spec.high - spec.low)
+        return torch.where(u[:, :1] < self.standing, 0.0, command)

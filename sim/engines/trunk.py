@@ -1,0 +1,43 @@
+"""What a trunk and its payload weigh and how they turn: one computation for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+NOMINAL = {"base.mass_scale": 1.0, "base.com_x": 0.0, "base.com_y": 0.0, "base.com_z": 0.0, "payload.mass": 0.0}
+PAYLOAD_PLACE = np.array([0.0, 0.0, 0.1])
+"""Of the payload in the trunk's frame, m."""
+PAYLOAD_EDGE = 0.15
+"""A cube, m."""
+
+
+def trunk_inertia(
+    mass: float, com: np.ndarray, inertia: np.ndarray, values: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mass (k,) kg, centre of mass (k, 3) m and inertia about it (k, 3, 3) kg m^2, axes of the trunk's frame.
+
+    `mass`, `com` (3,) and `inertia` (3, 3) are the nominal ones, `values` the parameters (k,) of NOMINAL. The scale
+    stands for a trunk of another density, the shift of the centre moves mass within it without changing its inertia.
+    """
+    scale, load = values["base.mass_scale"], values["payload.mass"]
+    own, own_com = mass * scale, com + np.stack([values[f"base.com_{axis}"] for axis in "xyz"], 1)
+    total = own + load
+    centre = (own[:, None] * own_com + load[:, None] * PAYLOAD_PLACE) / total[:, None]
+    cube = (load * PAYLOAD_EDGE**2 / 6)[:, None, None] * np.eye(3)
+    about = inertia * scale[:, None, None] + cube
+    for part, place in ((own, own_com), (load, np.broadcast_to(PAYLOAD_PLACE, own_com.shape))):
+        about = about + part[:, None, None] * _point_inertia(place - centre)
+    return total, centre, about
+
+
+def _point_inertia(at: np.ndarray) -> np.ndarray:
+    """Inertia (k, 3, 3) of a unit mass at points (k, 3) about the origin (Steiner)."""
+    square = (at * at).sum(1)[:, None, None] * np.eye(3)
+    return square - at[:, :, None] * at[:, None, :]
+
+
+def defaults(num_envs: int, names: Sequence[str] = tuple(NOMINAL)) -> dict[str, np.ndarray]:
+    """Nominal values (num_envs,) of the parameters."""
+    return {name: np.full(num_envs, NOMINAL[name]) for name in names}

@@ -1,0 +1,45 @@
+"""Contacts of the feet over time: how long and how high they swing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from robot_rl.state import RobotState
+
+CONTACT_FORCE = 1.0
+"""Smallest force that counts as contact, N."""
+
+
+class FootTracker:
+    """Memory (n, F) of n robots' feet, updated once per control period."""
+
+    NAMES = ("touching", "contact", "landed", "air_time", "swing_height")
+
+    def __init__(self, num_envs: int, feet: int, radius: float, period: float):
+        self.radius, self.period = radius, period
+        self.touching, self.contact, self.landed = (torch.zeros(num_envs, feet, dtype=torch.bool) for _ in range(3))
+        self.air_time, self.swing_height = (torch.zeros(num_envs, feet) for _ in range(2))
+        """Of the running swing, or in the control period of landing of the one that ended: its time so far, s, and the
+        greatest height of the sole, m; 0 on the ground."""
+
+    def update(self, state: RobotState) -> None:
+        """Take in true states.
+
+        `contact`: on the ground now or a control period ago, for light touches flicker; `landed`: only just.
+        """
+        over = self.contact  # what was on the ground has no swing to go on with
+        touching = state.foot_force > CONTACT_FORCE
+        contact = touching | self.touching
+        self.landed = contact & ~over
+        self.touching, self.contact = touching, contact
+        sole = state.foot_position.unflatten(1, (-1, 3))[..., 2] - self.radius
+        swings = ~over
+        self.air_time = (self.air_time + self.period) * swings
+        self.swing_height = torch.maximum(self.swing_height, sole) * swings
+
+    def reset(self, ids: Tensor) -> None:
+        """Robots `ids` stand."""
+        for name in ("landed", "air_time", "swing_height"):
+            getattr(self, name)[ids] = 0
+        self.contact[ids] = self.touching[ids] = True

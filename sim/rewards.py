@@ -1,0 +1,161 @@
+"""Rewards: weighted terms, each a batched function of one control period."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.observations import down
+from robot_rl.spec import RobotSpec
+from robot_rl.state import RobotState
+from sim.feet import FootTracker
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What happened to n robots in one control period."""
+
+    robot: RobotSpec
+    before: RobotState
+    """The true state at its start; `before.command` is what was asked."""
+    now: RobotState
+    """The true state at its end; `now.last_action` was executed."""
+    feet: FootTracker | None
+    period: float
+    """s"""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A term of a task's reward; per second, so that it does not depend on the control rate."""
+
+    name: str
+    weight: float
+    term: Callable[[Moment], Tensor]
+    """(n,) of a Moment."""
+
+
+def total(rewards: tuple[Reward, ...], moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
+    """Sum (n,) over the period, and each term's part by name."""
+    parts = {r.name: r.weight * moment.period * r.term(moment) for r in rewards}
+    return torch.stack(list(parts.values())).sum(0), parts
+
+
+# ---- of robots that walk after a command (vx, vy, yaw rate) -------------------------------------------------------
+def velocity_error(m: Moment) -> Tensor:
+    """Distance between the trunk's horizontal velocity and the command, m/s."""
+    return (m.now.base_velocity[:, :2] - m.before.command[:, :2]).norm(dim=1)
+
+
+def yaw_error(m: Moment) -> Tensor:
+    """Difference of the turning speed from the command, rad/s."""
+    return (m.now.base_angular_velocity[:, 2] - m.before.command[:, 2]).abs()
+
+
+def tracks_velocity(m: Moment) -> Tensor:
+    """1 at the commanded velocity, 1/e at 0.35 m/s from it."""
+    return torch.exp(-velocity_error(m).square() / 0.125)
+
+
+def tracks_yaw(m: Moment) -> Tensor:
+    """1 at the commanded turning speed, 1/e at 0.35 rad/s from it."""
+    return torch.exp(-yaw_error(m).square() / 0.125)
+
+
+def bounces(m: Moment) -> Tensor:
+    """Squared vertical speed of the trunk."""
+    return m.now.base_velocity[:, 2].square()
+
+
+def sways(m: Moment) -> Tensor:
+    """Squared roll and pitch rate."""
+    return m.now.base_angular_velocity[:, :2].square().sum(1)
+
+
+def leans(m: Moment) -> Tensor:
+    """Squared horizontal part of gravity in the trunk's frame."""
+    return down(m.now.base_quat)[:, :2].square().sum(1)
+
+
+def sinks(m: Moment) -> Tensor:
+    """Squared distance of the trunk from its standing height, in units of 10 cm."""
+    assert m.robot.base is not None
+    return ((m.now.base_position[:, 2] - m.robot.base.height) * 10).square()
+
+
+def torque(m: Moment) -> Tensor:
+    """Squared torques, N^2 m^2."""
+    return m.now.joint_torque.square().sum(1)
+
+
+def power(m: Moment) -> Tensor:
+    """Mechanical power that the motors give or take, W."""
+    return (m.now.joint_torque * m.now.joint_velocity).abs().sum(1)
+
+
+def acceleration(m: Moment) -> Tensor:
+    """Squared joint accelerations, rad^2/s^4."""
+    return ((m.now.joint_velocity - m.before.joint_velocity) / m.period).square().sum(1)
+
+
+def action_rate(m: Moment) -> Tensor:
+    """Squared change of the action, in units of the range [-1, 1]."""
+    return (m.now.last_action - m.before.last_action).square().sum(1)
+
+
+def posture(m: Moment) -> Tensor:
+    """Squared distance of the joints from home; ten times as much where nothing is asked."""
+    off = (m.now.joint_position - torch.tensor(m.robot.home)).square().sum(1)
+    return torch.where(asked(m), off, 10 * off)
+
+
+def asked(m: Moment) -> Tensor:
+    """(n,) bool: the command is not to stand."""
+    return m.before.command.norm(dim=1) > 0.05
+
+
+def steps(m: Moment) -> Tensor:
+    """Swings that end now, by how much longer than 0.1 s they took, up to 0.3 s; nothing where nothing is asked."""
+    assert m.feet is not None
+    long = (m.feet.air_time - 0.1).clamp(max=0.2) * m.feet.landed
+    return long.sum(1) / m.period * asked(m)
+
+
+def clearance(m: Moment) -> Tensor:
+    """Swings that end now, by how far below 6 cm they stayed, squared, in units of 6 cm."""
+    assert m.feet is not None
+    low = (1 - m.feet.swing_height / 0.06).clamp(min=0).square() * m.feet.landed
+    return low.sum(1) / m.period * asked(m)
+
+
+def slip(m: Moment) -> Tensor:
+    """Squared horizontal speed of the feet on the ground, m^2/s^2."""
+    assert m.feet is not None
+    speed = m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].square().sum(-1)
+    return (speed * m.feet.contact).sum(1)
+
+
+def lifted_while_standing(m: Moment) -> Tensor:
+    """Feet in the air where nothing is asked."""
+    assert m.feet is not None
+    return (~m.feet.contact).sum(1) * ~asked(m)
+
+
+# ---- measurements, not rewarded ------------------------------------------------------------------------------------
+def measured(m: Moment) -> dict[str, Tensor]:
+    """Figures of merit of a gait (n,), NaN where there is nothing to measure in this control period."""
+    assert m.feet is not None
+    speed = m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].norm(dim=-1)
+    on, landed = m.feet.contact.float(), m.feet.landed.float()
+    return {
+        "velocity_error": velocity_error(m),
+        "yaw_error": yaw_error(m),
+        "foot_slip": (speed * on).sum(1) / on.sum(1),
+        "swing_height": (m.feet.swing_height * landed).sum(1) / landed.sum(1),
+        "air_time": (m.feet.air_time * landed).sum(1) / landed.sum(1),
+        "power": power(m),
+        "base_height": m.now.base_position[:, 2],
+    }

@@ -1,0 +1,114 @@
+"""A Unitree Go2 walks on flat ground as it is told: 50 Hz joint set-points, dense reward, pushes."""
+
+from __future__ import annotations
+
+from robot_rl.control import JointOffsetConfig
+from robot_rl.interface import Interface
+from robot_rl.shield import ShieldConfig
+from robot_rl.spec import Field
+from sim import rewards as r
+from sim.commands import CommandSchedule
+from sim.randomization import Randomize
+from sim.rewards import Reward
+from sim.scenes import Camera, Scene
+from sim.tasks.base import Reflected, Task
+
+_RANDOMIZATION = (
+    Randomize("base.mass_scale", 0.85, 1.15, "1"),
+    Randomize("base.com_x", -0.03, 0.03, "m"),
+    Randomize("base.com_y", -0.02, 0.02, "m"),
+    Randomize("base.com_z", -0.02, 0.02, "m"),
+    Randomize("payload.mass", 0.0, 2.0, "kg"),
+    Randomize("robot.link_mass_scale", 0.9, 1.1, "1"),
+    Randomize("ground.friction", 0.5, 1.25, "1"),
+    Randomize("robot.strength_scale", 0.85, 1.1, "1"),
+    Randomize("robot.stiffness_scale", 0.85, 1.15, "1"),
+    Randomize("robot.damping_scale", 0.7, 1.3, "1"),
+    Randomize("robot.armature_scale", 0.7, 1.4, "1"),
+    Randomize("robot.joint_friction", 0.0, 0.3, "N m"),
+    Randomize("robot.action_delay", 0.0, 0.02, "s"),
+    Randomize("robot.home_offset", 0.0, 0.1, "rad"),
+    Randomize("sensor.encoder_offset", 0.0, 0.02, "rad"),
+    Randomize("sensor.joint_noise", 0.0, 0.01, "rad"),
+    Randomize("sensor.velocity_noise", 0.0, 0.5, "rad/s"),
+    Randomize("sensor.gyro_noise", 0.0, 0.1, "rad/s"),
+    Randomize("sensor.gyro_bias", 0.0, 0.05, "rad/s"),
+    Randomize("sensor.tilt_noise", 0.0, 0.02, "rad"),
+    Randomize("sensor.tilt_bias", 0.0, 0.03, "rad"),
+    Randomize("sensor.state_delay", 0.0, 0.01, "s"),
+    Randomize("push.speed", 0.0, 0.5, "m/s"),
+    Randomize("push.interval", 5.0, 10.0, "s"),
+)
+
+_LEGS, _SIGN = (1, 0, 3, 2), (-1, 1, 1)
+"""The leg that each leg sees in the mirror, and the signs of its hip, thigh and calf there."""
+_JOINTS: Reflected = ([3 * leg + k for leg in _LEGS for k in range(3)], _SIGN * 4)
+
+
+def _behind(*parts: Reflected) -> Reflected:
+    """The reflection of vectors behind one another."""
+    index: list[int] = []
+    for part in parts:
+        index += [len(index) + k for k in part[0]]
+    return index, [s for part in parts for s in part[1]]
+
+
+_COM_Y = [x.parameter for x in _RANDOMIZATION].index("base.com_y")
+_DRAWN: Reflected = (range(len(_RANDOMIZATION)), [-1 if k == _COM_Y else 1 for k in range(len(_RANDOMIZATION))])
+
+TASK = Task(
+    interface=Interface(
+        task="go2-velocity",
+        robot="go2",
+        instruction="walk as commanded",
+        observations=(
+            "angular_velocity",
+            "projected_gravity",
+            "command",
+            "joint_position",
+            "joint_velocity",
+            "last_action",
+        ),
+        command=(
+            Field("velocity", ("x", "y"), "m/s", (-1.0, -0.5), (1.0, 0.5), "trunk"),
+            Field("turn", ("yaw",), "rad/s", (-1.0,), (1.0,), "trunk"),
+        ),
+        failure="fallen:60:0.15",
+        horizon=1000,
+        controller=JointOffsetConfig(),
+        shield=ShieldConfig(velocity=1.0, margin=0.02),
+    ),
+    scene=Scene(
+        cameras=(Camera("side", position=(0.3, -1.6, 0.5), target=(0.0, 0.0, -0.05), follows=True),),
+        timestep=0.005,
+        iterations=4,
+        impratio=1.0,
+    ),
+    randomization=_RANDOMIZATION,
+    rewards=(
+        Reward("tracks_velocity", 1.5, r.tracks_velocity),
+        Reward("tracks_yaw", 0.75, r.tracks_yaw),
+        Reward("bounces", -1.0, r.bounces),
+        Reward("sways", -0.05, r.sways),
+        Reward("leans", -2.0, r.leans),
+        Reward("sinks", -0.2, r.sinks),
+        Reward("torque", -1e-4, r.torque),
+        Reward("acceleration", -2.5e-7, r.acceleration),
+        Reward("action_rate", -0.05, r.action_rate),
+        Reward("posture", -0.1, r.posture),
+        Reward("steps", 0.5, r.steps),
+        Reward("clearance", -0.3, r.clearance),
+        Reward("slip", -0.2, r.slip),
+        Reward("standing", -0.2, r.lifted_while_standing),
+    ),
+    privileged=("base_velocity", "base_height", "foot_force"),
+    commands=CommandSchedule(),
+    measures=r.measured,
+    mirror={
+        "observation": _behind(
+            (range(3), (-1, 1, -1)), (range(3), (1, -1, 1)), (range(3), (1, -1, -1)), _JOINTS, _JOINTS, _JOINTS
+        ),
+        "privileged": _behind((range(3), (1, -1, 1)), (range(1), (1,)), (_LEGS, (1, 1, 1, 1)), _DRAWN),
+        "action": _JOINTS,
+    },
+)
