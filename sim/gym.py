@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-IDS = {"robot_rl/PandaLift-v0": "panda-lift"}
+IDS = {"robot_rl/PandaLift-v0": "panda-lift", "robot_rl/Go2Velocity-v0": "go2-velocity"}
 
 
 def register() -> None:

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "finetune": ("robot_rl.cli.finetune:main", "go on learning on the robot while a person corrects it"),
     "launch": ("robot_rl.cli.launch:main", "start a launch file's nodes without ROS 2"),
     "report": ("robot_rl.cli.report:Report", "write report.html from run folders"),
+    "bench sim": ("robot_rl.cli.bench:Sim", "measure the speed of simulation beside peers"),
     "dataset info": ("robot_rl.cli.dataset:Info", "show what a dataset holds"),
     "dataset verify": ("robot_rl.cli.dataset:Verify", "check a dataset file by file"),
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),
@@ -45,7 +46,8 @@ def _find(argv: list[str]) -> tuple[str, list[str]]:
         return name, argv[2:]
     if argv[0] in COMMANDS:
         return argv[0], argv[1:]
-    raise UnknownName("command", name if argv[0] == "dataset" else argv[0], COMMANDS)
+    grouped = any(command.startswith(f"{argv[0]} ") for command in COMMANDS)
+    raise UnknownName("command", name if grouped else argv[0], COMMANDS)
 
 
 def _run(argv: list[str]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mujoco
@@ -56,6 +57,7 @@ class MujocoEngine(Engine):
         """Masses or inertias have changed, and with them constants that MuJoCo derives."""
         self.parameters = self._make_parameters()
         self._renderers: dict[tuple[int, int, str], Any] = {}
+        self._recorded: list[np.ndarray] | None = None
 
     # ---- state -------------------------------------------------------------------------------------------------
     def joint_state(self) -> tuple[Tensor, Tensor]:
@@ -118,7 +120,16 @@ class MujocoEngine(Engine):
             scale = self.model.actuator_ctrlrange[self._gripper_actuators, 1] / self.robot.gripper.width
             control[..., self._gripper_actuators] = gripper.numpy() * scale
         control = np.repeat(control, self._substeps, axis=1)
+        if self._recorded is not None:
+            self._recorded.append(control)
         self.batch.rollout(control.shape[1], control=control, record=())
+
+    @contextmanager
+    def recording(self, commands: list[np.ndarray]) -> Iterator[None]:
+        """Append the controls (n, physics steps, actuators) of every `step` to a list, for replay in bare physics."""
+        self._recorded = commands
+        yield
+        self._recorded = None
 
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
         if self._changed & set(self._servo):
