@@ -223,9 +223,9 @@ class TaskEnv(VectorEnv):
             if self.task.rewards:
                 reward, parts = total(self.task.rewards, moment)
                 reward = torch.where(broken, 0.0, reward)
-                infos["metrics"] = {f"reward_{name}": part for name, part in parts.items()}
+                infos["rewards"] = parts
             if self.task.measures:
-                infos["metrics"] = infos.get("metrics", {}) | self.task.measures(moment)
+                infos["metrics"] = self.task.measures(moment)
         return reward, success, terminated, (late | broken) & ~terminated, infos
 
     def _noise(self, ids: Tensor) -> Tensor:

@@ -39,7 +39,8 @@ def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed
     """Improve the agent's policy in `env`; resumes from the run's checkpoint.
 
     Logged are returns, lengths and, where infos have it, success of the last episodes, the update's metrics, and the
-    means over the rollout of the tensors in `infos["metrics"]` as `env/<name>`.
+    means over the rollout of the tensors in `infos["metrics"]` as `env/<name>`, and in `infos["rewards"]` as
+    `reward/<name>`.
     """
     policy, step = agent.policy, 0
     observation, _ = env.reset(seed=seed, options={"stagger": True})
@@ -103,13 +104,14 @@ def collect(
             finals.append(agent.state(infos["final_obs"])[done])
             policy.reset(done.nonzero().squeeze(-1))
         episodes.add(reward, done, infos.get("success"))
-        for name, value in infos.get("metrics", {}).items():
-            seen = ~value.isnan()
-            sums[name] = sums.get(name, torch.zeros(2)) + torch.stack([value.nansum(), seen.sum()])
+        for group, names in (("env", infos.get("metrics", {})), ("reward", infos.get("rewards", {}))):
+            for name, value in names.items():
+                now = torch.stack([value.nansum(), (~value.isnan()).sum()])
+                sums[f"{group}/{name}"] = sums.get(f"{group}/{name}", torch.zeros(2)) + now
     rollout = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     batch = {name: rollout[name] for name in ("frames", "state", "action", "mean")}
     batch |= _judge(agent, rollout, agent.state(observation), finals)
-    metrics = {f"env/{name}": float(total / count) for name, (total, count) in sums.items() if count}
+    metrics = {name: float(total / count) for name, (total, count) in sums.items() if count}
     return {name: x.flatten(0, 1) for name, x in batch.items()}, observation, metrics
 
 

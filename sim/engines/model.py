@@ -20,7 +20,7 @@ MAX_ACTION_DELAY = 0.08
 def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
     """Compile the scene around the robot's own MJCF."""
     spec = robot_model_spec(robot, scene, mjcf)
-    _furnish(spec, scene)
+    _furnish(spec, scene, robot)
     try:
         return spec.compile()
     except ValueError as error:
@@ -132,7 +132,7 @@ def _add_box(world: mujoco.MjsBody, box: Box) -> None:
     )  # fmt: skip
 
 
-def _furnish(spec: mujoco.MjSpec, scene: Scene) -> None:
+def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     world = spec.worldbody
     spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
     spec.visual.headlight.ambient = [0.4, 0.4, 0.4]
@@ -142,7 +142,8 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene) -> None:
     )  # fmt: skip
     material = spec.add_material(name="table", texrepeat=[8, 8])
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
-    world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[2, 2, 0.1], material="table")
+    size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # an endless ground, or a table top
+    world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
     world.add_light(pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True)
     for box in scene.boxes:
         _add_box(world, box)
