@@ -6,12 +6,15 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install demo test check clean
+.PHONY: install demo demo-go2 test check clean
 
 install: $(STAMP)  ## set up .venv (default)
 
 demo: $(STAMP)  ## learn, deploy, correct, report
 	$(BIN)/robot-rl demo $(ARGS)
+
+demo-go2: $(STAMP)  ## a quadruped learns to walk, walks in Genesis and on its own topics
+	$(BIN)/robot-rl demo go2 $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)

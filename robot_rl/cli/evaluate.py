@@ -45,6 +45,7 @@ class Evaluate:
 
     def run(self) -> int:
         """Evaluate; return the exit status."""
+        import json
         import time
 
         import torch
@@ -80,7 +81,9 @@ class Evaluate:
         summary["seconds"] = time.monotonic() - start
         if self.video:
             record(policy, env.task.name, self.video, self.video_episodes, self.seed, **simulation)
-            write_json(self.video.parent / "captions.json", {self.video.name: f"{summary['label']}, in simulation"})
+            captions = self.video.parent / "captions.json"
+            kept = json.loads(captions.read_text()) if captions.is_file() else {}
+            write_json(captions, kept | {self.video.name: f"{summary['label']}, in simulation"})
             summary["video"] = str(self.video)
         if self.out:
             write_json(self.out, summary)

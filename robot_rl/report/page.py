@@ -11,6 +11,7 @@ from robot_rl.errors import UserError
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
 from robot_rl.report.interventions import interventions_section
+from robot_rl.report.measures import measures_section
 from robot_rl.report.journey import Stage, as_json, evaluations_section, journey_section, sentence, stages
 from robot_rl.report.learning import learning_section
 from robot_rl.report.markup import Html, tag
@@ -60,6 +61,7 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
         ("interventions", "Interventions", interventions_section(runs)),
         ("loop", "Control loop", loop_section(runs)),
         ("shield", "Shield", shield_section(runs)),
+        ("measures", "How well", measures_section(runs)),
         ("evaluations", "Evaluations", evaluations_section(runs)),
         ("dataset", "Demonstrations", dataset_section(runs)),
         ("randomization", "Randomization", randomization_section(runs)),

@@ -1,0 +1,138 @@
+"""`robot-rl bench sim`: how fast the simulated tasks are, with peers in the same run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tyro
+
+
+@dataclass
+class Sim:
+    """Environment steps per second with everything on, beside bare physics and beside Gymnasium's vector environments.
+
+    Bare physics is `mujoco.Batch` on the same model, from the same states, with the same commands. All take turns, so
+    that what else the machine does hits all of them."""
+
+    tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
+    """Tasks to measure."""
+    sizes: tuple[int, ...] = (256, 1024)
+    """Numbers of environments beside bare physics."""
+    peers: int = 64
+    """Number of environments beside Gymnasium's; 0 leaves them out."""
+    seconds: float = 10.0
+    """Measuring time of each figure, s."""
+    threads: int = 2
+    """Threads of everything outside the physics; that uses all cores."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Measure and print; return the exit status."""
+        import torch
+
+        from robot_rl.cli.console import bar, show
+        from robot_rl.training.run import provenance
+        from sim.tasks import tasks
+
+        torch.set_num_threads(self.threads)
+        for name in self.tasks:
+            tasks.get(name)
+        rows: dict[str, Any] = {}
+        todo = len(self.tasks) * (len(self.sizes) + bool(self.peers))
+        with bar("bench sim") as update:
+            for name in self.tasks:
+                for size in self.sizes:
+                    rows |= {f"{name}, {size}": share_of_physics(name, size, self.seconds)}
+                    update(len(rows), todo, f"{name}, {size} environments")
+                if self.peers:
+                    rows |= {f"{name}, {self.peers}, gymnasium": against_gymnasium(name, self.peers, self.seconds)}
+                    update(len(rows), todo, f"{name} in Gymnasium")
+        if self.json:
+            rows |= {"provenance": provenance()}
+        for name, row in rows.items():
+            if self.json:
+                continue
+            show(row, False, name)
+        if self.json:
+            show(rows, True)
+        return 0
+
+
+def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
+    """Steps/s of our environment and of bare physics, and their ratio."""
+    import numpy as np
+    import torch
+    from mujoco import batch
+
+    from sim.env import TaskEnv
+
+    env = TaskEnv(task, size)
+    env.reset(seed=0, options={"stagger": True})
+    rng = torch.Generator().manual_seed(0)
+    actions = torch.rand(64, size, env.pipeline.actions.size, generator=rng) * 2 - 1
+    engine: Any = env.engine
+    bare = batch.Batch(engine.model, nsim=size)
+    states = {name: bare.bind(name) for name in ("qpos", "qvel")}
+    ours, physics, steps = 0.0, 0.0, 0
+    while ours + physics < seconds:
+        before = {name: np.array(getattr(engine, name)) for name in states}
+        commands: list[Any] = []
+        with engine.recording(commands):
+            start = time.perf_counter()
+            for k in range(8):
+                env.step(actions[(steps + k) % len(actions)])
+            spent = time.perf_counter() - start
+        for name, values in before.items():
+            states[name][:] = values
+        start = time.perf_counter()
+        for control in commands:
+            bare.rollout(control.shape[1], control=control, record=())
+        if steps:  # the first round warms up
+            ours, physics = ours + spent, physics + time.perf_counter() - start
+        steps += 8
+    env.close()
+    counted = size * (steps - 8)
+    return {"steps_per_second": counted / ours, "bare_physics": counted / physics, "share": physics / ours}
+
+
+def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
+    """Steps/s of our environment and of Gymnasium's vector environments of the same registered task."""
+    import gymnasium as gym
+
+    from sim.gym import IDS
+
+    identity = next(name for name, of in IDS.items() if of == task)
+    kinds = {"ours": "vector_entry_point", "sync": "sync", "async": "async"}
+    envs = {kind: gym.make_vec(identity, num_envs=size, vectorization_mode=mode) for kind, mode in kinds.items()}
+    spent = dict.fromkeys(envs, 0.0)
+    steps = dict.fromkeys(envs, 0)
+    for env in envs.values():
+        env.reset(seed=0)
+        env.action_space.seed(0)
+    while min(spent.values()) < seconds:
+        for kind, env in envs.items():
+            if spent[kind] < seconds:
+                count, time_taken = _burst(env.step, env.action_space.sample)
+                if steps[kind] or spent[kind]:
+                    spent[kind] += time_taken
+                    steps[kind] += count
+                else:
+                    spent[kind] = 1e-9
+    for env in envs.values():
+        env.close()
+    rate = {kind: size * steps[kind] / spent[kind] for kind in envs}
+    return {f"{kind}_steps_per_second": r for kind, r in rate.items()} | {
+        "ratio": rate["ours"] / max(rate["sync"], rate["async"])
+    }
+
+
+def _burst(step: Callable[[Any], Any], sample: Callable[[], Any], count: int = 10) -> tuple[int, float]:
+    actions = [sample() for _ in range(count)]
+    start = time.perf_counter()
+    for action in actions:
+        step(action)
+    return count, time.perf_counter() - start

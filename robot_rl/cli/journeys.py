@@ -1,0 +1,148 @@
+"""What the demonstrations do: stages, each the very command that a user would type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Stage = tuple[str, list[str]]
+"""Name, and the arguments of `robot-rl`."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user asked of a demonstration."""
+
+    folder: Path
+    seed: int
+    quick: bool
+    """Every stage small."""
+    robot: bool
+    """Include the stages on the twin."""
+
+
+@dataclass(frozen=True)
+class Journey:
+    """A demonstration."""
+
+    stages: Callable[[Options], list[Stage]]
+    check: Callable[[Path], bool]
+    """Of a quick one: did learning learn?"""
+
+
+def _evaluate(what: str, label: str, episodes: int, film: int, folder: Path, *more: str, name: str = "") -> list[str]:
+    suffix = f"_{name}" if name else ""
+    video = ["--video", str(folder / "videos" / f"simulation{suffix}.mp4"), "--video-episodes", str(film)]
+    out = ["--out", str(folder / f"evaluation{suffix}.json")]
+    return ["evaluate", what, "--label", label, "--episodes", str(episodes), *out, *(video if film else []), *more]
+
+
+def _success(file: Path) -> float:
+    return float(json.loads(file.read_text())["success"])
+
+
+# ---- an arm: demonstrations, cloning, reinforcement learning, a twin, corrections -----------------------------------
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything in the arm's demonstration."""
+
+    demonstrations: int = 20
+    updates: int = 2000
+    steps: int = 40_000
+    evaluations: int = 200
+    robot_episodes: int = 20
+    minutes: float = 3.0
+    video_episodes: int = 3
+
+
+QUICK = Scale(10, 500, 12_000, 100, 1, 0.2, 1)
+"""Every stage in three minutes, enough to see that each one works and learns."""
+
+
+def _panda(o: Options) -> list[Stage]:
+    task, scale, seed = "panda-lift", QUICK if o.quick else Scale(), ["--seed", str(o.seed)]
+    data = str(o.folder / "collect" / "dataset")
+    imitate, improve, tuned = (o.folder / n for n in ("imitate", "improve", "finetune"))
+    learn = ["--dataset", data, *seed]
+    stages: list[Stage] = [
+        (
+            "collect",
+            ["collect", task, "--episodes", str(scale.demonstrations), "--out", data, *seed]
+            + ["--log", str(o.folder / "collect")],
+        ),
+        (
+            "imitate",
+            ["train", task, "--recipe", "diffusion-bc", "--out", str(imitate), *learn]
+            + ["--training.updates", str(scale.updates)],
+        ),
+        (
+            "improve",
+            ["train", task, "--recipe", "resfit", "--base", str(imitate), "--out", str(improve), *learn]
+            + ["--training.steps", str(scale.steps)],
+        ),
+    ]
+    for run, label in ((imitate, "cloned policy"), (improve, "after reinforcement learning")):
+        measure = _evaluate(str(run), label, scale.evaluations, scale.video_episodes, run)
+        stages.append((f"evaluate the {label}", measure))
+    if o.quick:
+        floor = _evaluate(f"random:{task}", "random actions", scale.evaluations, 0, o.folder / "random")
+        stages.append(("evaluate random actions", floor))
+    if o.robot:
+        twin = ["robot:=panda", "twin:=true", f"task:={task}"]
+        before, after = o.folder / "deploy-before", o.folder / "deploy-after"
+        episodes = f"episodes:={scale.robot_episodes}"
+        stages += [
+            (
+                "deploy on the twin",
+                ["launch", "arm", *twin, f"policy:={improve}", episodes, f"out:={before}"]
+                + ["label:=zero-shot on the twin"],
+            ),
+            (
+                "correct on the twin",
+                ["launch", "finetune", *twin, "teleop:=scripted", f"policy:={improve}", f"out:={tuned}"]
+                + [f"minutes:={scale.minutes}"],
+            ),
+            (
+                "deploy again",
+                ["launch", "arm", *twin, f"policy:={tuned}", episodes, f"out:={after}"] + ["label:=after corrections"],
+            ),
+        ]
+    return stages
+
+
+def _panda_learned(folder: Path) -> bool:
+    """Cloning beats chance, reinforcement learning beats cloning."""
+    chance, cloned, improved = (_success(folder / n / "evaluation.json") for n in ("random", "imitate", "improve"))
+    return chance < cloned < improved
+
+
+# ---- a quadruped: reinforcement learning, the other engine, a twin that is told where to go ------------------------
+def _go2(o: Options) -> list[Stage]:
+    task, train = "go2-velocity", o.folder / "train"
+    steps = ["--training.steps", "400000"] if o.quick else []
+    count, film = (20, 0) if o.quick else (100, 1)
+    stages: list[Stage] = [
+        ("train", ["train", task, "--recipe", "ppo", "--out", str(train), "--seed", str(o.seed), *steps]),
+        ("evaluate in MuJoCo", _evaluate(str(train), "in MuJoCo", count, film, train)),
+        (
+            "evaluate in Genesis",
+            _evaluate(str(train), "in Genesis", count, film, train, "--engine", "genesis", name="genesis"),
+        ),
+    ]
+    if o.robot:
+        twin = ["robot:=go2", "twin:=true", f"task:={task}", f"policy:={train}"]
+        episodes = f"episodes:={1 if o.quick else 3}"
+        out = f"out:={o.folder / 'deploy'}"
+        stages.append(("deploy on the twin", ["launch", "quadruped", *twin, episodes, out, "label:=on the twin"]))
+    return stages
+
+
+def _go2_learned(folder: Path) -> bool:
+    """It tracks better than standing still would."""
+    measured = json.loads((folder / "train" / "evaluation.json").read_text())
+    return bool(measured["velocity_error"]["mean"] < 0.45)
+
+
+JOURNEYS = {"panda-lift": Journey(_panda, _panda_learned), "go2": Journey(_go2, _go2_learned)}
