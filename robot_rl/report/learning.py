@@ -14,6 +14,7 @@ _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Behaviour cloning loss", ("bc/loss",), "log"),
     ("Success while training", ("train/success",), "share"),
     ("Return while training", ("train/return",), "linear"),
+    ("Tracking error, m/s and rad/s", ("env/velocity_error", "env/yaw_error"), "linear"),
     ("Q value", ("critic/q", "actor/q"), "linear"),
     ("Critic loss", ("critic/loss",), "log"),
 )
