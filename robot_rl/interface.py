@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from robot_rl.control import ControllerConfig, ToolDeltaConfig, build_controller, controller_config
 from robot_rl.kinematics import Kinematics
 from robot_rl.observations import Observer
@@ -33,6 +35,8 @@ class Interface:
     """Control periods for which the test must hold."""
     failure: str = ""
     """Test that ends an episode in failure; empty: none."""
+    gait: float = 0.0
+    """Frequency of the clock that a walking robot steps to, Hz; 0: it has none."""
     command: tuple[Field, ...] = ()
     """What a person or a planner asks for while the policy runs, with its ranges."""
     horizon: int = 100
@@ -77,3 +81,7 @@ class Pipeline:
         """Command ticks in a control period."""
         self.tick = 1.0 / self.robot.command_rate
         """s"""
+
+    def phase(self, steps: Tensor) -> Tensor:
+        """The gait clock (n, 1) in control periods `steps` (n,) of an episode."""
+        return (steps * (self.interface.gait / self.interface.controller.rate) % 1.0)[:, None]

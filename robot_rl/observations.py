@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from torch import Tensor
 from robot_rl.errors import UnknownName, UserError
 from robot_rl.rotation import rotate_back
 from robot_rl.spec import NOTHING, Field, RobotSpec, VectorSpec, box
-from robot_rl.state import RobotState
+from robot_rl.state import RobotState, asked
 
 
 class Term(NamedTuple):
@@ -108,6 +109,16 @@ def command(on: Context) -> Term:
     return Term(Field("command", dims, "mixed", low, high), lambda s: s.command)
 
 
+def gait_clock(on: Context) -> Term:
+    """Sine and cosine of the gait clock; both 0 while nothing is asked of the robot."""
+
+    def compute(s: RobotState) -> Tensor:
+        angle = 2 * math.pi * s.phase
+        return torch.cat([angle.sin(), angle.cos()], 1) * asked(s)[:, None]
+
+    return Term(box("gait_clock", "sin cos", "1", -1.0, 1.0), compute)
+
+
 def base_velocity(on: Context) -> Term:
     """Velocity of the trunk, m/s; in simulation only."""
     return Term(box("base_velocity", "x y z", "m/s", -3.0, 3.0, "trunk"), lambda s: s.base_velocity)
@@ -141,6 +152,7 @@ TERMS: dict[str, Callable[..., Term]] = {
         angular_velocity,
         projected_gravity,
         command,
+        gait_clock,
         base_velocity,
         base_height,
         foot_force,

@@ -42,6 +42,8 @@ class RobotState:
     """(n, 3) rad/s, trunk frame, as a gyroscope measures it."""
     command: Tensor = ABSENT
     """(n, C) what is asked of the robot, physical units, see `Interface.command`."""
+    phase: Tensor = ABSENT
+    """(n, 1) of the gait clock, in [0, 1); see `Interface.gait`."""
 
     base_position: Tensor = ABSENT
     """(n, 3) m, world; in simulation only."""
@@ -84,3 +86,8 @@ class RobotState:
     def finite(self) -> Tensor:
         """(n,) bool: every number of the row is finite."""
         return torch.stack([view.isfinite().all(-1) for view in self.views.values()]).all(0)
+
+
+def asked(state: RobotState) -> Tensor:
+    """(n,) bool: the command is not to stand still."""
+    return state.command.norm(dim=1) > 0.05

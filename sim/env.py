@@ -239,6 +239,8 @@ class TaskEnv(VectorEnv):
         if self.task.commands is not None:
             keys = self._keys[_COMMAND, ids.numpy()]
             views["command"] = self.task.commands(self.pipeline.command, keys, self.steps[ids], self.rate)
+        if self.task.interface.gait:
+            views["phase"] = self.pipeline.phase(self.steps[ids])
         objects = {box.name: self.engine.object_pose(box.name)[ids] for box in self.task.scene.boxes}
         return RobotState(**views, last_action=self.last_action[ids], objects=objects)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robot_rl.observations import down
 from robot_rl.spec import RobotSpec
-from robot_rl.state import RobotState
+from robot_rl.state import RobotState, asked
 from sim.feet import FootTracker
 
 
@@ -55,14 +55,19 @@ def yaw_error(m: Moment) -> Tensor:
     return (m.now.base_angular_velocity[:, 2] - m.before.command[:, 2]).abs()
 
 
+def alive(m: Moment) -> Tensor:
+    """1: falling ends what could still be earned."""
+    return torch.ones(len(m.now.joint_position))
+
+
 def tracks_velocity(m: Moment) -> Tensor:
-    """1 at the commanded velocity, 1/e at 0.35 m/s from it."""
-    return torch.exp(-velocity_error(m).square() / 0.125)
+    """1 at the commanded velocity, 1/e at 0.45 m/s from it."""
+    return torch.exp(-velocity_error(m).square() / 0.2)
 
 
 def tracks_yaw(m: Moment) -> Tensor:
-    """1 at the commanded turning speed, 1/e at 0.35 rad/s from it."""
-    return torch.exp(-yaw_error(m).square() / 0.125)
+    """1 at the commanded turning speed, 1/e at 0.45 rad/s from it."""
+    return torch.exp(-yaw_error(m).square() / 0.2)
 
 
 def bounces(m: Moment) -> Tensor:
@@ -109,26 +114,23 @@ def action_rate(m: Moment) -> Tensor:
 def posture(m: Moment) -> Tensor:
     """Squared distance of the joints from home; ten times as much where nothing is asked."""
     off = (m.now.joint_position - torch.tensor(m.robot.home)).square().sum(1)
-    return torch.where(asked(m), off, 10 * off)
+    return torch.where(asked(m.before), off, 10 * off)
 
 
-def asked(m: Moment) -> Tensor:
-    """(n,) bool: the command is not to stand."""
-    return m.before.command.norm(dim=1) > 0.05
-
-
-def steps(m: Moment) -> Tensor:
-    """Swings that end now, by how much longer than 0.1 s they took, up to 0.3 s; nothing where nothing is asked."""
+def trots(m: Moment) -> Tensor:
+    """Share of the feet that are where a trot has them: one diagonal pair on the ground in each half of the clock."""
     assert m.feet is not None
-    long = (m.feet.air_time - 0.1).clamp(max=0.2) * m.feet.landed
-    return long.sum(1) / m.period * asked(m)
+    first = m.before.phase < 0.5
+    wanted = torch.cat([first, ~first, ~first, first], 1)  # front left and rear right, then the others
+    return (m.feet.touching == wanted).float().mean(1) * asked(m.before)
 
 
 def clearance(m: Moment) -> Tensor:
-    """Swings that end now, by how far below 6 cm they stayed, squared, in units of 6 cm."""
+    """Horizontal speed of each foot, m/s, by how far its sole is below 8 cm, squared, in units of 8 cm."""
     assert m.feet is not None
-    low = (1 - m.feet.swing_height / 0.06).clamp(min=0).square() * m.feet.landed
-    return low.sum(1) / m.period * asked(m)
+    sole = m.now.foot_position.unflatten(1, (-1, 3))[..., 2] - m.feet.radius
+    low = (1 - sole / 0.08).clamp(0, 1).square()
+    return (low * m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].norm(dim=-1)).sum(1)
 
 
 def slip(m: Moment) -> Tensor:
@@ -141,7 +143,7 @@ def slip(m: Moment) -> Tensor:
 def lifted_while_standing(m: Moment) -> Tensor:
     """Feet in the air where nothing is asked."""
     assert m.feet is not None
-    return (~m.feet.contact).sum(1) * ~asked(m)
+    return (~m.feet.contact).sum(1) * ~asked(m.before)
 
 
 # ---- measurements, not rewarded ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from robot_rl.errors import UserError
 from robot_rl.spec import RobotSpec
@@ -49,6 +50,8 @@ class Scene:
     """Physics step, s."""
     iterations: int = 50
     """Most iterations of the contact solver in a step."""
+    cone: Literal["elliptic", "pyramidal"] = "elliptic"
+    """Shape of friction: elliptic is exact, pyramidal a quarter faster."""
     impratio: float = 10.0
     """Stiffness of friction against that of normal contact; large values stop grasped objects from creeping."""
 

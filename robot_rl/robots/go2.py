@@ -11,7 +11,7 @@ from robot_rl.spec import FloatingBase, Joint, RobotSpec, UnitreeInterface
 
 LEGS = ("FL", "FR", "RL", "RR")
 """Front left, front right, rear left, rear right."""
-STIFFNESS, DAMPING = 25.0, 0.6
+STIFFNESS, DAMPING = 40.0, 1.0
 
 
 def _leg(name: str) -> tuple[Joint, ...]:
