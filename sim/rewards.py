@@ -126,11 +126,11 @@ def trots(m: Moment) -> Tensor:
 
 
 def clearance(m: Moment) -> Tensor:
-    """Horizontal speed of each foot, m/s, by how far its sole is below 8 cm, squared, in units of 8 cm."""
+    """Horizontal speed of each foot, m/s, by how far its sole is from 7 cm above the ground, squared, in units of that."""
     assert m.feet is not None
     sole = m.now.foot_position.unflatten(1, (-1, 3))[..., 2] - m.feet.radius
-    low = (1 - sole / 0.08).clamp(0, 1).square()
-    return (low * m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].norm(dim=-1)).sum(1)
+    off = (1 - sole / 0.07).square().clamp(max=4)
+    return (off * m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].norm(dim=-1)).sum(1)
 
 
 def slip(m: Moment) -> Tensor:

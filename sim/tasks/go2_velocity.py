@@ -78,7 +78,7 @@ TASK = Task(
         failure="fallen:60:0.15",
         horizon=1000,
         # A trot: front left and rear right swing in the second half of the clock; knees bend by as much as lifts 6 cm.
-        controller=JointOffsetConfig(swing=(0.0, 0.3, -0.6) * 4, swing_from=((0.5,) * 3 + (0.0,) * 6 + (0.5,) * 3)),
+        controller=JointOffsetConfig(swing=(0.0, 0.25, -0.5) * 4, swing_from=((0.5,) * 3 + (0.0,) * 6 + (0.5,) * 3)),
         shield=ShieldConfig(velocity=1.0, margin=0.02),
     ),
     scene=Scene(
@@ -98,12 +98,13 @@ TASK = Task(
         Reward("leans", -2.0, r.leans),
         Reward("sinks", -0.2, r.sinks),
         Reward("torque", -1e-4, r.torque),
+        Reward("power", -1e-3, r.power),
         Reward("acceleration", -1e-7, r.acceleration),
         Reward("action_rate", -0.02, r.action_rate),
         Reward("posture", -0.1, r.posture),
         Reward("trots", 1.0, r.trots),
         Reward("clearance", -0.2, r.clearance),
-        Reward("slip", -0.1, r.slip),
+        Reward("slip", -0.3, r.slip),
         Reward("standing", -0.2, r.lifted_while_standing),
     ),
     privileged=("base_velocity", "base_height", "foot_force"),
