@@ -77,10 +77,10 @@ def test_a_reset_robot_stands_and_stays() -> None:
     state = one.base_state()
     assert state["base_position"][1].tolist() == pytest.approx([0, 0, GO2.base.height])
     assert state["base_quat"][1].tolist() == [1, 0, 0, 0] and not state["base_velocity"][1].any()
-    for _ in range(10):
+    for _ in range(20):
         step(one, 20, size=0.0)
         standing = one.base_state()
-        assert float(standing["base_position"][1, 2]) == pytest.approx(GO2.base.height, abs=0.06)
+        assert float(standing["base_position"][1, 2]) == pytest.approx(GO2.base.height, abs=0.08)
         assert float(standing["base_quat"][1, 0]) > 0.99
     assert standing["base_velocity"][1].abs().max() < 0.02
 
