@@ -56,7 +56,7 @@ def test_a_robot_told_to_stand_stands(walk: Build) -> None:
 
 
 def test_a_fall_terminates_and_is_no_success(walk: Build) -> None:
-    env = TaskEnv(walk(horizon=4), 3, threads=1)
+    env = TaskEnv(walk((), horizon=4), 3, threads=1)
     env.reset(seed=0)
     env.step(still(3))
     knock_over(env, 1)
