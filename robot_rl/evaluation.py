@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import torch
@@ -55,11 +55,12 @@ class Evaluation:
         } | {name: self._mean(values) for name, values in self.measures.items()}
 
     @staticmethod
-    def _mean(values: list[float]) -> dict[str, float]:
-        """Mean over episodes with its 95 % interval, normal approximation."""
-        x = torch.tensor(values, dtype=torch.float64)
-        x = x[~x.isnan()]
-        mean, half = float(x.mean()), 1.96 * float(x.std()) / math.sqrt(max(1, len(x)))
+    def _mean(values: list[float]) -> dict[str, float | None]:
+        """Mean over episodes with its 95 % interval, normal approximation; None where there are too few."""
+        x = [v for v in values if not math.isnan(v)]
+        if len(x) < 2:
+            return {"mean": x[0] if x else None, "low": None, "high": None}
+        mean, half = fmean(x), 1.96 * stdev(x) / math.sqrt(len(x))
         return {"mean": mean, "low": mean - half, "high": mean + half}
 
 

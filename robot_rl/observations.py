@@ -166,9 +166,7 @@ class Observer:
     A name is a term, optionally followed by a colon and its argument: "object_position:cube".
     """
 
-    def __init__(
-        self, names: Sequence[str], robot: RobotSpec, actions: VectorSpec, command: VectorSpec = NOTHING
-    ):
+    def __init__(self, names: Sequence[str], robot: RobotSpec, actions: VectorSpec, command: VectorSpec = NOTHING):
         self.names = tuple(names)
         self.terms = []
         context = Context(robot, actions, command)

@@ -244,14 +244,13 @@ class RobotSpec:
 
     def fingerprint(self) -> dict[str, Any]:
         """What a bundle compares before it drives a robot: names, order, limits, home, gains, geometry."""
-        return {
+        own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
+        return (own_springs if self.compliant else {}) | {
             "name": self.name,
             "joint_names": list(self.joint_names),
             "low": [j.low for j in self.joints],
             "high": [j.high for j in self.joints],
             "home": list(self.home),
-            "stiffness": [j.stiffness for j in self.joints],
-            "damping": [j.damping for j in self.joints],
             "tool": self.tool.name if self.tool else None,
             "tool_position": list(self.tool.position) if self.tool else None,
             "gripper_width": self.gripper.width if self.gripper else None,

@@ -12,6 +12,7 @@ import numpy as np
 
 from robot_rl.data import DatasetWriter, EpisodeData
 from robot_rl.data.recording import features
+from robot_rl.errors import UserError
 from sim.env import TaskEnv
 
 
@@ -55,6 +56,8 @@ def collect(
     Episodes are on disk as soon as they end. After a kill, `resume` goes on behind the last one, with fresh seeds.
     Each environment owes its share: keeping whichever ended first would fill the dataset with the easy, near objects.
     """
+    if not env.task.expert:
+        raise UserError(f"task {env.task.name!r} has no scripted demonstrator; learn it with train --recipe ppo")
     cameras = [c.name for c in env.task.scene.cameras] if image_size else []
     for camera in cameras:  # without a renderer, fail before anything is on disk
         env.engine.render(0, camera, image_size, image_size)
@@ -98,8 +101,9 @@ def collect(
             finished: list[EpisodeData] = []
             for i in done.nonzero().squeeze(-1).tolist():
                 attempts += owed[i] > 0
-                successes += int(terminated[i]) * (owed[i] > 0)
-                if (bool(terminated[i]) or keep_failures) and owed[i]:
+                success = bool(infos["success"][i])
+                successes += success and owed[i] > 0
+                if (success or keep_failures) and owed[i]:
                     owed[i] -= 1
                     stacked = {k: np.stack(v) for k, v in rows[i].items()}
                     finished.append(EpisodeData(stacked, env.task.interface.instruction, records[i]))

@@ -25,7 +25,7 @@ from sim.randomization import episode_rng
 from sim.randomization.noise import episode_key, normals, uniforms
 from sim.rewards import Moment, total
 from sim.sensors import PARAMETERS as SENSOR_PARAMETERS
-from sim.sensors import SensorModel
+from sim.sensors import SensorModel, can_randomize
 from sim.tasks import tasks
 from sim.tasks.base import Task
 
@@ -115,7 +115,7 @@ class TaskEnv(VectorEnv):
         boxes = [b.name for b in self.task.scene.boxes]
         own = {f"{b}.{c}" for b in boxes for c in ("x", "y", "yaw")} | {"robot.home_offset"}
         own |= {"push.speed", "push.interval"} if self.robot.base else set()
-        known = parameters | set(SENSOR_PARAMETERS) | own
+        known = parameters | can_randomize(self.robot, len(boxes)) | own
         unknown = [r.parameter for r in self.randomization if r.parameter not in known]
         if unknown:
             raise UserError(

@@ -22,6 +22,12 @@ PARAMETERS = (
 _DELAYED = ("joint_position", "joint_velocity", "base_quat", "base_angular_velocity")
 """Views that the robot itself sends, late by sensor.state_delay."""
 _UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
+_OF_TRUNK = ("sensor.velocity_noise", "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias")
+
+
+def can_randomize(robot: RobotSpec, objects: int) -> set[str]:
+    """The parameters that do something to this robot with this many objects."""
+    return {p for p in PARAMETERS if (robot.base or p not in _OF_TRUNK) and (objects or ".object_" not in p)}
 
 
 class SensorModel:
@@ -85,7 +91,7 @@ class SensorModel:
 
     def _late(self, name: str, view: Tensor, delay: Tensor, ids: Tensor | slice) -> Tensor:
         """The view as it was `delay` ago, on the straight line between the last two control periods."""
-        before = self.previous[name][ids]
+        before = self.previous[name][ids].clone()  # of all of them it is a view
         self.previous[name][ids] = view
         late = view + delay / self.period * (before - view)
         return late / late.norm(dim=-1, keepdim=True) if name == "base_quat" else late

@@ -50,16 +50,64 @@ def state_at(panda: Any) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def task() -> Callable[..., Any]:
-    """The shipped lift task; keywords go to its interface, `randomization` replaces what is drawn."""
-    from sim.tasks import tasks
+def go2() -> Any:
+    from robot_rl.robots import robots
 
-    def build(randomization: Any = None, **interface: Any) -> Any:
-        lift = tasks.get("panda-lift")
-        drawn = lift.randomization if randomization is None else tuple(randomization)
-        return replace(lift, interface=replace(lift.interface, **interface), randomization=drawn)
+    return robots.get("go2")
+
+
+@pytest.fixture
+def standing(go2: Any) -> Callable[..., Any]:
+    """True state of n Go2s that stand still at home on level ground; every view of a walking robot is there."""
+    from robot_rl.state import RobotState
+
+    def build(n: int = 2, **views: Any) -> RobotState:
+        feet = len(go2.base.feet)
+        state = RobotState(
+            torch.tensor(go2.home).repeat(n, 1),
+            torch.zeros(n, 12),
+            torch.zeros(n, 12),
+            base_quat=torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(n, 1),
+            base_angular_velocity=torch.zeros(n, 3),
+            command=torch.zeros(n, 3),
+            base_position=torch.tensor([0.0, 0.0, go2.base.height]).repeat(n, 1),
+            base_velocity=torch.zeros(n, 3),
+            foot_position=torch.tensor([0.0, 0.0, go2.base.foot_radius]).repeat(n, feet),
+            foot_velocity=torch.zeros(n, 3 * feet),
+            foot_force=torch.full((n, feet), 37.0),
+            joint_torque=torch.zeros(n, 12),
+        )
+        return replace(state, **views)
 
     return build
+
+
+def _shipped(name: str) -> Callable[..., Any]:
+    from sim.tasks import tasks
+
+    def build(randomization: Any = None, commands: Any = None, **interface: Any) -> Any:
+        shipped = tasks.get(name)
+        drawn = shipped.randomization if randomization is None else tuple(randomization)
+        return replace(
+            shipped,
+            interface=replace(shipped.interface, **interface),
+            randomization=drawn,
+            commands=commands or shipped.commands,
+        )
+
+    return build
+
+
+@pytest.fixture
+def task() -> Callable[..., Any]:
+    """The shipped lift task; keywords go to its interface, `randomization` replaces what is drawn."""
+    return _shipped("panda-lift")
+
+
+@pytest.fixture
+def walk() -> Callable[..., Any]:
+    """The shipped walking task; `commands` replaces who asks, the rest as for `task`."""
+    return _shipped("go2-velocity")
 
 
 @pytest.fixture

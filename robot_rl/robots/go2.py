@@ -1,6 +1,6 @@
 """Unitree Go2.
 
-Position, speed and torque limits, link frames: the manufacturer's URDF that genesis-world ships (a test compares both).
+Position, speed and torque limits, feet: the manufacturer's URDF that genesis-world ships (a test compares both).
 Gains: Unitree's own reinforcement-learning examples use 20 to 40 N m/rad. Order of the motors: Unitree SDK. Armature
 and dry friction: the MuJoCo Menagerie model of the robot.
 """
@@ -15,15 +15,15 @@ STIFFNESS, DAMPING = 40.0, 1.0
 
 
 def _leg(name: str) -> tuple[Joint, ...]:
+    def joint(part: str, low: float, high: float, velocity: float, effort: float) -> Joint:
+        # Acceleration is bounded by the torque alone.
+        return Joint(f"{name}_{part}_joint", low, high, velocity, 1e4, effort, stiffness=STIFFNESS, damping=DAMPING)
+
     thigh = (-1.5708, 3.4907) if name[0] == "F" else (-0.5236, 4.5379)
-    # name, low, high, speed, acceleration, torque; acceleration is bounded by the torque alone.
-    limits = (
-        ("hip", -1.0472, 1.0472, 30.1, 1e4, 23.7),
-        ("thigh", *thigh, 30.1, 1e4, 23.7),
-        ("calf", -2.7227, -0.83776, 20.07, 1e4, 35.55),
-    )
-    return tuple(
-        Joint(f"{name}_{part}_joint", *numbers, stiffness=STIFFNESS, damping=DAMPING) for part, *numbers in limits
+    return (
+        joint("hip", -1.0472, 1.0472, 30.1, 23.7),
+        joint("thigh", *thigh, 30.1, 23.7),
+        joint("calf", -2.7227, -0.83776, 20.07, 35.55),
     )
 
 

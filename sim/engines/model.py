@@ -55,6 +55,9 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
         if robot.collision_bodies and body.name not in robot.collision_bodies:
             for geom in body.geoms:
                 geom.contype = geom.conaffinity = 0
+        if path.suffix == ".urdf" and not body.explicitinertial:
+            for geom in body.geoms:
+                geom.density = 0.0  # a link without inertia has none; in an MJCF it has that of its shapes
     for joint in spec.joints:
         if joint.name in robot.joint_names:
             joint.armature = joint.armature if robot.armature is None else robot.armature

@@ -79,7 +79,8 @@ class MujocoEngine(Engine):
     def base_state(self) -> dict[str, Tensor]:
         assert self._base is not None
         q, v = self._base.qposadr[0], self._base.dofadr[0]
-        pose, speed = torch.from_numpy(self.qpos[:, q : q + 7]).float(), torch.from_numpy(self.qvel[:, v : v + 6]).float()
+        pose = torch.from_numpy(self.qpos[:, q : q + 7]).float()
+        speed = torch.from_numpy(self.qvel[:, v : v + 6]).float()
         quat = pose[:, 3:]
         return {
             "base_position": pose[:, :3],

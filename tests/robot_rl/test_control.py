@@ -131,6 +131,16 @@ def test_rows_are_independent(panda: Any, state_at: Build) -> None:
     assert torch.allclose(together, alone, atol=1e-6)
 
 
-def test_a_robot_without_gripper_is_refused_by_name(panda: Any) -> None:
-    with pytest.raises(ValueError, match="'bare' has no gripper"):
-        ToolDeltaController(replace(panda, name="bare", gripper=None), ToolDeltaConfig())
+def test_an_arm_without_gripper_moves_its_tool_alone(panda: Any, state_at: Build) -> None:
+    bare, q = replace(panda, gripper=None), around_home(panda, 4)
+    controller = ToolDeltaController(bare, ToolDeltaConfig())
+    assert controller.actions.names == ["tool_delta.x", "tool_delta.y", "tool_delta.z"]
+    alone = controller(state_at(q), steps(4)[:, :3])
+    with_gripper = ToolDeltaController(panda, ToolDeltaConfig())(state_at(q), steps(4))
+    assert torch.equal(alone.position, with_gripper.position)
+    assert torch.equal(alone.gripper, torch.zeros(4, 1))
+
+
+def test_a_robot_without_tool_is_refused_by_name(go2: Any) -> None:
+    with pytest.raises(ValueError, match="'go2' has no tool"):
+        ToolDeltaController(go2, ToolDeltaConfig())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -154,3 +155,58 @@ def test_summary() -> None:
     assert summary["action_change"] == pytest.approx(0.25)
     assert (summary["success_low"], summary["success_high"]) == wilson(3, 4)
     assert Evaluation([], [], []).summary()["success"] == 0
+
+
+class Measured(Scripted):
+    """Reports the step's number, a figure for environment 0 at every other step alone, and one that never comes."""
+
+    def reset(self, *, seed: int) -> tuple[Observation, dict[str, Any]]:
+        self.clock = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+        self.clock += 1
+        *rest, infos = super().step(action)
+        rare = torch.full((self.num_envs,), math.nan)
+        if self.clock % 2 == 0:
+            rare[0] = 10.0 * self.clock
+        infos["metrics"] = {
+            "clock": torch.full((self.num_envs,), float(self.clock)),
+            "rare": rare,
+            "never": torch.full((self.num_envs,), math.nan),
+        }
+        return *rest, infos  # type: ignore[return-value]
+
+
+def same(values: list[float], wanted: list[float]) -> bool:
+    return values == pytest.approx(wanted, nan_ok=True)
+
+
+def test_a_measure_is_the_mean_over_its_episode_alone() -> None:
+    """Episodes of 1 to 7 steps: what comes after an episode's end is another one's."""
+    measures = evaluate(Alternating(), Measured(4), 7, seed=0).measures
+    assert same(measures["clock"], [(1 + length) / 2 for length in range(1, 8)])
+    # Environment 0 plays the episodes of one step and of five: 20 and 40 in the second, nothing in the first.
+    assert same(measures["rare"], [math.nan] * 4 + [30.0] + [math.nan] * 2)
+    assert same(measures["never"], [math.nan] * 7)
+
+
+def test_the_summary_has_means_with_intervals_over_what_was_measured() -> None:
+    measures = {"height": [1.0, 3.0, math.nan, 5.0, math.nan], "error": [0.5] * 5}
+    summary = Evaluation([True] * 5, [1] * 5, [0.0] * 5, measures).summary()
+    half = 1.96 * 2.0 / math.sqrt(3)  # standard deviation of 1, 3, 5 is 2
+    assert summary["height"] == pytest.approx({"mean": 3.0, "low": 3.0 - half, "high": 3.0 + half})
+    assert summary["error"] == pytest.approx({"mean": 0.5, "low": 0.5, "high": 0.5})
+    assert Evaluation([], [], []).summary().keys().isdisjoint(measures)
+
+
+def test_the_interval_narrows_with_the_episodes() -> None:
+    few, many = (Evaluation([], [], [], {"x": [0.0, 1.0] * n}).summary()["x"]["high"] - 0.5 for n in (50, 5000))
+    assert few / many == pytest.approx(10, rel=0.01)
+
+
+@pytest.mark.parametrize("values", [[], [2.0], [math.nan], [2.0, math.nan]])
+def test_too_few_values_have_no_interval(values: list[float]) -> None:
+    """Whatever is reported must be JSON that other programs read: None, not NaN."""
+    summary = Evaluation([], [], [], {"x": values}).summary()["x"]
+    assert summary == {"mean": 2.0 if 2.0 in values else None, "low": None, "high": None}

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.control import ToolDeltaConfig, ToolDeltaController
-from robot_rl.errors import UnknownName
-from robot_rl.observations import TERMS, Observer
+from robot_rl.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
+from robot_rl.errors import UnknownName, UserError
+from robot_rl.observations import TERMS, Observer, down
+from robot_rl.rotation import quat_to_matrix
+from robot_rl.spec import VectorSpec, box
 from robot_rl.success import state_test
 
 Build = Callable[..., Any]
@@ -50,13 +52,78 @@ def wanted(state: Any) -> dict[str, Tensor]:
     }
 
 
-def test_each_term_reads_its_view(observer: Callable[..., Observer], state: Any) -> None:
-    expected = wanted(state)
-    assert {name.split(":")[0] for name in expected} == set(TERMS), "a term without a test"
-    for name, value in expected.items():
-        one = observer(name)
-        assert torch.equal(one(state), value), name
-        assert one.spec.size == value.shape[1], name
+COMMAND = VectorSpec((box("velocity", "x y", "m/s", -1.0, 1.0), box("turn", "yaw", "rad/s", -2.0, 2.0)))
+
+
+@pytest.fixture
+def walker(go2: Any) -> Callable[..., Observer]:
+    actions = JointOffsetController(go2, JointOffsetConfig()).actions
+    return lambda *names: Observer(names, go2, actions, COMMAND)
+
+
+@pytest.fixture
+def walking(standing: Build) -> Any:
+    """Two walking robots whose every number is different."""
+    state, rng = standing(2), torch.Generator().manual_seed(0)
+    state = state.map(lambda name, view: torch.randn(view.shape, generator=rng))
+    state.base_quat = torch.nn.functional.normalize(state.base_quat)
+    return state
+
+
+def wanted_of_a_walker(state: Any) -> dict[str, Tensor]:
+    return {
+        "joint_position": state.joint_position,
+        "joint_velocity": state.joint_velocity,
+        "last_action": state.last_action,
+        "angular_velocity": state.base_angular_velocity,
+        "projected_gravity": -quat_to_matrix(state.base_quat)[:, 2],  # R^T (0, 0, -1)
+        "command": state.command,
+        "base_velocity": state.base_velocity,
+        "base_height": state.base_position[:, 2:],
+        "foot_force": state.foot_force / 100,
+    }
+
+
+def test_each_term_reads_its_view(
+    observer: Callable[..., Observer], state: Any, walker: Callable[..., Observer], walking: Any
+) -> None:
+    arm, legs = wanted(state), wanted_of_a_walker(walking)
+    assert {name.split(":")[0] for name in arm | legs} == set(TERMS), "a term without a test"
+    for observe, of, expected in ((observer, state, arm), (walker, walking, legs)):
+        for name, value in expected.items():
+            one = observe(name)
+            assert torch.allclose(one(of), value, atol=1e-6), name
+            assert one.spec.size == value.shape[1], name
+            assert one(of).dtype == torch.float32, name
+
+
+def test_gravity_is_seen_from_the_trunk(standing: Build) -> None:
+    """Level, nose down, on the left side, on the back; the heading does not matter."""
+    half = 0.5**0.5
+    quat = torch.tensor([[1.0, 0, 0, 0], [half, 0, half, 0], [half, -half, 0, 0], [0, 1, 0, 0], [half, 0, 0, half]])
+    seen = down(standing(5, base_quat=quat).base_quat)
+    assert torch.allclose(seen, torch.tensor([[0.0, 0, -1], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, -1]]), atol=1e-6)
+
+
+def test_names_and_ranges_of_a_walkers_terms(walker: Callable[..., Observer], go2: Any) -> None:
+    spec = walker("command", "foot_force", "joint_velocity", "last_action").spec
+    assert spec.names[:3] == ["command.velocity.x", "command.velocity.y", "command.turn.yaw"]
+    assert spec.high[:3].tolist() == [1.0, 1.0, 2.0] and spec.low[:3].tolist() == [-1.0, -1.0, -2.0]
+    assert spec.names[3:7] == [f"foot_force.{foot}" for foot in go2.base.feet]
+    assert torch.equal(spec.high[spec.slice("joint_velocity")], go2.limit("velocity"))
+    assert spec.names[-1] == f"last_action.joint_offset.{go2.joint_names[-1]}"
+
+
+@pytest.mark.parametrize("name", ["tool_position", "object_position:cube", "gripper_width"])
+def test_a_walker_has_no_hand_to_observe(walker: Callable[..., Observer], name: str) -> None:
+    with pytest.raises(UserError, match="robot 'go2' has no (tool|gripper) to observe"):
+        walker(name)
+
+
+@pytest.mark.parametrize(("name", "message"), [("foot_force", "'panda' has no feet"), ("command", "with a command")])
+def test_an_arm_has_neither_feet_nor_command(observer: Callable[..., Observer], name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        observer(name)
 
 
 def test_terms_are_concatenated_in_the_order_of_names(observer: Callable[..., Observer], state: Any) -> None:
@@ -86,8 +153,6 @@ def test_an_unknown_term_suggests_the_nearest(observer: Callable[..., Observer])
 
 @pytest.mark.parametrize("name", ["object_position", "joint_position:cube"])
 def test_a_wrong_number_of_arguments_is_a_users_mistake(observer: Callable[..., Observer], name: str) -> None:
-    from robot_rl.errors import UserError
-
     with pytest.raises(UserError, match=name.split(":")[0]):
         observer(name)
 
@@ -108,7 +173,7 @@ def test_lifted_needs_height_and_the_tool_nearby(state_at: Build, panda: Any) ->
 
 
 def test_an_unknown_state_test_suggests_the_nearest() -> None:
-    with pytest.raises(UnknownName, match="unknown success test 'lift'; did you mean lifted"):
+    with pytest.raises(UnknownName, match="unknown test 'lift'; did you mean lifted"):
         state_test("lift:cube:0.12")
 
 

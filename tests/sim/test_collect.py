@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from robot_rl import success
 from robot_rl.data import Dataset
+from robot_rl.errors import UserError
 from sim.collect import collect
 from sim.env import TaskEnv
 from sim.randomization import episode_uniforms
@@ -28,3 +33,21 @@ def test_each_environment_contributes_its_share(tmp_path: Path, episodes: int) -
     drawn = [e.record["randomization/cube.x"] for e in Dataset(tmp_path / "data").episodes]
     shares = [where[round(x, 9)] for x in drawn]
     assert sorted(shares.count(i) for i in range(3)) == ([2, 2, 2] if episodes == 6 else [1, 2, 2])
+
+
+@pytest.mark.parametrize("name", ["success", "failure"])
+def test_an_episode_that_ends_in_failure_is_no_success(
+    task: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
+    env = TaskEnv(task(**{name: "always"}, success_hold=1), 2, threads=1)
+    result = collect(env, tmp_path / "data", 4, seed=0, image_size=0, keep_failures=True)
+    assert (result.episodes, result.attempts) == (4, 4)
+    assert result.successes == (4 if name == "success" else 0)
+
+
+def test_a_task_without_demonstrator_says_so(tmp_path: Path) -> None:
+    env = TaskEnv("go2-velocity", 1, threads=1)
+    with pytest.raises(UserError, match="'go2-velocity' has no scripted demonstrator.*ppo"):
+        collect(env, tmp_path / "data", 1, seed=0, image_size=0)
+    assert not (tmp_path / "data").exists()

@@ -24,10 +24,15 @@ def normals(state: Any, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(len(state.joint_position), 7 + 3 * len(state.objects), generator=generator)
 
 
+def directions(objects: torch.Tensor) -> torch.Tensor:
+    """Directions of the biases (n, biases), those of encoders and IMU are 0."""
+    return torch.cat([torch.zeros(len(objects), 13), objects], 1)
+
+
 @pytest.fixture
 def model(panda: Any) -> Callable[..., SensorModel]:
     def build(n: int, **values: Any) -> SensorModel:
-        sensors = SensorModel(panda, n, PERIOD)
+        sensors = SensorModel(panda, 1, n, PERIOD)
         for name, value in values.items():
             sensors.set(f"sensor.{name}", np.arange(n), np.broadcast_to(np.asarray(value, float), n).copy())
         return sensors
@@ -47,7 +52,7 @@ def true(panda: Any, state_at: Build) -> Callable[..., Any]:
 
 def test_without_parameters_the_state_passes_unchanged(model: Build, true: Build) -> None:
     sensors, state = model(3), true(3)
-    sensors.reset(torch.arange(3), state, torch.ones(3, 3))
+    sensors.reset(torch.arange(3), state, torch.ones(3, sensors.biases))
     seen = sensors.measure(state, normals(state, rng()))
     for name in ("joint_position", "joint_velocity", "gripper_width", "last_action"):
         assert torch.equal(getattr(seen, name), getattr(state, name))
@@ -58,7 +63,7 @@ def test_without_parameters_the_state_passes_unchanged(model: Build, true: Build
 def test_joint_noise_has_its_spread_and_moves_the_tool(model: Build, true: Build, panda: Any) -> None:
     n = 4000
     sensors, state = model(n, joint_noise=np.where(np.arange(n) < n // 2, 0.001, 0.004)), true(n)
-    sensors.reset(torch.arange(n), state, torch.zeros(n, 3))
+    sensors.reset(torch.arange(n), state, directions(torch.zeros(n, 3)))
     seen = sensors.measure(state, normals(state, rng()))
     error = seen.joint_position - state.joint_position
     assert error[: n // 2].std(0).tolist() == pytest.approx([0.001] * 7, rel=0.06)
@@ -69,7 +74,7 @@ def test_joint_noise_has_its_spread_and_moves_the_tool(model: Build, true: Build
 
 def test_object_noise_has_its_spread_and_is_drawn_anew(model: Build, true: Build) -> None:
     sensors, state, generator = model(4000, object_noise=0.002), true(4000), rng()
-    sensors.reset(torch.arange(4000), state, torch.zeros(4000, 3))
+    sensors.reset(torch.arange(4000), state, directions(torch.zeros(4000, 3)))
     errors = [
         sensors.measure(state, normals(state, generator)).objects["cube"] - state.objects["cube"] for _ in range(2)
     ]
@@ -83,13 +88,13 @@ def test_object_noise_has_its_spread_and_is_drawn_anew(model: Build, true: Build
 def test_bias_is_constant_in_an_episode_and_as_large_as_asked(model: Build, true: Build) -> None:
     sensors, state = model(2, object_bias=[0.003, 0.0]), true(2)
     direction = torch.tensor([[1.0, -0.5, 0.0], [1.0, 1.0, 1.0]])
-    sensors.reset(torch.arange(2), state, direction)
+    sensors.reset(torch.arange(2), state, directions(direction))
     generator = rng()
     for _ in range(2):
         error = sensors.measure(state, normals(state, generator)).objects["cube"] - state.objects["cube"]
         assert torch.allclose(error[0, :3], torch.tensor([0.003, -0.0015, 0.0]), atol=1e-7)
         assert not error[1].any()
-    sensors.reset(torch.tensor([0]), state, torch.tensor([[0.0, 0.0, 1.0]]))
+    sensors.reset(torch.tensor([0]), state.select(torch.tensor([0])), directions(torch.tensor([[0.0, 0.0, 1.0]])))
     error = sensors.measure(state, normals(state, generator)).objects["cube"] - state.objects["cube"]
     assert torch.allclose(error[0, :3], torch.tensor([0.0, 0.0, 0.003]), atol=1e-7), "another episode, another bias"
 
@@ -99,7 +104,7 @@ def test_a_moving_object_is_reported_where_it_was(model: Build, true: Build, del
     """At constant speed, linear interpolation between control periods is exact."""
     speed = 0.4
     sensors = model(1, object_delay=delay)
-    sensors.reset(torch.arange(1), true(1), torch.zeros(1, 3))
+    sensors.reset(torch.arange(1), true(1), directions(torch.zeros(1, 3)))
     for k in range(5):
         seen = sensors.measure(true(1, speed * PERIOD * k), normals(true(1, speed * PERIOD * k), rng())).objects[
             "cube"
@@ -112,7 +117,7 @@ def test_orientations_stay_normalized(model: Build, true: Build) -> None:
     sensors = model(1, object_delay=0.025)
     start, turned = true(1), true(1)
     turned.objects["cube"][0, 3:] = torch.tensor([0.6, 0.0, 0.0, 0.8])
-    sensors.reset(torch.arange(1), start, torch.zeros(1, 3))
+    sensors.reset(torch.arange(1), start, directions(torch.zeros(1, 3)))
     sensors.measure(start, normals(start, rng()))
     seen = sensors.measure(turned, normals(turned, rng())).objects["cube"][0, 3:]
     assert float(seen.norm()) == pytest.approx(1, abs=1e-6) and 0 < seen[3] < 0.8

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from policies.bundle import load_bundle, save_bundle
+from policies.bundle import BundleError, load_bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.errors import UserError
+from robot_rl.interface import Pipeline
 from robot_rl.learning.ppo import PPOConfig
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.ppo import ProximalPolicy, mirror_of
+from robot_rl.robots import robots
 from robot_rl.training.on_policy import OnPolicyConfig
 
 Build = Callable[..., Any]
@@ -41,6 +43,25 @@ def test_trains_a_bundle(run: Build, tmp_path: Path) -> None:
     assert set(again.critic) == set(bundle.critic)
     observation = {"observation.state": torch.randn(2, again.policy.size.observation)}
     assert again.policy.act(observation, torch.Generator()).shape == (2, 1, 4)
+
+
+def test_trains_a_robot_that_walks_with_its_mirror_image(run: Build, tmp_path: Path) -> None:
+    recipe = ProximalPolicy(
+        FeedforwardConfig(hidden=(16,)),
+        PPOConfig(hidden=(16,), epochs=1, minibatches=1),
+        OnPolicyConfig(steps=36, num_envs=3, rollout=4),
+        symmetry=True,
+    )
+    bundle = recipe.train(Job("go2-velocity", run(), 0, Path("nowhere"), None, {}, lambda *_: None))
+    save_bundle(bundle, tmp_path / "bundle")
+    again = load_bundle(tmp_path / "bundle")
+    again.check_robot(robots.get("go2"))
+    with pytest.raises(BundleError, match="for robot 'go2', not for 'panda'"):
+        again.check_robot(robots.get("panda"))
+    pipeline = Pipeline(again.interface)
+    assert again.interface == bundle.interface and pipeline.command.size == 3
+    observation = {"observation.state": torch.zeros(2, pipeline.observer.spec.size)}
+    assert again.policy.act(observation, torch.Generator()).shape == (2, 1, 12)
 
 
 def test_it_is_registered() -> None:

@@ -136,6 +136,23 @@ def test_a_rollout_is_what_happened(point_mass: Build) -> None:
     assert episodes.summary()["train/length"] == pytest.approx((4 + 3 + 2 + 4) / 4)
 
 
+def test_metrics_are_means_over_what_was_measured(point_mass: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = point_mass(2)
+    step, clock = env.step, [0]
+
+    def measuring(action: Tensor) -> Any:
+        result = step(action)
+        clock[0] += 1
+        rare = [torch.nan, float(clock[0])] if clock[0] % 2 else [torch.nan, torch.nan]
+        never = torch.full((2,), torch.nan)
+        result[-1]["metrics"] = {"rare": torch.tensor(rare), "clock": torch.full((2,), clock[0]), "never": never}
+        return result
+
+    monkeypatch.setattr(env, "step", measuring)
+    _, _, metrics, _ = gather(env, learner(), 6)
+    assert metrics == {"env/rare": pytest.approx(3.0), "env/clock": pytest.approx(3.5)}, "1, 3, 5; nothing for never"
+
+
 def ending_with(env: Any, final: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The environment with other last observations."""
     step = env.step

@@ -89,7 +89,7 @@ def test_a_missing_model_file_is_named(panda: Any, monkeypatch: pytest.MonkeyPat
     with pytest.raises(
         UserError, match="gone.xml is missing from the installed genesis-world; name an MJCF file with --mjcf"
     ):
-        robot_model(replace(panda, mjcf="gone.xml"))
+        robot_model(replace(panda, model="gone.xml"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="install genesis-world.*--mjcf"):
         robot_model(panda)

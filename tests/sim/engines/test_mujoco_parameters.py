@@ -19,6 +19,7 @@ VALUES = {
     "robot.action_delay": 0.03,
     "robot.stiffness_scale": 0.5,
     "robot.damping_scale": 2.0,
+    "robot.strength_scale": 0.8,
     "robot.joint_friction": 1.5,
     "robot.armature_scale": 3.0,
     "cube.mass": 0.3,
@@ -27,11 +28,11 @@ VALUES = {
 }
 
 
-def test_every_parameter_of_the_engine_and_of_the_tasks_is_tested_here(engine: Build) -> None:
+def test_every_parameter_of_the_engine_and_of_the_tasks_is_tested_here(engine: Build, panda: Any) -> None:
     one = engine()
-    assert set(one.parameters) == one.can_randomize(one.scene) == set(VALUES)
-    for name in tasks:
-        drawn = {r.parameter for r in tasks.get(name).randomization}
+    assert set(one.parameters) == one.can_randomize(panda, one.scene) == set(VALUES)
+    for task in [tasks.get(name) for name in tasks if tasks.get(name).interface.robot == "panda"]:
+        drawn = {r.parameter for r in task.randomization}
         places = {"cube.x", "cube.y", "cube.yaw", "robot.home_offset"}
         assert {d for d in drawn if not d.startswith("sensor.")} - places <= set(VALUES)
 
@@ -134,6 +135,15 @@ def test_stiffness_is_torque_per_deflection(engine: Build, hold: Build, panda: A
     scales = [0.8, 1.0, 1.25]
     given = deflection(engine(3, robot__stiffness_scale=scales), hold, panda, 6.0)
     assert given == pytest.approx([6 / (KP * s) for s in scales], rel=0.01)
+
+
+def test_strength_scales_the_torque_and_its_limit(engine: Build, hold: Build, panda: Any) -> None:
+    scales = [0.8, 1.0, 1.25]
+    given = deflection(engine(3, robot__strength_scale=scales), hold, panda, 6.0)
+    assert given == pytest.approx([6 / (KP * s) for s in scales], rel=0.01)
+    pulling = engine(3, robot__strength_scale=scales)
+    hold(pulling, 3, torch.tensor([0, 0, 0, 0, 0, 0, 0.5]))
+    assert pulling.joint_torque()[:, WRIST].tolist() == pytest.approx([12 * s for s in scales], rel=1e-5)
 
 
 def test_damping_is_the_time_constant(engine: Build, hold: Build, panda: Any) -> None:

@@ -1,0 +1,147 @@
+"""The Go2's facts against the manufacturer's URDF that genesis-world ships."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.robots.go2 import GO2, LEGS
+from robot_rl.spec import UnitreeInterface
+from sim.engines.model import compile_model
+from sim.scenes import Scene, robot_model
+
+
+@pytest.fixture(scope="module")
+def urdf() -> ElementTree.Element:
+    return ElementTree.parse(robot_model(GO2)).getroot()
+
+
+@pytest.fixture(scope="module")
+def model() -> mujoco.MjModel:
+    return compile_model(GO2, Scene())
+
+
+def numbers(element: ElementTree.Element | None, name: str) -> list[float]:
+    assert element is not None
+    return [float(x) for x in element.get(name, "0 0 0").split()]
+
+
+def test_joints_and_limits_are_the_urdfs(go2: Any, urdf: ElementTree.Element) -> None:
+    theirs = {str(j.get("name")): j for j in urdf.iter("joint") if j.get("type") == "revolute"}
+    assert set(go2.joint_names) == set(theirs) and len(go2.joints) == 12
+    for joint in go2.joints:
+        limit = theirs[joint.name].find("limit")
+        assert limit is not None
+        facts = {"lower": joint.low, "upper": joint.high, "effort": joint.effort, "velocity": joint.velocity}
+        for name, value in facts.items():
+            assert value == pytest.approx(float(limit.get(name, "nan")), abs=1e-6), f"{joint.name}: {name}"
+
+
+def test_joints_are_named_leg_after_leg(go2: Any) -> None:
+    assert go2.joint_names == tuple(f"{leg}_{part}_joint" for leg in LEGS for part in ("hip", "thigh", "calf"))
+    assert go2.base.feet == tuple(f"{leg}_foot" for leg in LEGS)
+
+
+def test_motors_are_numbered_as_in_unitrees_messages(go2: Any) -> None:
+    """unitree_sdk2: FR_0 = 0, FR_1, FR_2, FL_0 = 3, ..., RR_0 = 6, ..., RL_0 = 9."""
+    assert isinstance(go2.ros, UnitreeInterface)
+    assert sorted(go2.ros.motors) == sorted(go2.joint_names)
+    assert [go2.ros.motors.index(f"{leg}_hip_joint") for leg in ("FR", "FL", "RR", "RL")] == [0, 3, 6, 9]
+    assert go2.ros.motors[:3] == ("FR_hip_joint", "FR_thigh_joint", "FR_calf_joint")
+
+
+def test_soles_are_where_the_spec_says(go2: Any, urdf: ElementTree.Element) -> None:
+    links = {str(link.get("name")): link for link in urdf.iter("link")}
+    for foot in go2.base.feet:
+        sphere = links[foot].find("collision/geometry/sphere")
+        assert sphere is not None and float(sphere.get("radius", "nan")) == go2.base.foot_radius
+        assert np.linalg.norm(numbers(links[foot].find("collision/origin"), "xyz")) < 0.003, "at the link's origin"
+    for body in (go2.base.body, *go2.collision_bodies):
+        assert body in links
+
+
+def test_link_frames_of_the_compiled_model_are_the_urdfs(urdf: ElementTree.Element, model: mujoco.MjModel) -> None:
+    """Nothing is fused away, no unit or axis is lost."""
+    for joint in urdf.iter("joint"):
+        child, parent = joint.find("child"), joint.find("parent")
+        assert child is not None and parent is not None
+        body = model.body(str(child.get("link")))
+        assert model.body(body.parentid[0]).name == parent.get("link")
+        assert np.allclose(body.pos, numbers(joint.find("origin"), "xyz"), atol=1e-9), body.name
+        if joint.get("type") == "revolute":
+            theirs = model.joint(str(joint.get("name")))
+            assert np.allclose(theirs.axis, numbers(joint.find("axis"), "xyz")), body.name
+
+
+def test_masses_of_the_compiled_model_are_the_urdfs(urdf: ElementTree.Element, model: mujoco.MjModel) -> None:
+    masses = {str(link.get("name")): link.find("inertial/mass") for link in urdf.iter("link")}
+    for name, mass in masses.items():
+        assert model.body(name).mass[0] == pytest.approx(float(mass.get("value", "nan")) if mass is not None else 0.0)
+    assert 14 < model.body_mass.sum() < 16, "about 15 kg with its battery"
+
+
+def test_only_trunk_and_feet_meet_the_ground_and_nothing_meets_itself(go2: Any, model: mujoco.MjModel) -> None:
+    ground = model.geom("table").id
+    for geom in range(model.ngeom):
+        body = model.body(model.geom_bodyid[geom]).name
+        meets = bool(model.geom_contype[geom] & model.geom_conaffinity[ground])
+        if geom != ground:
+            assert not meets or body in go2.collision_bodies, body
+            assert model.geom_conaffinity[geom] == 0, "no robot shape meets another"
+    for body in go2.collision_bodies:
+        geoms = np.flatnonzero(model.geom_bodyid == model.body(body).id)
+        assert sum(model.geom_contype[geoms]) == 1, f"{body}: one shape that collides, the others are pictures"
+
+
+def test_servos_are_the_specs_springs(go2: Any, model: mujoco.MjModel) -> None:
+    assert model.nu == 12 and go2.compliant
+    for k, joint in enumerate(go2.joints):
+        actuator, theirs = model.actuator(joint.name), model.joint(joint.name)
+        assert actuator.id == k and actuator.trnid[0] == theirs.id
+        assert actuator.gainprm[0] == joint.stiffness
+        assert actuator.biasprm[:3].tolist() == [0, -joint.stiffness, -joint.damping]
+        assert actuator.forcerange.tolist() == [-joint.effort, joint.effort]
+        assert model.dof_armature[theirs.dofadr[0]] == go2.armature
+        assert model.dof_frictionloss[theirs.dofadr[0]] == go2.joint_friction
+
+
+def test_home_is_symmetric_and_puts_the_soles_on_the_ground(go2: Any, model: mujoco.MjModel) -> None:
+    home = torch.tensor(go2.home)
+    assert (home > go2.limit("low") + 0.1).all() and (home < go2.limit("high") - 0.1).all()
+    legs = home.view(4, 3)
+    for left, right in ((0, 1), (2, 3)):
+        assert torch.equal(legs[left] * torch.tensor([-1.0, 1.0, 1.0]), legs[right])
+    data = mujoco.MjData(model)
+    data.qpos[3:7], data.qpos[2] = [1, 0, 0, 0], go2.base.height
+    for joint, angle in zip(go2.joints, go2.home, strict=True):
+        data.qpos[model.joint(joint.name).qposadr[0]] = angle
+    mujoco.mj_kinematics(model, data)
+    soles = np.array([data.body(foot).xpos[2] - go2.base.foot_radius for foot in go2.base.feet])
+    assert np.abs(soles).max() < 0.015, "an episode begins with its feet on the ground"
+    feet, hips = (np.array([data.body(f"{leg}_{part}").xpos[:2] for leg in LEGS]) for part in ("foot", "thigh"))
+    assert np.abs(feet - hips).max() < 0.1, "and under its hips"
+
+
+def test_fingerprint_tells_other_gains_and_other_robots_apart(go2: Any, panda: Any) -> None:
+    softer = replace(go2, joints=tuple(replace(j, stiffness=20.0) for j in go2.joints))
+    assert softer.fingerprint() != go2.fingerprint() != panda.fingerprint()
+    assert go2.fingerprint()["tool"] is None and go2.fingerprint()["gripper_width"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"home": (0.0,) * 11}, "home has 11 numbers for 12 joints"),
+        ({"home": (2.0, *GO2.home[1:])}, "FL_hip_joint: home 2.0 is outside -1.0472 to 1.0472"),
+        ({"joints": (replace(GO2.joints[0], low=2.0), *GO2.joints[1:])}, "FL_hip_joint: low 2.0 is not below high"),
+    ],
+)
+def test_impossible_facts_name_the_joint(go2: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"robot 'go2'.*{message}"):
+        replace(go2, **changes)

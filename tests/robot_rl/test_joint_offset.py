@@ -1,0 +1,82 @@
+"""Joint control: a set-point of each motor's spring, as an offset from home."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+
+from robot_rl.control import (
+    JointOffsetConfig,
+    JointOffsetController,
+    ToolDeltaConfig,
+    ToolDeltaController,
+    build_controller,
+    controller_config,
+)
+from robot_rl.errors import UnknownName
+
+Build = Callable[..., Any]
+
+
+def test_no_action_is_the_home_posture(go2: Any, standing: Build) -> None:
+    controller = JointOffsetController(go2, JointOffsetConfig())
+    unit = torch.zeros(2, 12)
+    target = controller(standing(2), controller.actions.to_physical(unit))
+    assert torch.allclose(target.position, torch.tensor(go2.home).repeat(2, 1), atol=1e-7)
+    assert torch.equal(target.gripper, torch.zeros(2, 1))
+
+
+def test_an_action_is_an_offset_of_its_own_joint(go2: Any, standing: Build) -> None:
+    controller = JointOffsetController(go2, JointOffsetConfig(reach=0.3))
+    physical = controller.actions.to_physical(torch.eye(12))
+    assert torch.allclose(physical, 0.3 * torch.eye(12), atol=1e-7), "an action of 1 is the whole reach"
+    offset = controller(standing(12), physical).position - torch.tensor(go2.home)
+    assert torch.allclose(offset, 0.3 * torch.eye(12), atol=1e-6)
+
+
+def test_the_measured_state_does_not_matter(go2: Any, standing: Build) -> None:
+    """A set-point, not a step: the spring pulls harder where the joint lags, and nothing integrates."""
+    controller = JointOffsetController(go2, JointOffsetConfig())
+    action = 0.2 * torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
+    fallen = standing(3, joint_position=torch.full((3, 12), 9.0), joint_velocity=torch.full((3, 12), 5.0))
+    assert torch.equal(controller(standing(3), action).position, controller(fallen, action).position)
+
+
+def test_set_points_stay_inside_the_position_limits(go2: Any, standing: Build) -> None:
+    controller = JointOffsetController(go2, JointOffsetConfig(reach=9.0))
+    for sign, limit in ((9.0, go2.limit("high")), (-9.0, go2.limit("low"))):
+        assert torch.equal(controller(standing(1), torch.full((1, 12), sign)).position[0], limit)
+
+
+def test_what_is_not_a_number_stays_so_for_the_shield_to_see(go2: Any, standing: Build) -> None:
+    action = torch.zeros(1, 12)
+    action[0, 5] = torch.nan
+    position = JointOffsetController(go2, JointOffsetConfig())(standing(1), action).position[0]
+    assert position.isnan().tolist() == [k == 5 for k in range(12)]
+
+
+def test_a_stiff_robot_is_refused_by_name(panda: Any) -> None:
+    with pytest.raises(ValueError, match="'panda' has no stiffness and damping"):
+        JointOffsetController(panda, JointOffsetConfig())
+
+
+def test_a_controller_is_built_from_its_kind(go2: Any, panda: Any) -> None:
+    assert isinstance(build_controller(go2, JointOffsetConfig()), JointOffsetController)
+    assert isinstance(build_controller(panda, ToolDeltaConfig()), ToolDeltaController)
+    for config in (JointOffsetConfig(rate=25.0, reach=0.2), ToolDeltaConfig(step=0.01)):
+        assert controller_config(asdict(config)) == config
+
+
+def test_a_config_without_kind_is_an_older_bundles(panda: Any) -> None:
+    data = asdict(ToolDeltaConfig(step=0.02))
+    del data["kind"]
+    assert controller_config(data) == ToolDeltaConfig(step=0.02)
+
+
+def test_an_unknown_kind_suggests_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="unknown controller 'joint_offsets'; did you mean joint_offset"):
+        controller_config({"kind": "joint_offsets"})

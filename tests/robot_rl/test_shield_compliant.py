@@ -1,0 +1,101 @@
+"""The shield of compliant joints: set-points jump as far as the speed limit allows, and never past a limit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from robot_rl.robots.go2 import GO2
+from robot_rl.shield import Shield, ShieldConfig
+
+DT = 0.005
+SHIELD = Shield(GO2, ShieldConfig(velocity=0.5, acceleration=1e-6, margin=0.02))
+HOME = torch.tensor(GO2.home)
+STILL = torch.zeros(1, 12)
+
+
+def follow(position: Tensor, goal: Tensor, velocity: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    speed = torch.zeros_like(goal) if velocity is None else velocity
+    return SHIELD.follow(position, speed, goal, torch.zeros_like(goal), DT)
+
+
+def test_go2_is_compliant_and_the_panda_is_not(panda: Any) -> None:
+    assert SHIELD.compliant and not Shield(panda).compliant
+
+
+def test_a_near_set_point_is_taken_over_at_once() -> None:
+    reach = 0.5 * GO2.limit("velocity") * DT
+    goal = HOME[None] + 0.99 * reach * torch.tensor([1.0, -1.0] * 6)
+    command, velocity = follow(HOME[None], goal)
+    assert torch.allclose(command, goal, atol=1e-7), "acceleration is no limit of a set-point"
+    assert torch.allclose(velocity, (goal - HOME) / DT, atol=1e-3)
+
+
+def test_a_far_set_point_is_approached_at_the_speed_limit() -> None:
+    """Each joint by itself: this is no path to stay on."""
+    reach = 0.5 * GO2.limit("velocity") * DT
+    goal = HOME[None].clone()
+    goal[0, 0], goal[0, 1] = 0.5, HOME[1] + 0.01
+    command, velocity = follow(HOME[None], goal)
+    assert float(command[0, 0] - HOME[0]) == pytest.approx(float(reach[0]), abs=1e-6)
+    assert float(velocity[0, 0]) == pytest.approx(0.5 * 30.1, rel=1e-4)
+    assert float(command[0, 1]) == pytest.approx(float(goal[0, 1]))
+    back, speed = follow(command, HOME[None], velocity)
+    assert torch.allclose(back, HOME[None], atol=1e-6), "and may turn round at once"
+    assert float(speed[0, 0]) == pytest.approx(-0.5 * 30.1, rel=1e-4)
+
+
+def test_admit_clips_at_the_margin_and_knows_no_workspace() -> None:
+    goal = HOME.repeat(3, 1)
+    goal[1, 2], goal[2, 11] = 0.0, -9.0
+    admitted, events = SHIELD.admit(goal, HOME.repeat(3, 1))
+    assert set(events) == {"nonfinite", "position"}
+    assert events["position"].tolist() == [False, True, True] and not events["nonfinite"].any()
+    assert torch.equal(admitted[0], HOME)
+    assert float(admitted[1, 2]) == pytest.approx(GO2.joints[2].high - 0.02)
+    assert float(admitted[2, 11]) == pytest.approx(GO2.joints[11].low + 0.02)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_set_point_that_is_no_number_is_refused_with_its_row(bad: float) -> None:
+    goal, previous = HOME.repeat(2, 1) + 0.01, HOME.repeat(2, 1) - 0.01
+    goal[0, 7] = bad
+    admitted, events = SHIELD.admit(goal, previous)
+    assert torch.equal(admitted[0], previous[0]) and torch.equal(admitted[1], goal[1])
+    assert events["nonfinite"].tolist() == [True, False] and not events["position"].any()
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.lists(st.floats(width=32), min_size=12, max_size=12), min_size=1, max_size=4))
+def test_whatever_comes_commands_are_within_speed_and_position_limits(goals: list[list[float]]) -> None:
+    previous = command = HOME[None]
+    velocity = STILL
+    for numbers in goals:
+        previous, _ = SHIELD.admit(torch.tensor([numbers]), previous)
+        for _ in range(3):
+            before = command
+            command, velocity = follow(command, previous, velocity)
+            assert command.isfinite().all() and ((command >= SHIELD.low) & (command <= SHIELD.high)).all()
+            assert ((command - before).abs() <= SHIELD.velocity * DT + 1e-6).all()
+            assert torch.allclose(velocity, (command - before) / DT)
+
+
+def test_rows_do_not_influence_each_other() -> None:
+    rng = torch.Generator().manual_seed(0)
+    start, goal = HOME + 0.1 * torch.randn(5, 12, generator=rng), HOME + torch.randn(5, 12, generator=rng)
+    together = follow(start, goal)[0]
+    alone = torch.cat([follow(start[k : k + 1], goal[k : k + 1])[0] for k in range(5)])
+    assert torch.equal(together, alone)
+
+
+def test_a_start_outside_the_limits_comes_back_inside() -> None:
+    """A robot that was put down at a joint limit: its measured posture is where commands begin."""
+    start = GO2.limit("high")[None] + 0.01
+    command, _ = follow(start, HOME[None])
+    assert ((command >= SHIELD.low) & (command <= SHIELD.high)).all()

@@ -1,0 +1,48 @@
+"""When a walking robot has fallen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from robot_rl.state import ABSENT
+from robot_rl.success import state_test
+
+Build = Callable[..., Any]
+
+
+def tilted(degrees: float, x: float, y: float, heading: float = 0.0) -> list[float]:
+    """A trunk that was turned by its heading and then tilted about the horizontal axis (x, y) of its own frame."""
+    half, turn = math.radians(degrees) / 2, heading / 2
+    w, a, b = math.cos(half), math.sin(half) * x, math.sin(half) * y
+    c, s = math.cos(turn), math.sin(turn)
+    return [c * w, c * a - s * b, c * b + s * a, s * w]
+
+
+@pytest.mark.parametrize("axis", [(1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (0.6, 0.8)])
+@pytest.mark.parametrize("heading", [0.0, 2.0])
+def test_a_tilt_counts_in_every_direction_and_with_every_heading(
+    standing: Build, axis: tuple[float, float], heading: float
+) -> None:
+    quat = torch.tensor([tilted(d, *axis, heading) for d in (0, 59, 61, 120, 180)])
+    assert state_test("fallen:60:0.15")(standing(5, base_quat=quat)).tolist() == [False, False, True, True, True]
+
+
+def test_a_low_trunk_has_fallen_where_its_height_is_known(standing: Build) -> None:
+    state = standing(3)
+    state.base_position[:, 2] = torch.tensor([0.149, 0.151, 0.4])
+    fallen = state_test("fallen:60:0.15")
+    assert fallen(state).tolist() == [True, False, False]
+    state.base_position = ABSENT
+    assert not fallen(state).any(), "a robot's own sensors know the tilt alone"
+
+
+def test_angle_and_height_are_the_tests_arguments(standing: Build) -> None:
+    state = standing(2, base_quat=torch.tensor([tilted(20, 1, 0), tilted(40, 1, 0)]))
+    assert state_test("fallen:30:0.1")(state).tolist() == [False, True]
+    assert state_test("fallen:10:0.1")(state).tolist() == [True, True]
+    assert state_test("fallen:60:0.5")(state).tolist() == [True, True]

@@ -1,0 +1,77 @@
+"""Mass, centre and inertia of a trunk with a payload: as MuJoCo finds them for a box that is bolted on."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.engines.trunk import NOMINAL, PAYLOAD_EDGE, PAYLOAD_PLACE, defaults, trunk_inertia
+
+small = st.floats(-0.1, 0.1)
+values = st.fixed_dictionaries(
+    {
+        "base.mass_scale": st.floats(0.5, 2.0),
+        "base.com_x": small,
+        "base.com_y": small,
+        "base.com_z": small,
+        "payload.mass": st.floats(0.01, 10.0),
+    }
+)
+
+
+def mass_matrix(mass: float, com: np.ndarray, inertia: np.ndarray, payload: float = 0.0) -> np.ndarray:
+    """(6, 6) of a free body with this mass, centre and inertia about it, and of a box that is fixed to it."""
+    spec = mujoco.MjSpec()
+    body = spec.worldbody.add_body(
+        name="trunk", mass=mass, ipos=com, explicitinertial=True,
+        fullinertia=[inertia[0, 0], inertia[1, 1], inertia[2, 2], inertia[0, 1], inertia[0, 2], inertia[1, 2]],
+    )  # fmt: skip
+    body.add_freejoint()
+    if payload:
+        load = body.add_body(name="payload", pos=PAYLOAD_PLACE)
+        load.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=[PAYLOAD_EDGE / 2] * 3, mass=payload)
+    model = spec.compile()
+    data, full = mujoco.MjData(model), np.zeros((6, 6))
+    mujoco.mj_forward(model, data)
+    mujoco.mj_fullM(model, data, full)
+    return full
+
+
+def random_inertia(seed: int, mass: float) -> np.ndarray:
+    """Of a cloud of points, so that it is one that a body can have."""
+    points = np.random.default_rng(seed).normal(scale=0.1, size=(20, 3))
+    return mass / 20 * sum(p @ p * np.eye(3) - np.outer(p, p) for p in points - points.mean(0))
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(values, st.integers(0, 1000), st.floats(1.0, 15.0))
+def test_is_what_mujoco_makes_of_a_trunk_and_a_box(values: dict[str, float], seed: int, mass: float) -> None:
+    com, inertia = np.random.default_rng(seed + 1).normal(scale=0.03, size=3), random_inertia(seed, mass)
+    arrays = {name: np.array([v]) for name, v in values.items()}
+    total, centre, about = trunk_inertia(mass, com, inertia, arrays)
+    scale = values["base.mass_scale"]
+    shifted = com + [values[f"base.com_{axis}"] for axis in "xyz"]
+    wanted = mass_matrix(mass * scale, shifted, inertia * scale, values["payload.mass"])
+    assert total[0] == pytest.approx(wanted[0, 0])
+    assert np.allclose(mass_matrix(total[0], centre[0], about[0]), wanted, rtol=1e-6, atol=1e-9)
+
+
+def test_nominal_values_change_nothing() -> None:
+    com, inertia = np.array([0.02, 0.0, -0.01]), random_inertia(0, 7.0)
+    total, centre, about = trunk_inertia(7.0, com, inertia, defaults(3))
+    assert np.allclose(total, 7.0) and np.allclose(centre, com) and np.allclose(about, inertia)
+    assert set(defaults(3)) == set(NOMINAL)
+
+
+def test_rows_are_independent() -> None:
+    rng = np.random.default_rng(3)
+    many = {name: rng.uniform(0.01, 0.1, 6) for name in NOMINAL}
+    com, inertia = np.array([0.02, 0.0, -0.01]), random_inertia(0, 7.0)
+    together = trunk_inertia(7.0, com, inertia, many)
+    for i in range(6):
+        alone = trunk_inertia(7.0, com, inertia, {name: v[i : i + 1] for name, v in many.items()})
+        for a, b in zip(alone, together, strict=True):
+            assert np.allclose(a[0], b[i], rtol=1e-12)

@@ -1,0 +1,110 @@
+"""What holds for every shipped task."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from sim.collect import make_expert
+from sim.engines.model import compile_model
+from sim.env import TaskEnv
+from sim.tasks import tasks
+
+every = pytest.mark.parametrize("name", list(tasks))
+
+
+def actor(env: TaskEnv) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+    """The task's demonstrator, or else smooth wide motions."""
+    if env.task.expert:
+        act: Callable[..., torch.Tensor] = make_expert(env, "STEADY", 0).act
+        return act
+    rng, last = torch.Generator().manual_seed(0), torch.zeros(env.num_envs, env.pipeline.actions.size)
+
+    def wander(_: dict[str, torch.Tensor]) -> torch.Tensor:
+        last.mul_(0.8).add_(0.4 * torch.randn(last.shape, generator=rng))
+        return last.clone()
+
+    return wander
+
+
+@every
+def test_dense_and_sparse_jacobians_give_the_same_motion(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard against mujoco#3767 in 4.0.0: 200 physics steps full of contacts, the same commands both times."""
+    shipped = tasks.get(name)
+    env = TaskEnv(shipped, 1, threads=1, randomize=False)
+    engine: Any = env.engine
+    sent: list[np.ndarray] = []
+    rollout = engine.batch.rollout
+    monkeypatch.setattr(
+        engine.batch.__class__,
+        "rollout",
+        lambda self, n, control, record: (sent.append(control[0]), rollout(n, control=control, record=record))[1],
+    )
+    act = actor(env)
+    observation, _ = env.reset(seed=0)
+    start, control_start = engine.qpos[0].copy(), engine.batch.bind("ctrl")[0].copy()
+    history = engine.batch.bind("history")[0].copy()
+    for _ in range(60):
+        observation, *_ = env.step(act(observation))
+    ends = []
+    for jacobian in (mujoco.mjtJacobian.mjJAC_DENSE, mujoco.mjtJacobian.mjJAC_SPARSE):
+        model = compile_model(env.robot, shipped.scene)
+        model.opt.jacobian = jacobian
+        data = mujoco.MjData(model)
+        data.qpos, data.ctrl, data.history = start, control_start, history
+        path, contacts = [], 0
+        for control in np.concatenate(sent)[:200]:
+            data.ctrl = control
+            mujoco.mj_step(model, data)
+            contacts += data.ncon
+            path.append(data.qpos.copy())
+        ends.append(np.array(path))
+        assert data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number == 0 and contacts > 200
+    assert len(ends[0]) == 200
+    assert np.abs(ends[0] - ends[1]).max() < 1e-8
+    joints = [model.joint(j).qposadr[0] for j in env.robot.joint_names]
+    assert np.abs(ends[0][-1] - start)[joints].max() > 0.1, "it has moved"
+
+
+@every
+def test_dense_and_sparse_jacobians_give_the_same_episode(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 control periods of the environment, as a learner sees them."""
+    seen = []
+    for jacobian in (mujoco.mjtJacobian.mjJAC_DENSE, mujoco.mjtJacobian.mjJAC_SPARSE):
+
+        def compiled(*arguments: Any, jacobian: Any = jacobian) -> mujoco.MjModel:
+            model = compile_model(*arguments)
+            model.opt.jacobian = jacobian
+            return model
+
+        monkeypatch.setattr("sim.engines.mujoco.compile_model", compiled)
+        env = TaskEnv(name, 1, threads=1)
+        engine: Any = env.engine
+        assert engine.model.opt.jacobian == jacobian
+        observation, _ = env.reset(seed=0)
+        act, path = actor(env), []
+        for _ in range(200):
+            observation, *_ = env.step(act(observation))
+            path.append(observation["observation.state"][0])
+        seen.append(torch.stack(path))
+        assert env.divergences == 0
+    assert torch.allclose(*seen, atol=1e-3)
+
+
+@every
+def test_its_expert_and_its_mirror_are_what_they_should_be(name: str) -> None:
+    task = tasks.get(name)
+    assert task.name == name and task.interface.cameras
+    if task.expert:
+        module, attribute = task.expert.split(":")
+        assert callable(getattr(importlib.import_module(module), attribute))
+    if task.mirror:
+        from robot_rl.recipes.ppo import mirror_of
+
+        assert mirror_of(task).action(torch.arange(12.0)).shape == (12,)

@@ -1,0 +1,221 @@
+"""The walking task as an environment: episodes, commands, pushes, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from policies.base import RandomPolicy
+from robot_rl.evaluation import evaluate
+from sim.commands import CommandSchedule
+from sim.env import TaskEnv
+from sim.randomization import Randomize
+from sim.tasks import tasks
+
+Build = Callable[..., Any]
+
+
+def still(n: int) -> torch.Tensor:
+    return torch.zeros(n, 12)
+
+
+def moves(n: int, steps: int, seed: int = 0, size: float = 0.5) -> torch.Tensor:
+    return size * torch.randn(steps, n, 12, generator=torch.Generator().manual_seed(seed))
+
+
+def knock_over(env: TaskEnv, index: int) -> None:
+    env.engine.qpos[index, 3:7] = [0.0, 1.0, 0.0, 0.0]  # type: ignore[attr-defined]
+
+
+def test_spaces_and_shapes() -> None:
+    env = TaskEnv("go2-velocity", 3, threads=1)
+    observation, _ = env.reset(seed=0)
+    for name, space in env.observation_space.spaces.items():
+        assert tuple(observation[name].shape) == space.shape and observation[name].dtype == torch.float32
+        assert observation[name].isfinite().all()
+    assert env.single_action_space.shape == (12,)
+    assert env.privileged_size == 3 + 1 + 4 + len(env.randomization)
+    assert env.task.mirror is not None
+    sizes = {"observation": env.pipeline.observer.spec.size, "privileged": env.privileged_size, "action": 12}
+    assert {name: len(part[0]) for name, part in env.task.mirror.items()} == sizes
+
+
+def test_a_robot_told_to_stand_stands(walk: Build) -> None:
+    env = TaskEnv(walk(commands=CommandSchedule(standing=1.0), horizon=100), 8, threads=1)
+    env.reset(seed=0)
+    for _ in range(99):
+        _, reward, terminated, truncated, _ = env.step(still(8))
+        assert reward.isfinite().all() and not terminated.any() and not truncated.any()
+    assert env.true.base_velocity.abs().max() < 0.3 and env.divergences == 0
+    *_, truncated, infos = env.step(still(8))
+    assert truncated.all() and infos["success"].all()
+
+
+def test_a_fall_terminates_and_is_no_success(walk: Build) -> None:
+    env = TaskEnv(walk((), horizon=4), 3, threads=1)
+    env.reset(seed=0)
+    env.step(still(3))
+    knock_over(env, 1)
+    observation, reward, terminated, truncated, infos = env.step(still(3))
+    assert terminated.tolist() == [False, True, False] and not truncated.any() and not infos["success"].any()
+    assert reward.isfinite().all()
+    assert torch.equal(infos["_final_obs"], terminated)
+    gravity = env.pipeline.observer.spec.slice("projected_gravity")
+    assert infos["final_obs"]["observation.state"][1, gravity][2] > 0.9, "the last observation is upside down"
+    assert observation["observation.state"][1, gravity][2] < -0.9, "the next episode stands"
+    assert env.steps.tolist() == [2, 0, 2]
+
+
+def test_a_fall_at_the_horizon_is_a_fall(walk: Build) -> None:
+    env = TaskEnv(walk(horizon=2), 2, threads=1)
+    env.reset(seed=0)
+    env.step(still(2))
+    knock_over(env, 0)
+    _, _, terminated, truncated, infos = env.step(still(2))
+    assert terminated.tolist() == [True, False] and truncated.tolist() == [False, True]
+    assert infos["success"].tolist() == [False, True]
+
+
+def test_a_simulation_that_blows_up_is_neither_success_nor_fall(walk: Build) -> None:
+    env = TaskEnv(walk(horizon=2), 2, threads=1)
+    env.reset(seed=0)
+    env.step(still(2))
+    env.engine.qvel[0, 8] = 1e7  # type: ignore[attr-defined]
+    observation, reward, terminated, truncated, infos = env.step(still(2))
+    assert truncated.all() and not terminated.any() and infos["success"].tolist() == [False, True]
+    assert reward.isfinite().all() and reward[0] == 0 and env.divergences == 1
+    assert observation["observation.state"].isfinite().all()
+
+
+def test_the_reward_is_the_sum_of_its_reported_parts(walk: Build) -> None:
+    env = TaskEnv(walk(horizon=30), 6, threads=1)
+    env.reset(seed=2)
+    names = {f"reward_{r.name}" for r in env.task.rewards}
+    seen: dict[str, torch.Tensor] = {}
+    for action in moves(6, 60):
+        _, reward, _, _, infos = env.step(action)
+        assert reward.isfinite().all()
+        assert torch.allclose(reward, torch.stack([infos["metrics"][n] for n in names]).sum(0), atol=1e-5)
+        for name, value in infos["metrics"].items():
+            assert value.shape == (6,), name
+            seen[name] = torch.cat([seen.get(name, value[:0]), value])
+    assert {"velocity_error", "yaw_error", "power", "base_height"} <= set(seen) - names
+    for name, value in seen.items():
+        assert not value.isinf().any() and not value.isnan().all(), name
+        assert not name.startswith("reward_") or value.isfinite().all(), name
+        assert value.nan_to_num().std() > 0, f"{name} never changes"
+
+
+def test_commands_change_on_schedule(walk: Build) -> None:
+    env = TaskEnv(walk(commands=CommandSchedule(hold=0.1, standing=0.0)), 2, threads=1, randomize=False)
+    columns = env.pipeline.observer.spec.slice("command")
+    observation, _ = env.reset(seed=0)
+    path = [observation["observation.state"][:, columns]]
+    for _ in range(17):
+        path.append(env.step(still(2))[0]["observation.state"][:, columns])
+    asked = torch.stack(path)
+    changes = (asked.diff(dim=0) != 0).any(2)
+    assert (changes.nonzero()[:, 0].unique() + 1).tolist() == [5, 10, 15] and changes.all(1).sum() == 3
+    assert not torch.equal(asked[:, 0], asked[:, 1]), "each robot is asked for its own"
+    spec = env.pipeline.command
+    assert ((asked >= spec.low) & (asked <= spec.high)).all()
+
+
+def test_rewards_compare_with_the_command_that_was_seen(walk: Build) -> None:
+    """At a change, the period that ends is judged by the command at its start: the new one was not known then."""
+    env = TaskEnv(walk(commands=CommandSchedule(hold=0.04, standing=0.0)), 1, threads=1, randomize=False)
+    env.reset(seed=0)
+    for _ in range(6):
+        known = env.state.command
+        infos = env.step(still(1))[4]
+        wanted = (env.true.base_velocity[:, :2] - known[:, :2]).norm(dim=1)
+        assert torch.allclose(infos["metrics"]["velocity_error"], wanted, atol=1e-6)
+
+
+def test_staggered_first_episodes_end_at_different_times(walk: Build) -> None:
+    env = TaskEnv(walk(horizon=50, commands=CommandSchedule(standing=1.0)), 200, threads=1)
+    env.reset(seed=0, options={"stagger": True})
+    steps = env.steps.clone()
+    assert (steps >= 0).all() and (steps < 50).all() and len(steps.unique()) > 35
+    assert 20 < float(steps.float().mean()) < 30
+    _, _, _, truncated, infos = env.step(still(200))
+    assert torch.equal(truncated, steps == 49) and torch.equal(infos["episode_steps"], steps + 1)
+    assert (env.steps[truncated] == 0).all(), "the next episode has its whole length"
+    few = TaskEnv(walk(horizon=50), 2, threads=1)
+    few.reset(seed=0, options={"stagger": True})
+    assert torch.equal(few.steps, steps[:2]), "whatever the number of environments"
+    few.reset(seed=0)
+    assert not few.steps.any()
+
+
+def test_pushes_come_at_their_interval_and_speed(walk: Build) -> None:
+    speed = 0.5
+    drawn = [Randomize("push.speed", speed, speed, "m/s"), Randomize("push.interval", 0.2, 0.2, "s")]
+    pushed = TaskEnv(walk(drawn), 6, threads=1)
+    alone = TaskEnv(walk(drawn), 6, threads=1, without=["push.speed"])
+    for env in (pushed, alone):
+        env.reset(seed=0)
+    ways = []
+    for k in range(11):
+        for env in (pushed, alone):
+            env.step(still(6))
+        apart = (pushed.true.base_velocity - alone.true.base_velocity)[:, :2]
+        if k < 10:
+            assert not apart.any(), "no push before its time"
+        else:
+            ways.append(apart)
+    # The legs have held against it for one control period by the time that it is seen.
+    size = ways[0].norm(dim=1)
+    assert ((size > 0.4 * speed) & (size < 1.1 * speed)).all()
+    heading = torch.atan2(ways[0][:, 1], ways[0][:, 0])
+    assert heading.std() > 0.5, "in all directions"
+
+
+def test_the_start_is_what_was_drawn(walk: Build) -> None:
+    offset = Randomize("robot.home_offset", 0.1, 0.1, "rad")
+    env = TaskEnv(walk([offset, Randomize("payload.mass", 1.0, 3.0, "kg")]), 4, threads=1)
+    observation, _ = env.reset(seed=0)
+    apart = env.true.joint_position - torch.tensor(env.robot.home)
+    assert 0.08 < float(apart.abs().max()) <= 0.1 + 1e-6
+    assert torch.allclose(
+        observation["observation.environment_state"][:, -1], torch.from_numpy(env.drawn[:, 1]).float()
+    )
+    joints = env.pipeline.observer.spec.slice("joint_position")
+    assert torch.equal(observation["observation.state"][:, joints], env.true.joint_position)
+
+
+def test_sensors_are_noisy_but_the_privileged_observation_is_true(walk: Build) -> None:
+    loud = [Randomize("sensor.joint_noise", 0.1, 0.1, "rad"), Randomize("sensor.gyro_noise", 1.0, 1.0, "rad/s")]
+    noisy, exact = TaskEnv(walk(loud), 3, threads=1), TaskEnv(walk(loud), 3, threads=1, randomize=False)
+    first = [env.reset(seed=0)[0] for env in (noisy, exact)]
+    assert not torch.allclose(first[0]["observation.state"], first[1]["observation.state"], atol=0.05)
+    columns = slice(0, 8)
+    assert torch.equal(*(o["observation.environment_state"][:, columns] for o in first))
+
+
+def test_evaluation_reports_the_tasks_measures(walk: Build) -> None:
+    env = TaskEnv(walk(horizon=20), 4, threads=1)
+    summary = evaluate(RandomPolicy(12), env, 6).summary()
+    for name in ("velocity_error", "base_height"):
+        assert summary[name]["low"] <= summary[name]["mean"] <= summary[name]["high"], name
+    assert 0.1 < summary["base_height"]["mean"] < 0.5
+
+
+def test_no_other_engine_parameter_is_needed(walk: Build) -> None:
+    shipped = tasks.get("go2-velocity")
+    env = TaskEnv(shipped, 2, threads=1, without=[r.parameter for r in shipped.randomization])
+    assert env.randomization == () and env.drawn.shape == (2, 0)
+    observation, _ = env.reset(seed=0)
+    columns = env.pipeline.observer.spec.slice("command")
+    others = np.delete(observation["observation.state"].numpy(), range(columns.start, columns.stop), 1)
+    assert (others == others[0]).all(), "without randomization all robots are alike but for what they are asked"
+
+
+def test_a_task_without_privileged_terms_shows_what_was_drawn(walk: Build) -> None:
+    env = TaskEnv(replace(walk(), privileged=()), 2, threads=1)
+    observation, _ = env.reset(seed=0)
+    assert torch.allclose(observation["observation.environment_state"], torch.from_numpy(env.drawn).float())

@@ -1,0 +1,94 @@
+"""Numbers by counter have their distribution, and depend on key, counter and column alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sim.randomization.noise import episode_key, normals, uniforms
+
+Draw = Callable[[np.ndarray, np.ndarray, int], Tensor]
+both = pytest.mark.parametrize("draw", [uniforms, normals])
+
+
+def table(draw: Draw, purpose: int = 0, episodes: int = 50, steps: int = 40, width: int = 9) -> Tensor:
+    """Numbers (episodes, steps, width) of an experiment that could have happened."""
+    keys = np.array([episode_key(7 + e, 0, purpose) for e in range(episodes)]).repeat(steps)
+    counters = np.tile(np.arange(steps), episodes)
+    return draw(keys, counters, width).view(episodes, steps, width)
+
+
+def test_uniform_numbers_are_uniform() -> None:
+    u = table(uniforms).double().flatten()
+    n = len(u)
+    assert ((u >= 0) & (u < 1)).all()
+    counts = torch.histc(u, 20, 0, 1)
+    assert (counts - n / 20).abs().max() < 5 * (n / 20) ** 0.5
+    assert float(u.mean()) == pytest.approx(0.5, abs=5 * (1 / 12 / n) ** 0.5)
+    assert float(u.var()) == pytest.approx(1 / 12, rel=0.03)
+
+
+def test_normal_numbers_have_the_moments_and_tails_of_the_normal_distribution() -> None:
+    x = table(normals).double().flatten()
+    n = len(x)
+    assert x.isfinite().all()
+    for power, moment, spread in ((1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)):
+        assert float((x**power).mean()) == pytest.approx(moment, abs=5 * (spread / n) ** 0.5), power
+    for bound, share in ((0.6745, 0.5), (1.96, 0.05), (2.576, 0.01)):
+        assert float((x.abs() > bound).double().mean()) == pytest.approx(share, abs=5 * (share / n) ** 0.5), bound
+    assert (x > 0).double().mean() == pytest.approx(0.5, abs=5 * (0.25 / n) ** 0.5)
+
+
+@both
+def test_columns_steps_and_episodes_are_uncorrelated(draw: Draw) -> None:
+    x = table(draw).double()
+    for flat in (x.flatten(0, 1).T, x.transpose(0, 1).flatten(1), x.flatten(1)):
+        c = torch.corrcoef(flat)
+        c.fill_diagonal_(0)
+        assert c.abs().max() < 6 / flat.shape[1] ** 0.5
+    shifted = torch.corrcoef(torch.stack([x[:, :-1].flatten(), x[:, 1:].flatten()]))[0, 1]
+    assert abs(float(shifted)) < 5 / x[:, 1:].numel() ** 0.5, "the same column one step on"
+
+
+@both
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**40)), min_size=1, max_size=70),
+    width=st.integers(1, 40),
+)
+def test_a_number_does_not_depend_on_the_rows_around_it(draw: Draw, rows: list[tuple[int, int]], width: int) -> None:
+    keys, counters = np.array([k for k, _ in rows], np.uint64), np.array([c for _, c in rows], np.int64)
+    together = draw(keys, counters, width)
+    assert together.shape == (len(rows), width) and together.dtype == torch.float32
+    for i in {0, len(rows) // 2, len(rows) - 1}:
+        assert torch.equal(draw(keys[i : i + 1], counters[i : i + 1], width)[0], together[i])
+    assert torch.equal(draw(keys[::-1], counters[::-1], width).flip(0), together)
+
+
+@both
+def test_purposes_episodes_seeds_and_counters_differ(draw: Draw) -> None:
+    rows = [(episode_key(s, e, p), c) for s in range(6) for e in range(6) for p in range(3) for c in range(6)]
+    x = draw(np.array([k for k, _ in rows]), np.array([c for _, c in rows]), 2)
+    assert len({tuple(row) for row in x.tolist()}) == len(rows)
+    first, second = (table(draw, purpose).flatten() for purpose in (0, 1))
+    assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 5 / len(first) ** 0.5
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**63, 2**64 - 2, 1_000_000_000])
+def test_any_integer_is_a_seed_of_its_own(seed: int) -> None:
+    keys = {int(episode_key(s, e, p)) for s in (seed - 1, seed) for e in (0, 1, 10**9) for p in range(3)}
+    assert len(keys) == 18
+    assert episode_key(seed, 3, 1) == episode_key(seed, 3, 1)
+
+
+def test_a_counter_before_the_first_is_one_of_its_own() -> None:
+    """TaskEnv staggers first episodes by the number at -1."""
+    key = np.array([episode_key(3, 0, 2)])
+    before, first = (float(uniforms(key, np.array([c]), 1)) for c in (-1, 0))
+    assert before != first and 0 <= before < 1

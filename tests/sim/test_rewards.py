@@ -1,0 +1,217 @@
+"""Each reward term has its known value on states made up by hand, and every term is finite on any state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sim import rewards as r
+from sim.feet import FootTracker
+from sim.rewards import Moment, Reward, total
+from sim.tasks import tasks
+
+Build = Callable[..., Any]
+PERIOD = 0.02
+ASKED = torch.tensor([[0.5, 0.0, 0.0]])
+TERMS = {
+    f.__name__: f
+    for f in (
+        r.velocity_error, r.yaw_error, r.tracks_velocity, r.tracks_yaw, r.bounces, r.sways, r.leans, r.sinks, r.torque,
+        r.power, r.acceleration, r.action_rate, r.posture, r.steps, r.clearance, r.slip, r.lifted_while_standing,
+    )
+}  # fmt: skip
+
+
+@pytest.fixture
+def moment(go2: Any, standing: Build) -> Callable[..., Moment]:
+    """A control period of robots that stand still; keywords starting with `before_` go to its start."""
+
+    def build(n: int = 1, feet: dict[str, Any] | None = None, **views: Any) -> Moment:
+        tracker = FootTracker(n, 4, go2.base.foot_radius, PERIOD)
+        tracker.reset(torch.arange(n))
+        for name, value in (feet or {}).items():
+            getattr(tracker, name)[:] = torch.tensor(value)
+        start = {k.removeprefix("before_"): v for k, v in views.items() if k.startswith("before_")}
+        end = {k: v for k, v in views.items() if not k.startswith("before_")}
+        return Moment(go2, standing(n, **start), standing(n, **end), tracker, PERIOD)
+
+    return build
+
+
+def first(size: int, *values: float) -> Tensor:
+    """A row that begins with these values."""
+    row = torch.zeros(1, size)
+    row[0, : len(values)] = torch.tensor(values)
+    return row
+
+
+def home_and(go2: Any, joint: int, offset: float) -> Tensor:
+    row = torch.tensor(go2.home)[None].clone()
+    row[0, joint] += offset
+    return row
+
+
+def test_every_term_of_every_task_is_tested_here() -> None:
+    for name in tasks:
+        assert {reward.term.__name__ for reward in tasks.get(name).rewards} <= set(TERMS)
+    public = {k for k, f in vars(r).items() if callable(f) and getattr(f, "__module__", "") == r.__name__}
+    assert public - {"Moment", "Reward", "total", "asked", "measured"} == set(TERMS)
+
+
+@pytest.mark.parametrize("name", list(TERMS))
+def test_a_robot_that_stands_still_as_asked_is_perfect(moment: Build, name: str) -> None:
+    assert TERMS[name](moment(3)).tolist() == [1.0 if name.startswith("tracks") else 0.0] * 3
+
+
+def test_errors_are_distances_from_what_was_asked_at_the_start(moment: Build) -> None:
+    m = moment(
+        base_velocity=torch.tensor([[0.3, -0.4, 9.0]]),
+        base_angular_velocity=torch.tensor([[9.0, 9.0, 0.5]]),
+        before_command=torch.tensor([[0.0, 0.0, -0.3]]),
+        command=torch.tensor([[5.0, 5.0, 5.0]]),
+    )
+    assert r.velocity_error(m).item() == pytest.approx(0.5)
+    assert r.yaw_error(m).item() == pytest.approx(0.8)
+    assert r.measured(m)["velocity_error"].item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("name", "error"), [("tracks_velocity", "velocity_error"), ("tracks_yaw", "yaw_error")])
+def test_tracking_falls_from_one_with_the_error_whatever_its_direction(moment: Build, name: str, error: str) -> None:
+    n = 40
+    sizes = torch.linspace(0, 2, n)
+    for sign in (1.0, -1.0):
+        speed = torch.zeros(n, 3)
+        speed[:, 1 if name == "tracks_velocity" else 2] = sign * sizes
+        view = "base_velocity" if name == "tracks_velocity" else "base_angular_velocity"
+        m = moment(n, **{view: speed})
+        value = TERMS[name](m)
+        assert torch.allclose(TERMS[error](m), sizes) and value[0] == 1
+        assert (value.diff() < 0).all() and (value > 0).all()
+        # Gaussian: the logarithm falls with the square of the error.
+        assert torch.allclose(value.log() / value[1:2].log(), (sizes / sizes[1]).square(), rtol=2e-3, atol=1e-4)
+
+
+def test_motion_of_the_trunk(moment: Build, go2: Any) -> None:
+    assert r.bounces(moment(base_velocity=torch.tensor([[1.0, 1.0, -0.3]]))).item() == pytest.approx(0.09)
+    assert r.sways(moment(base_angular_velocity=torch.tensor([[0.3, -0.4, 5.0]]))).item() == pytest.approx(0.25)
+    for x, y in ((1.0, 0.0), (0.0, -1.0), (0.6, 0.8)):
+        half = math.radians(30) / 2
+        quat = torch.tensor([[math.cos(half), math.sin(half) * x, math.sin(half) * y, 0.0]])
+        assert r.leans(moment(base_quat=quat)).item() == pytest.approx(0.25, abs=1e-6)
+    for offset in (0.1, -0.1):
+        height = torch.tensor([[0.0, 0.0, go2.base.height + offset]])
+        assert r.sinks(moment(base_position=height)).item() == pytest.approx(1.0, rel=1e-4)
+
+
+def test_effort_of_the_motors(moment: Build) -> None:
+    assert r.torque(moment(joint_torque=first(12, 3.0, -4.0))).item() == pytest.approx(25.0)
+    m = moment(joint_torque=first(12, 3.0, -4.0, 5.0), joint_velocity=first(12, -2.0, -1.0))
+    assert r.power(m).item() == pytest.approx(10.0), "what the motors give and what they take"
+    m = moment(joint_velocity=first(12, 0.3, 0.0, 0.4), before_joint_velocity=first(12, 0.1, 0.0, 0.4))
+    assert r.acceleration(m).item() == pytest.approx((0.2 / PERIOD) ** 2, rel=1e-4)
+    m = moment(last_action=first(12, 0.5, 0.2), before_last_action=first(12, 0.2, -0.2))
+    assert r.action_rate(m).item() == pytest.approx(0.25, rel=1e-5)
+
+
+def test_posture_is_the_distance_from_home_and_matters_more_when_standing(moment: Build, go2: Any) -> None:
+    off = home_and(go2, 4, 0.2)
+    walking = r.posture(moment(joint_position=off, before_command=ASKED)).item()
+    assert walking == pytest.approx(0.04, rel=1e-4)
+    assert r.posture(moment(joint_position=off)).item() > walking
+
+
+def test_standing_is_asked_for_by_a_small_command(moment: Build) -> None:
+    commands = torch.tensor([[0.0, 0, 0], [0.0, 0.02, 0], [0.3, 0, 0], [0, 0, -0.3], [0, -0.3, 0]])
+    assert r.asked(moment(5, before_command=commands)).tolist() == [False, False, True, True, True]
+
+
+LANDS = [[False, True, False, False]]
+
+
+def test_steps_are_counted_on_landing_and_long_ones_pay(moment: Build) -> None:
+    def paid(air: float, landed: Any = LANDS, command: Tensor = ASKED) -> float:
+        m = moment(feet={"air_time": [[0.4, air, 0.4, 0.4]], "landed": landed}, before_command=command)
+        return float(r.steps(m).item())
+
+    values = [paid(t) for t in (0.02, 0.06, 0.14, 0.2)]
+    assert values[0] < values[1] < values[2] < values[3] and values[0] < 0 < values[3]
+    assert values[1] - values[0] == pytest.approx(0.04 / PERIOD, rel=1e-3), "time in the air counts once, on landing"
+    assert paid(4.0) == pytest.approx(paid(5.0)), "up to a limit"
+    assert paid(0.2, [[False] * 4]) == 0, "a swing that goes on is not paid yet"
+    assert paid(0.2, command=torch.zeros(1, 3)) == 0, "who is to stand has no steps to make"
+
+
+def test_clearance_punishes_low_swings_on_landing(moment: Build) -> None:
+    def cost(height: float, landed: Any = LANDS, command: Tensor = ASKED) -> float:
+        m = moment(feet={"swing_height": [[0.0, height, 0.0, 0.0]], "landed": landed}, before_command=command)
+        return float(r.clearance(m).item())
+
+    assert cost(0.0) == pytest.approx(1 / PERIOD), "one foot that was not lifted at all"
+    assert cost(0.0) > cost(0.01) > cost(0.02) > 0 == cost(0.3)
+    assert cost(0.0, [[True, True, False, False]]) == pytest.approx(2 * cost(0.0))
+    assert cost(0.0, [[False] * 4]) == 0 == cost(0.0, command=torch.zeros(1, 3))
+
+
+def test_slip_is_of_feet_on_the_ground(moment: Build) -> None:
+    speed = first(12, 0.3, 0.4, 9.0, 7.0, 7.0, 7.0)
+    contact = [[True, False, True, True]]
+    assert r.slip(moment(foot_velocity=speed, feet={"contact": contact})).item() == pytest.approx(0.25, rel=1e-5)
+    assert r.slip(moment(foot_velocity=speed, feet={"contact": [[False] * 4]})).item() == 0
+
+
+def test_feet_in_the_air_count_where_nothing_is_asked(moment: Build) -> None:
+    feet = {"contact": [[False, True, False, True]]}
+    assert r.lifted_while_standing(moment(feet=feet)).item() == 2
+    assert r.lifted_while_standing(moment(feet=feet, before_command=ASKED)).item() == 0
+
+
+def test_measures_are_not_a_number_where_there_is_nothing_to_measure(moment: Build) -> None:
+    still = r.measured(moment())
+    assert {name for name, value in still.items() if value.isnan().any()} == {"swing_height", "air_time"}
+    flying = r.measured(moment(feet={"contact": [[False] * 4]}))
+    assert flying["foot_slip"].isnan()
+    feet = {"landed": [[True, True, False, False]], "air_time": [[0.1, 0.3, 0.9, 0.9]],
+            "swing_height": [[0.02, 0.06, 0.9, 0.9]]}  # fmt: skip
+    landing = r.measured(moment(feet=feet, foot_velocity=first(12, 0.3, 0.4)))
+    assert landing["air_time"].item() == pytest.approx(0.2) and landing["swing_height"].item() == pytest.approx(0.04)
+    assert landing["foot_slip"].item() == pytest.approx(0.5 / 4), "metres per second, mean over feet on the ground"
+
+
+@pytest.mark.parametrize("name", list(TERMS))
+def test_terms_are_finite_and_rows_are_independent(moment: Build, name: str) -> None:
+    rng, n = torch.Generator().manual_seed(0), 64
+
+    def noise(_: str, view: Tensor) -> Tensor:
+        return 5 * torch.randn(view.shape, generator=rng)
+
+    m = moment(n)
+    m = replace(m, before=m.before.map(noise), now=m.now.map(noise))
+    assert m.feet is not None
+    for k in FootTracker.NAMES:
+        view = getattr(m.feet, k)
+        drawn = torch.rand(view.shape, generator=rng)
+        setattr(m.feet, k, drawn < 0.5 if view.dtype == torch.bool else drawn)
+    value = TERMS[name](m)
+    assert value.shape == (n,) and value.isfinite().all() and (name == "steps" or (value >= 0).all())
+    order = torch.randperm(n, generator=rng)
+    feet = FootTracker(n, 4, 0.0, PERIOD)
+    for k in FootTracker.NAMES:
+        setattr(feet, k, getattr(m.feet, k)[order])
+    shuffled = replace(m, before=m.before.select(order), now=m.now.select(order), feet=feet)
+    assert torch.equal(TERMS[name](shuffled), value[order])
+
+
+def test_the_total_is_weighted_and_per_second(moment: Build) -> None:
+    rewards = (Reward("up", 2.0, r.bounces), Reward("ask", -0.5, lambda m: torch.ones(len(m.now.base_velocity))))
+    m = moment(2, base_velocity=torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0]]))
+    for period in (PERIOD, 2 * PERIOD):
+        reward, parts = total(rewards, replace(m, period=period))
+        assert parts["up"].tolist() == pytest.approx([2 * period, 8 * period])
+        assert parts["ask"].tolist() == pytest.approx([-0.5 * period] * 2)
+        assert torch.allclose(reward, parts["up"] + parts["ask"])
