@@ -31,6 +31,7 @@ def main(bundle: str, dataset: str, folder: str, recipe: str, seed: str) -> int:
 
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("medium")
+    torch.set_flush_denormal(True)
     learner = recipes.get(recipe)().learner(load_bundle(bundle), Path(dataset), Path(folder), int(seed))
     with Run(Path(folder) / "learner", {"recipe": recipe, "seed": seed}, resume=True) as run:
         learner.run(run, lambda: stop.is_set() or _orphaned(), stop.wait)
