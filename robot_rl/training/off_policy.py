@@ -25,7 +25,7 @@ class OffPolicyConfig:
     """Environment steps in all."""
     num_envs: int = 32
     """Environments stepped side by side."""
-    updates_per_step: float = 0.5
+    updates_per_step: float = 0.4
     """Critic updates per environment step."""
     batch: int = 128
     """Transitions per update."""
