@@ -67,7 +67,7 @@ class Train(Generic[R]):
             )
         tasks.get(self.task)
         torch.set_num_threads(self.threads)
-        torch.set_flush_denormal(True)  # moments of weights that no longer learn decay into them, at a fifth of the time
+        torch.set_flush_denormal(True)  # or weights that no longer learn cost a fifth of the time
         torch.set_float32_matmul_precision(self.precision)
         runs = Path("runs")
         if self.out is not None:
