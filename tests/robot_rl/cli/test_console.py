@@ -22,7 +22,7 @@ def test_a_measure_without_interval_can_be_shown_and_read(
 ) -> None:
     summary = Evaluation([True], [10], [0.0], {"height": values}).summary()
     show(summary, False)
-    assert "[unknown, unknown]" in capsys.readouterr().out
+    assert "[?, ?]" in capsys.readouterr().out
     show(summary, True)
 
     def refuse(constant: str) -> None:
