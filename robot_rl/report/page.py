@@ -11,10 +11,10 @@ from robot_rl.errors import UserError
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
 from robot_rl.report.interventions import interventions_section
-from robot_rl.report.measures import measures_section
 from robot_rl.report.journey import Stage, as_json, evaluations_section, journey_section, sentence, stages
 from robot_rl.report.learning import learning_section
 from robot_rl.report.markup import Html, tag
+from robot_rl.report.measures import measures_section
 from robot_rl.report.media import videos_section
 from robot_rl.report.record import (
     configurations_section,

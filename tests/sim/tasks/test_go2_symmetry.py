@@ -71,6 +71,9 @@ def pair(walk: Build, symmetric: bool) -> tuple[TaskEnv, TaskEnv]:
     """A robot and the one in the mirror, each told to walk its way."""
     reflected = COMMAND * torch.tensor([1.0, -1.0, -1.0])
     envs = [TaskEnv(walk((), commands=asks(c)), 1, threads=1) for c in (COMMAND, reflected)]
+    # The mirror exchanges the diagonals of a trot: its clock is half a cycle ahead.
+    clock = envs[1].pipeline.phase
+    envs[1].pipeline.phase = lambda steps: (clock(steps) + 0.5) % 1.0  # type: ignore[method-assign]
     for env in envs:
         if symmetric:
             symmetrize(env)
