@@ -6,6 +6,7 @@ All tests share one engine of N robots, as in test_genesis.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ pytestmark = pytest.mark.timeout(600)
 pytest.importorskip("genesis")
 
 N, G, DT = 6, 9.81, 0.005
-SCENE, GO2 = tasks.get("go2-velocity").scene, robots.get("go2")
+TASK, GO2 = tasks.get("go2-velocity"), robots.get("go2")
+SCENE = replace(TASK.scene, iterations=50)
+"""Solved to the end: with the task's few iterations, MuJoCo's dry friction differs from its own converged one."""
 HOME, J = torch.tensor(GO2.home), len(GO2.joints)
 NOMINAL = TRUNK | {
     "robot.action_delay": DT,
@@ -57,6 +60,16 @@ RANGES = {
     "robot.link_mass_scale": [0.5, 0.8, 1.0, 1.2, 1.5, 2.0],
 }
 """What moves a robot in the air."""
+BARS = {
+    "joint_position": 1e-5,
+    "joint_velocity": 1e-3,
+    "base_position": 1e-4,
+    "base_quat": 1e-5,
+    "base_velocity": 1e-4,
+    "base_angular_velocity": 1e-4,
+    "joint_torque": 1e-4,
+}
+"""Of the RMSE of views in free fall. Without feet: MuJoCo's sensors are a physics step old, here they are not."""
 
 
 @pytest.fixture(scope="module")
@@ -114,31 +127,38 @@ def way(seconds: float = 1.0) -> Tensor:
 
 
 # ---- against MuJoCo ----------------------------------------------------------------------------------------------
+def fall(one: Any, name: str) -> dict[str, Tensor]:
+    """Views (T, N, ...) of a second of free fall with moving legs; every environment another value of a parameter."""
+    for nominal, value in NOMINAL.items():
+        one.parameters[nominal](np.arange(N), np.full(N, value))
+    give(one, **{name.replace(".", "_", 1): RANGES[name]})
+    qpos = np.array(one.qpos)
+    qpos[:, 2] = 20.0
+    lift(one, qpos)
+    path = []
+    for target in way().split(4):
+        one.step(target.expand(N, -1, -1), torch.zeros(N, len(target), 0))
+        path.append(one.views())
+    return {view: torch.stack([views[view] for views in path]) for view in path[0]}
+
+
 @pytest.mark.parametrize("name", RANGES)
 def test_a_falling_robot_moves_as_in_mujoco(engine: GenesisEngine, other: MujocoEngine, name: str) -> None:
-    """One second in free space, moving its legs; every environment another value of a parameter."""
-    paths: dict[str, list[dict[str, Tensor]]] = {}
-    for kind, one in (("genesis", engine), ("mujoco", other)):
-        for nominal, value in NOMINAL.items():
-            one.parameters[nominal](np.arange(N), np.full(N, value))
-        give(one, **{name.replace(".", "_", 1): RANGES[name]})
-        qpos = np.array(one.qpos)
-        qpos[:, 2] = 20.0
-        lift(one, qpos)
-        paths[kind] = []
-        for target in way().split(4):
-            one.step(target.expand(N, -1, -1), torch.zeros(N, len(target), 0))
-            paths[kind].append(one.views())
-    ours, theirs = (
-        {view: torch.stack([v[view] for v in path]) for view in path[0]} for path in (paths["genesis"], paths["mujoco"])
-    )
-    rmse = {view: (ours[view] - theirs[view]).square().mean((0, 2)).sqrt().max() for view in ours}
-    assert rmse["joint_position"] < 1e-4, rmse  # rad; the bar of the project is 1e-3
-    assert rmse["base_quat"] < 1e-4 and rmse["base_position"] < 1e-4 and rmse["base_velocity"] < 1e-3, rmse
-    assert rmse["base_angular_velocity"] < 1e-3 and rmse["joint_torque"] < 5e-3, rmse
+    ours, theirs = fall(engine, name), fall(other, name)
+    rmse = {view: float((ours[view] - theirs[view]).square().mean((0, 2)).sqrt().max()) for view in ours}
+    assert all(rmse[view] < bar for view, bar in BARS.items()), rmse
     view = "base_quat" if name in TRUNK else "joint_position"
     effect = (theirs[view][:, -1] - theirs[view][:, 0]).square().mean().sqrt()
-    assert effect > 10 * rmse[view], "the parameter moves the robot by far more than the engines differ"
+    assert effect > 20 * rmse[view], "the parameter moves the robot by far more than the engines differ"
+
+
+def test_also_with_the_few_iterations_of_the_task() -> None:
+    """Then it is MuJoCo whose dry friction is not the converged one, by up to 1.5e-3 rad at 0.5 N m."""
+    ours, theirs = (
+        fall(kind(GO2, TASK.scene, N, threads=1, device="cpu"), "payload.mass")["joint_position"]
+        for kind in (GenesisEngine, MujocoEngine)
+    )
+    assert (ours - theirs).square().mean((0, 2)).sqrt().max() < 1e-3
 
 
 def test_a_standing_robot_weighs_and_stands_as_in_mujoco(engine: GenesisEngine, other: MujocoEngine) -> None:
@@ -173,7 +193,7 @@ def test_views_are_those_of_mujoco_at_the_same_state(engine: GenesisEngine) -> N
     for i in range(N):
         data.qpos[:], data.qvel[:] = qpos[i], qvel[i]
         mujoco.mj_forward(model, data)
-        quat, speed = torch.tensor(qpos[i, 3:7]), torch.tensor(qvel[i])
+        quat, speed = torch.from_numpy(qpos[i, 3:7]).double(), torch.from_numpy(qvel[i])
         wanted = {
             "base_position": qpos[i, :3],
             "base_quat": qpos[i, 3:7],
@@ -194,9 +214,8 @@ def test_the_task_runs() -> None:
     observation, _ = env.reset(seed=0)
     generator = torch.Generator().manual_seed(0)
     for _ in range(60):
-        observation, reward, _, _, infos = env.step(torch.rand(N, J, generator=generator) - 0.5)
+        observation, reward, *_ = env.step(torch.rand(N, J, generator=generator) - 0.5)
         assert all(o.isfinite().all() for o in observation.values()) and reward.isfinite().all()
-        assert all(infos["metrics"][f"reward_{r.name}"].isfinite().all() for r in env.task.rewards)
     assert env.divergences == 0 and env.simulation == {"engine": "genesis", "device": "cpu", "without": []}
     env.close()
 
@@ -280,8 +299,8 @@ def test_a_resumed_engine_goes_on_with_the_same_floats(engine: GenesisEngine, tm
     save_state(engine.state_dict(), tmp_path / "state")
     another, ends = GenesisEngine(GO2, SCENE, N, device="cpu"), []
     another.load_state_dict(load_state(tmp_path / "state"))
+    assert all(torch.equal(a, b) for a, b in zip(engine.views().values(), another.views().values(), strict=True))
     for one in (engine, another):
-        assert torch.equal(one.joint_torque(), engine.joint_torque())
         hold(one, 20, -0.1)
         place(one, [0])
         hold(one, 20, -0.1)
@@ -351,10 +370,13 @@ def test_stiffness_and_strength_are_torque_and_its_limit(engine: GenesisEngine) 
     effort, gain = GO2.limit("effort"), GO2.limit("stiffness")
     for offset in (0.1, 10.0):
         place(engine)
-        hold(engine, 2, offset)  # the first is the delay's
+        qpos = engine.qpos
+        qpos[:, 2] = 5.0
+        lift(engine, qpos)
+        hold(engine, 2, offset)  # in the first, the delay line still holds the posture
         for i in range(N):
             wanted = strength[i] * (gain * offset * stiffness[i]).minimum(effort)
-            assert engine.joint_torque()[i].tolist() == pytest.approx(wanted.tolist(), rel=0.1), (offset, i)
+            assert engine.joint_torque()[i].tolist() == pytest.approx(wanted.tolist(), rel=1e-4), (offset, i)
 
 
 def test_damping_and_armature_are_in_the_solver(engine: GenesisEngine) -> None:
