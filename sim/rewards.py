@@ -126,7 +126,7 @@ def trots(m: Moment) -> Tensor:
 
 
 def clearance(m: Moment) -> Tensor:
-    """Horizontal speed of each foot, m/s, by how far its sole is from 7 cm above the ground, squared, in units of that."""
+    """Horizontal speed of each foot, m/s, times the square of how far its sole is from 7 cm, in units of 7 cm."""
     assert m.feet is not None
     sole = m.now.foot_position.unflatten(1, (-1, 3))[..., 2] - m.feet.radius
     off = (1 - sole / 0.07).square().clamp(max=4)

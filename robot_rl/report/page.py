@@ -69,7 +69,8 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
         ("settings", "Settings", configurations_section(runs)),
     ]
     shown = [(name, heading, body) for name, heading, body in sections if body is not None]
-    missing = [heading.lower() for _, heading, body in sections if body is None]
+    # Only some tasks measure more than success.
+    missing = [heading.lower() for name, heading, body in sections if body is None and name != "measures"]
     contents = tag("nav", tag("ul", [tag("li", tag("a", h, href=f"#{n}")) for n, h, _ in shown]), aria_label="Contents")
     header = tag(
         "header", tag("p", _MARK, class_="kicker"), tag("h1", title),
