@@ -162,8 +162,8 @@ def test_clearance_is_the_speed_of_feet_at_the_wrong_height(moment: Build, go2: 
 def test_slip_is_of_feet_on_the_ground(moment: Build) -> None:
     speed = first(12, 0.3, 0.4, 9.0, 7.0, 7.0, 7.0)
     contact = [[True, False, True, True]]
-    assert r.slip(moment(foot_velocity=speed, feet={"contact": contact})).item() == pytest.approx(0.25, rel=1e-5)
-    assert r.slip(moment(foot_velocity=speed, feet={"contact": [[False] * 4]})).item() == 0
+    assert r.slip(moment(foot_velocity=speed, feet={"touching": contact})).item() == pytest.approx(0.25, rel=1e-5)
+    assert r.slip(moment(foot_velocity=speed, feet={"touching": [[False] * 4]})).item() == 0
 
 
 def test_feet_in_the_air_count_where_nothing_is_asked(moment: Build) -> None:
@@ -175,7 +175,7 @@ def test_feet_in_the_air_count_where_nothing_is_asked(moment: Build) -> None:
 def test_measures_are_not_a_number_where_there_is_nothing_to_measure(moment: Build) -> None:
     still = r.measured(moment())
     assert {name for name, value in still.items() if value.isnan().any()} == {"swing_height", "air_time"}
-    flying = r.measured(moment(feet={"contact": [[False] * 4]}))
+    flying = r.measured(moment(feet={"contact": [[False] * 4], "touching": [[False] * 4]}))
     assert flying["foot_slip"].isnan()
     feet = {"landed": [[True, True, False, False]], "air_time": [[0.1, 0.3, 0.9, 0.9]],
             "swing_height": [[0.02, 0.06, 0.9, 0.9]]}  # fmt: skip
