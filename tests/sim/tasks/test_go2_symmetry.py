@@ -105,7 +105,7 @@ def apart(walk: Build, steps: int, symmetric: bool) -> list[float]:
 
 
 def test_a_mirrored_robot_lives_in_a_mirrored_world(walk: Build) -> None:
-    assert max(apart(walk, 40, symmetric=True)) < 1e-4
+    assert max(apart(walk, 30, symmetric=True)) < 1e-4
 
 
 def test_the_makers_robot_is_nearly_symmetric(walk: Build) -> None:
