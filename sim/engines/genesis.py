@@ -154,11 +154,12 @@ class GenesisEngine(Engine):
 
     def _rest(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
         """Positions (k, nq) in MuJoCo's order: gripper open, trunk upright at its height, objects at (k, 7)."""
-        model, gripper = self.model, self.robot.gripper
+        model = self.model
         qpos = np.tile(model.qpos0, (len(joints), 1))
         qpos[:, [model.joint(name).qposadr[0] for name in self.robot.joint_names]] = joints
-        for name in gripper.joints if gripper else ():
-            qpos[:, model.joint(name).qposadr[0]] = gripper.width / len(gripper.joints)  # type: ignore[union-attr]
+        if gripper := self.robot.gripper:
+            for name in gripper.joints:
+                qpos[:, model.joint(name).qposadr[0]] = gripper.width / len(gripper.joints)
         for name, pose in objects.items():
             start = model.joint(name).qposadr[0]
             qpos[:, start : start + 7] = pose
