@@ -22,7 +22,6 @@ from robot_rl.learning.symmetry import Mirror, Reflection
 from robot_rl.recipes.job import Job
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
 
-
 _HIDDEN = (128, 128, 128)
 
 
