@@ -145,7 +145,6 @@ class CommandLoop(threading.Thread):
                 if self.walks:
                     self.stop("the robot is not where the policy takes it to be")
                 return
-            self._fresh = False
         admitted, events = self.pipeline.shield.admit(position, previous)
         for reason, mask in events.items():
             self.events.add(reason, int(mask.sum()))
@@ -156,6 +155,7 @@ class CommandLoop(threading.Thread):
             gripper = self._goal.gripper
         with self._lock:
             self._goal = Goal(admitted, previous, gripper, time.monotonic(), duration)
+        self._fresh = False  # the tick in between must not take the goal from before a hold for a stale one
 
     def stop(self, reason: str) -> None:
         """Latch a stop: brake and hold, or damp, until `reset_stop`."""
@@ -214,7 +214,7 @@ class CommandLoop(threading.Thread):
             goal = self._goal
         assert goal is not None and reading is not None
         self.state_ages.append(now - reading.received)
-        if self.walks and not self.stopped and (event := self._limits.broken(reading)):
+        if self.walks and not (self.limp or self.stopped) and (event := self._limits.broken(reading)):
             self.events.add(event)
             self.stop(event)
         reason = self._reason(now, reading, goal)

@@ -79,7 +79,9 @@ class Layout:
 
     def checksum(self, message: np.ndarray) -> int:
         """The checksum of what stands in front of it."""
-        return crc32(message.tobytes()[:-4])
+        struct = np.zeros(self.dtype.itemsize, np.uint8)  # padding counts as zero; numpy's copies leave it as it is
+        struct[self._struct] = np.frombuffer(message.tobytes(), np.uint8)[self._struct]
+        return crc32(struct.tobytes()[:-4])
 
     def seal(self, message: np.ndarray) -> bytes:
         """Write the checksum into the message and encode it."""

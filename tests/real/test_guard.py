@@ -33,7 +33,7 @@ class Bench:
         self.output = self.nodes[1].publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND)
         assert self.nodes[1].wait_for(lambda: self.output.matched == 1, 30)
         self.raw: bytes | None = None
-        self.threads = [threading.Thread(target=self.guard.run), threading.Thread(target=self._command)]
+        self.threads = [threading.Thread(target=f, daemon=True) for f in (self.guard.run, self._command)]
         self._ended = threading.Event()
         for thread in self.threads:
             thread.start()
@@ -56,9 +56,11 @@ class Bench:
 def bench(topic_quadruped: Build, eventually: Build) -> Iterator[Bench]:
     robot = topic_quadruped(commands="lowcmd")
     built = Bench(robot)
-    eventually(lambda: robot.limp)
-    yield built
-    built.close()
+    try:
+        eventually(lambda: robot.limp)
+        yield built
+    finally:
+        built.close()
 
 
 def changed(field: str, value: float) -> bytes:

@@ -97,6 +97,15 @@ def _type(type_name: str, field: str) -> str:
             "bms_state": "BmsState"}[field]  # fmt: skip
 
 
+def test_what_lies_in_the_padding_is_not_summed() -> None:
+    wire = layout(LOW_COMMAND)
+    message = np.frombuffer(b"\xff" * wire.dtype.itemsize, wire.dtype).reshape(()).copy()
+    for name in wire.dtype.names or ():
+        message[name] = np.zeros((), wire.dtype[name].base)
+    assert wire.open(wire.seal(message)) is not None
+    assert wire.checksum(message) == 0x4B5A4880
+
+
 def test_what_is_damaged_is_not_opened() -> None:
     wire = layout(LOW_STATE)
     raw = bytearray(wire.seal(wire.empty()))
