@@ -14,6 +14,7 @@ from torch import Tensor
 from real.bus import make
 from real.clock import Ticker
 from real.robots.base import NotReady
+from real.robots.lowlevel import FIRMEST
 from real.robots.unitree import UnitreeDriver
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Standing:
 
     ::
 
-        limp ──begin: posture measured -> home in 2 s, stiffness 0 -> 1 in 0.6 s──> standing ──end──> lying, damped
+        limp ──begin: from the measured posture home in 2 s, stiffness growing──> standing ──end──> lying, damped
           ^── stop, tilt, silence of state or policy: at any time ──┘
     """
 
@@ -58,7 +59,7 @@ class Standing:
         if self.driver.dry_run or loop.stopped or loop.limp or not loop.is_alive() or not self._level():
             return
         try:
-            self._go(self.lying, 1.0, 1.0)
+            self._go(self.lying, 0.1, FIRMEST)
             self._go(self.lying, 1.0, 0.0, RISE / 4)  # it rests on its belly: let go slowly
         except NotReady as error:
             logger.warning("damped where it stood: %s", error)
@@ -92,10 +93,11 @@ class Standing:
         if reading is None or not self._level():
             tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan
             raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
-        if not self._go(self.home, FIRM, 1.0):
+        if not self._go(self.home, FIRM, FIRMEST):
             return
+        self.driver.firmness = 1.0  # the policy's first action finds what an episode in simulation begins with
         off = float((self.env.read().joint_position - self.home).abs().max())
-        if off > 0.6:
+        if off > 0.4:
             self.env.loop.stop("the robot did not stand up")
             raise NotReady(f"the robot did not stand up, a joint is {off:.1f} rad from where it should be; is it held?")
 

@@ -56,10 +56,13 @@ class Evaluation:
 
     @staticmethod
     def _mean(values: list[float]) -> dict[str, float]:
-        """Mean over episodes with its 95 % interval, normal approximation."""
+        """Mean over episodes with its 95 % interval, normal approximation; a single episode has none."""
         x = torch.tensor(values, dtype=torch.float64)
         x = x[~x.isnan()]
-        mean, half = float(x.mean()), 1.96 * float(x.std()) / math.sqrt(max(1, len(x)))
+        mean = float(x.mean())
+        if len(x) < 2:
+            return {"mean": mean}
+        half = 1.96 * float(x.std()) / math.sqrt(len(x))
         return {"mean": mean, "low": mean - half, "high": mean + half}
 
 

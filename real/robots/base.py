@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from real.bus import Node, Publisher, Stamped, Subscription, qos
-from real.clock import prefer_realtime
+from real.clock import prefer_realtime_bus
 from robot_rl.errors import UserError
 from robot_rl.spec import RobotSpec
 from robot_rl.state import RobotState
@@ -94,10 +94,10 @@ class Driver(ABC):
         """What of the robot's own state has not come yet."""
 
     def _heed(self) -> None:
-        """On the first state, make the thread that brings it a real-time one: the bus's reader."""
+        """On the first state, make the thread that brings it a real-time one."""
         if self._ordinary:
             self._ordinary = False
-            prefer_realtime(45)
+            prefer_realtime_bus()
 
     # ---- objects and cameras -----------------------------------------------------------------------------------
     def object_poses(self) -> tuple[dict[str, Tensor], float]:

@@ -11,6 +11,8 @@ NO_POSITION, NO_SPEED = 2.146e9, 16000.0
 """What a motor that is to do nothing is told: rad, rad/s."""
 DAMPING = 5.0
 """Of a robot that is to sink down, N m s/rad."""
+FIRMEST = 2.5
+"""Share of the spec's stiffness with which a robot stands up: at a walking policy's it would sag on bent knees."""
 STATE_TIMEOUT = 0.05
 """Oldest state to move a robot on, s."""
 _SLACK = 0.01
@@ -39,7 +41,7 @@ class Motors:
         command = self._blank.copy()
         motors = command["motor_cmd"][: self.count]
         motors["q"], motors["dq"] = position[self.joint], 0.0
-        motors["kp"], motors["kd"] = firmness * self.stiffness, self.damping
+        motors["kp"], motors["kd"] = firmness * self.stiffness, max(1.0, firmness) * self.damping
         return command
 
     def damp(self) -> np.ndarray:
@@ -55,7 +57,7 @@ class Motors:
         q, dq, tau, kp, kd = (motors[name].astype(float) for name in ("q", "dq", "tau", "kp", "kd"))
         if not np.isfinite([q, dq, tau, kp, kd]).all():
             return "nonfinite command"
-        if (kp < 0).any() or (kp > self.stiffness + 1e-3).any() or (kd < 0).any() or (kd > DAMPING + 1e-3).any():
+        if (kp < 0).any() or (kp > FIRMEST * self.stiffness + 1e-3).any() or (kd < 0).any() or (kd > DAMPING + 1e-3).any():
             return "gain out of limits"
         asked = kp > 0
         if (asked & ((q < self.low - _SLACK) | (q > self.high + _SLACK))).any():

@@ -57,6 +57,9 @@ class UnitreeDriver(Driver):
         self._foot = np.array([ros.feet.index(name) for name in robot.base.feet])
         self.firmness = 1.0
         """Share of the spec's stiffness in what is sent."""
+        self._sent: tuple[bytes, float, bytes] = (b"", 0.0, b"")
+        """The set-points, their firmness and the message of the last command: most are repeated."""
+        self._damping = b""
         self._latest: TrunkReading | None = None
         self._state, self._command = layout(LOW_STATE), layout(LOW_COMMAND)
         self.joints = node.subscribe(LOW_STATE, ros.low_state, qos.SENSOR, self._on_state)
@@ -104,13 +107,18 @@ class UnitreeDriver(Driver):
 
     def send(self, position: np.ndarray, gripper: float) -> None:
         """Publish set-points (J,), rad, of the motors' springs; there is no gripper."""
-        if not self.dry_run:
-            self.command.publish(self._command.seal(self.motors.command(position, self.firmness)))
+        if self.dry_run:
+            return
+        key = position.tobytes(), self.firmness
+        if key != self._sent[:2]:
+            self._sent = (*key, self._command.seal(self.motors.command(position, self.firmness)))
+        self.command.publish(self._sent[2])
 
     def damp(self) -> None:
         """Let go of the joints and brake their motion."""
+        self._damping = self._damping or self._command.seal(self.motors.damp())
         if not self.dry_run:
-            self.command.publish(self._command.seal(self.motors.damp()))
+            self.command.publish(self._damping)
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Besides the state, wait for the guard, without which no command arrives."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from real.bus import Node, Stamped, make, qos
+from real.clock import prefer_realtime_bus
 from real.robots.lowlevel import Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from real.twin.base import Twin, pose
@@ -59,7 +60,7 @@ class HiddenQuadruped:
 
 
 class QuadrupedTwin(Twin):
-    """A simulated robot that lies on the ground until its motors are commanded.
+    """A simulated robot that lies on the ground until its motors are commanded. It has no accelerometer and no battery.
 
     `push_every` seconds somebody shoves it; 0: nobody does.
     """
@@ -90,9 +91,12 @@ class QuadrupedTwin(Twin):
         self._report = self._state.empty()
         self._report["head"], self._report["level_flag"] = (0xFE, 0xEF), 0xFF
         self._report["motor_state"]["mode"][: self.motors.count] = 1
-        self._asked = self.motors.damp()
-        self._springs = np.zeros((3, 1, len(self.robot.joints)))
-        self._speed = np.zeros(3)
+        self._ordinary = True
+        self._raw = b""
+        """The last sound command, as it came: most of them are repeated, and looked at once."""
+        self._asked = self._meaning(self.motors.damp())
+        self._springs = self._asked[2][:0]
+        self._lean = np.array([1.0, *(self.hidden.tilt_bias / 2 * self._offsets[2, :3])])
         self.rejected = 0
         """Commands whose checksum or length was wrong."""
         self.states = node.publisher(LOW_STATE, ros.low_state, qos.SENSOR)
@@ -109,15 +113,28 @@ class QuadrupedTwin(Twin):
         self._set(scales | others | body)
 
     def _on_command(self, sample: Stamped) -> None:
+        if self._ordinary:
+            self._ordinary = False
+            prefer_realtime_bus()  # motors are never late because a computer is busy
+        if sample.raw == self._raw:
+            return
         command = self._command.open(sample.raw)
         if command is None:
             self.rejected += 1
         else:
-            self._asked = command
+            self._raw, self._asked = bytes(sample.raw), self._meaning(command)
+
+    def _meaning(self, command: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which joints have a set-point, the set-points (J,), and stiffness, damping and torque (3, 1, J)."""
+        motors = command["motor_cmd"][self._motor]
+        q, dq, tau, kp, kd = np.nan_to_num([motors[name] for name in ("q", "dq", "tau", "kp", "kd")]).astype(float)
+        on = motors["mode"] == 1
+        # Without stiffness a set-point says nothing, and may be Unitree's "no position" of 2e9.
+        return on & (kp > 0), q, np.stack([on * kp, on * kd, on * (tau + kd * dq)])[:, None]
 
     def place(self, seed: int) -> None:
         """Lay the robot on its belly, legs folded, motors damped; where and how does not depend on the seed."""
-        self._asked = self.motors.damp()
+        self._raw, self._asked = b"", self._meaning(self.motors.damp())
         self.engine.reset(np.array([0]), self._lying, {})
         self._obey()
         settle = torch.from_numpy(self._lying).float()[:, None].expand(-1, round(1 / TIMESTEP), -1)
@@ -135,35 +152,27 @@ class QuadrupedTwin(Twin):
 
     def _obey(self) -> torch.Tensor:
         """Set the motors' gains; return their set-points (1, 1, J)."""
-        motors = self._asked["motor_cmd"][self._motor]
-        q, dq, tau, kp, kd = (np.nan_to_num(motors[name].astype(float)) for name in ("q", "dq", "tau", "kp", "kd"))
-        on = motors["mode"] == 1
-        springs = np.stack([on * kp, on * kd, on * (tau + kd * dq)])[:, None]
-        if not np.array_equal(springs, self._springs):
+        pulled, goal, springs = self._asked
+        if springs is not self._springs:
             self._springs = springs
             self.engine.set_springs(*springs)
-        # Without stiffness a set-point says nothing, and may be Unitree's "no position" of 2e9.
         here = self.engine.joint_state()[0][0].numpy()
-        return torch.from_numpy(np.where(kp > 0, q, here).astype(np.float32))[None, None]
+        return torch.from_numpy(np.where(pulled, goal, here).astype(np.float32))[None, None]
 
     def _publish(self, count: int) -> None:
-        h, rng, report = self.hidden, self.rng, self._report
-        q, v = (view[0].double().numpy() for view in self.engine.joint_state())
-        base = {name: view[0].double().numpy() for name, view in self.engine.base_state().items()}
-        q = q + h.encoder_offset * self._offsets[0, : len(q)] + rng.normal(0, h.joint_noise, len(q))
-        v = v + rng.normal(0, h.velocity_noise, len(v))
+        h, noise, report = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 3), self._report
+        q, v = (view[0].numpy() for view in self.engine.joint_state())
+        base = {name: view[0].numpy() for name, view in self.engine.base_state().items()}
+        joints = len(q)
+        q = q + h.encoder_offset * self._offsets[0, :joints] + h.joint_noise * noise[:joints]
+        v = v + h.velocity_noise * noise[joints : 2 * joints]
         motors, imu, order = report["motor_state"], report["imu_state"], self.motors.joint
-        motors["q"][: len(order)], motors["dq"][: len(order)] = q[order], v[order]
-        motors["tau_est"][: len(order)] = self.engine.joint_torque()[0].numpy()[order]
-        quat, spin, speed = base["base_quat"], base["base_angular_velocity"], base["base_velocity"]
-        imu["quaternion"] = _times(quat, np.array([1.0, *(h.tilt_bias / 2 * self._offsets[2, :3])]))
-        imu["gyroscope"] = spin + h.gyro_bias * self._offsets[1, :3] + rng.normal(0, h.gyro_noise, 3)
-        # What an accelerometer feels: motion, and the ground that holds the robot against gravity.
-        up = _times(_times(quat * [1, -1, -1, -1], np.array([0.0, 0.0, 0.0, 9.81])), quat)[1:]
-        imu["accelerometer"] = (speed - self._speed) / TIMESTEP + np.cross(spin, speed) + up
-        self._speed = speed
-        force = self.engine.foot_state()["foot_force"][0].numpy()
-        report["foot_force"] = np.clip(force[self._foot], 0, 32767).astype(np.int16)
+        motors["q"][:joints], motors["dq"][:joints] = q[order], v[order]
+        motors["tau_est"][:joints] = self.engine.joint_torque()[0].numpy()[order]
+        imu["quaternion"] = _times(base["base_quat"], self._lean)
+        spin = base["base_angular_velocity"]
+        imu["gyroscope"] = spin + h.gyro_bias * self._offsets[1, :3] + h.gyro_noise * noise[-3:]
+        report["foot_force"] = self.engine.foot_state()["foot_force"][0].numpy()[self._foot]
         report["tick"] = round(count * 1000 / self.robot.command_rate)
         self.states.publish(self._state.seal(report))
         if count % self._every_truth == 0:

@@ -44,5 +44,5 @@ class Guard:
             gc.collect()
             gc.disable()
             guard.run(lambda text: print(f"guard: {text}", file=sys.stderr))  # noqa: T201 - a table takes several ticks
-        console.print(f"guard: {guard.summary()}")
+        console.print(f"guard: {guard.summary()}", soft_wrap=True)
         return 0

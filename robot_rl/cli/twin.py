@@ -59,5 +59,5 @@ class Twin:
                 f"twin of {self.robot} is up: {twin.states.topic} at {twin.robot.command_rate:g} Hz; Ctrl-C ends it"
             )
             twin.run()
-        console.print(f"twin: {twin.summary()}")
+        console.print(f"twin: {twin.summary()}", soft_wrap=True)
         return 0

@@ -20,11 +20,11 @@ WAIT = 30.0
 """Seconds at most for what takes one: this machine may be busy."""
 
 
-def _eventually(holds: Callable[[], Any], what: str = "what was waited for") -> Any:
+def _eventually(holds: Callable[[], Any], what: str = "what was waited for", wait: float = WAIT) -> Any:
     """Poll until `holds()` is true and return it."""
-    end = time.monotonic() + WAIT
+    end = time.monotonic() + wait
     while not (value := holds()):
-        assert time.monotonic() < end, f"{what} did not happen within {WAIT:g} s"
+        assert time.monotonic() < end, f"{what} did not happen within {wait:g} s"
         time.sleep(0.002)
     return value
 

@@ -146,7 +146,7 @@ def test_damping_lets_go_and_brakes() -> None:
         ("kd", np.inf, "nonfinite command"),
         ("q", GO2.joints[5].high + 0.05, "position out of limits"),
         ("q", GO2.joints[5].low - 0.05, "position out of limits"),
-        ("kp", 26.0, "gain out of limits"),
+        ("kp", 63.0, "gain out of limits"),
         ("kp", -1.0, "gain out of limits"),
         ("kd", 6.0, "gain out of limits"),
         ("tau", 36.0, "torque or speed out of limits"),
