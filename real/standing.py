@@ -93,7 +93,7 @@ class Standing:
         if reading is None or not self._level():
             tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan
             raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
-        if not self._go(self.home, FIRM, FIRMEST):
+        if not self._go(self.home, FIRM, FIRMEST) or self.env.loop.limp:
             return
         self.driver.firmness = 1.0  # the policy's first action finds what an episode in simulation begins with
         off = float((self.env.read().joint_position - self.home).abs().max())

@@ -57,7 +57,8 @@ class Motors:
         q, dq, tau, kp, kd = (motors[name].astype(float) for name in ("q", "dq", "tau", "kp", "kd"))
         if not np.isfinite([q, dq, tau, kp, kd]).all():
             return "nonfinite command"
-        if (kp < 0).any() or (kp > FIRMEST * self.stiffness + 1e-3).any() or (kd < 0).any() or (kd > DAMPING + 1e-3).any():
+        most = FIRMEST * self.stiffness + 1e-3, DAMPING + 1e-3
+        if any(((gain < 0) | (gain > limit)).any() for gain, limit in zip((kp, kd), most, strict=True)):
             return "gain out of limits"
         asked = kp > 0
         if (asked & ((q < self.low - _SLACK) | (q > self.high + _SLACK))).any():
