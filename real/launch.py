@@ -158,8 +158,8 @@ def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodeProcess:
-    command = ("deploy", values["policy"], "--robot", values["robot"])
-    command += _options(values, "episodes", "out", "label", *names)
+    command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out", "label"))
+    command += _options(values, *names)
     if values["dry_run"] == "true":
         command += ("--dry-run",)
     if values["camera"] == "false":

@@ -502,7 +502,7 @@ def test_a_picture_is_stale_when_it_is_old_or_never_came(env: Build, topic_robot
     assert e.driver.images["front"].wait(30, after=0)
     assert e.stale_pictures(("front",)) == 0
     e.loop.safety = replace(e.loop.safety, picture_timeout=1e-9)
-    assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 2}
+    assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts["stale picture"] == 2
 
 
 def test_a_dry_run_sends_nothing(env: Build, topic_robot: Build) -> None:

@@ -207,18 +207,17 @@ def test_interrupted_it_lies_down_first(
 def test_the_twin_counts_damaged_commands_and_keeps_the_last_sound_one(
     start: Build, watch: Watch, private_domain: int, eventually: Build
 ) -> None:
-    from real.robots.lowlevel import Motors
+    from real.robots.lowlevel import FIRMEST, Motors
 
     twin = start("twin", "go2", "--task", "go2-velocity", "--no-camera", until="twin of go2 is up")
     wire, motors = layout(LOW_COMMAND), Motors(GO2)
-    sound = wire.seal(motors.command(np.array(GO2.home)))
+    sound = wire.seal(motors.command(np.array(GO2.home), FIRMEST))
     with open_node("driver") as node:
         publisher = node.publisher(LOW_COMMAND, "lowcmd", qos.COMMAND)
         states = node.subscribe(LOW_STATE, "lowstate", qos.SENSOR)
         eventually(lambda: publisher.matched == 2)  # the twin and the bystander
         publisher.publish(sound)
         eventually(lambda: watch.height > 0.2, "one command is obeyed for ever")
-        watch.wire = layout(LOW_COMMAND)
         count = states.latest.count
         watch.commands.close()
         publisher.publish(sound[:-1] + bytes([sound[-1] ^ 1]))
