@@ -16,7 +16,7 @@ class Guard:
 
     robot: tyro.conf.Positional[str]
     """Name of the robot, see `robot-rl robots`."""
-    wait: float = 10.0
+    wait: float = 60.0
     """Longest wait for the robot's first state, s."""
     ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
 
