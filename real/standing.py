@@ -59,6 +59,9 @@ class Standing:
         if self.driver.dry_run or loop.stopped or loop.limp or not loop.is_alive() or not self._level():
             return
         try:
+            # Out of a stride onto four feet first: folding two of them tips the robot over.
+            self._go(self.home, 0.1, FIRMEST, RISE / 4)
+            self._go(self.home, 0.1, FIRMEST, RISE / 4)
             self._go(self.lying, 0.1, FIRMEST)
             self._go(self.lying, 1.0, 0.0, RISE / 4)  # it rests on its belly: let go slowly
         except NotReady as error:
