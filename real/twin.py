@@ -23,7 +23,7 @@ from real.clock import Ticker, prefer_realtime
 from robot_rl.spec import RosInterface
 from sim.engines.mujoco import MujocoEngine
 from sim.randomization import episode_uniforms
-from sim.tasks.base import Task
+from sim.tasks.base import PLACE, Task
 
 logger = logging.getLogger(__name__)
 RESET_TOPIC = "twin/reset"
@@ -129,14 +129,15 @@ class Twin:
 
     def place(self, seed: int, robot_too: bool = False) -> None:
         """Put the objects where episode `seed` wants them, and at the start the robot at home."""
-        places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in ("x", "y", "yaw")]
+        places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in PLACE]
         u = episode_uniforms(seed, 0, len(places))
         drawn = {r.parameter: float(r.quantile(u[k : k + 1])[0]) for k, r in enumerate(places)}
         objects = {}
         for box in self.task.scene.boxes:
             yaw = drawn.get(f"{box.name}.yaw", 0.0)
             x, y = drawn.get(f"{box.name}.x", 0.5), drawn.get(f"{box.name}.y", 0.0)
-            objects[box.name] = np.array([[x, y, self.hidden.object_size, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)]])
+            z = drawn.get(f"{box.name}.z", self.hidden.object_size)
+            objects[box.name] = np.array([[x, y, z, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)]])
         if robot_too:
             self.engine.reset(np.array([0]), np.array([self.robot.home]), objects)
         else:
