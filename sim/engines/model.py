@@ -102,6 +102,8 @@ def _add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     for actuator in list(spec.actuators):
         spec.delete(actuator)
     for joint in robot.joints:
+        # The file's limit at the joint would cut off what a stronger motor gives.
+        spec.joint(joint.name).actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
         spec.add_actuator(
             name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT,
             gainprm=[joint.stiffness] + [0] * 9, biastype=mujoco.mjtBias.mjBIAS_AFFINE,
