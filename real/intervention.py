@@ -82,10 +82,11 @@ class Arbiter:
         if self.phase in (Phase.HANDING_BACK, Phase.PAUSED):
             # Standing still, when handing back for one period: the policy's action was planned before the correction.
             still = torch.zeros_like(policy_action)
-            still[0, -1] = last_action[0, -1]
+            still[0, 3:] = last_action[0, 3:]  # the gripper, if there is one
             return Decision(still, self.phase, False, operator)
         if self.phase is not Phase.CORRECTING or operator is None:
             return Decision(policy_action, self.phase, False, operator)
-        gripper = operator.gripper or float(last_action[0, -1])
-        action = torch.tensor([[*operator.motion, gripper]], dtype=policy_action.dtype).clamp(-1, 1)
+        gripper = operator.gripper or last_action[0, 3:].sum().item()
+        hands = torch.tensor([[*operator.motion, gripper]], dtype=policy_action.dtype).clamp(-1, 1)
+        action = hands[:, : policy_action.shape[1]]
         return Decision(action, self.phase, before is not Phase.CORRECTING, operator)

@@ -110,6 +110,7 @@ class Joint:
     """One actuated joint and its place in the serial chain."""
 
     name: str
+    """As the robot's driver publishes it."""
     low: float
     """Lower position limit, rad."""
     high: float
@@ -129,6 +130,8 @@ class Joint:
     """Gain of the position servo in its motor, N m/rad; 0 where the robot's own controller closes the loop."""
     damping: float = 0.0
     """N m s/rad, with `stiffness`."""
+    model_name: str = ""
+    """Its name in the model file; empty: the same."""
 
 
 @dataclass(frozen=True)

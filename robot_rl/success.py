@@ -25,6 +25,12 @@ def lifted(name: str, height: str) -> Test:
     return test
 
 
+def reached(name: str, distance: str) -> Test:
+    """The tool is within `distance` metres of the object's centre."""
+    metres = float(distance)
+    return lambda state: (state.objects[name][:, :3] - state.tool_position).norm(dim=-1) < metres
+
+
 def fallen(tilt: str, height: str) -> Test:
     """The trunk is tilted by more than `tilt` degrees or, where its height is known, below `height` metres."""
     upright, metres = math.cos(math.radians(float(tilt))), float(height)
@@ -36,7 +42,7 @@ def fallen(tilt: str, height: str) -> Test:
     return test
 
 
-TESTS: dict[str, Callable[..., Test]] = {"lifted": lifted, "fallen": fallen}
+TESTS: dict[str, Callable[..., Test]] = {"lifted": lifted, "reached": reached, "fallen": fallen}
 
 
 def state_test(name: str) -> Test:

@@ -28,7 +28,7 @@ from sim.rewards import Moment, total
 from sim.sensors import PARAMETERS as SENSOR_PARAMETERS
 from sim.sensors import SensorModel, can_randomize
 from sim.tasks import tasks
-from sim.tasks.base import Task
+from sim.tasks.base import PLACE, Task
 
 _NOISE, _COMMAND, _PUSH = 0, COMMAND, 2
 """What an episode draws while it runs, each with a key of its own."""
@@ -114,7 +114,7 @@ class TaskEnv(VectorEnv):
 
     def _refuse_unsupported(self, engine: str, parameters: set[str]) -> None:
         boxes = [b.name for b in self.task.scene.boxes]
-        own = {f"{b}.{c}" for b in boxes for c in ("x", "y", "yaw")} | {"robot.home_offset"}
+        own = {f"{b}.{c}" for b in boxes for c in PLACE} | {"robot.home_offset"}
         own |= {"push.speed", "push.interval"} if self.robot.base else set()
         known = parameters | can_randomize(self.robot, len(boxes)) | own
         unknown = [r.parameter for r in self.randomization if r.parameter not in known]
@@ -280,7 +280,8 @@ class TaskEnv(VectorEnv):
             pose = np.zeros((len(ids), 7))
             pose[:, 0] = values.get(f"{box.name}.x", zero + 0.5)
             pose[:, 1] = values.get(f"{box.name}.y", zero)
-            pose[:, 2] = values.get(f"{box.name}.size", zero + box.size)
+            resting = values.get(f"{box.name}.size", zero + box.size)
+            pose[:, 2] = values.get(f"{box.name}.z", resting)
             yaw = values.get(f"{box.name}.yaw", zero)
             pose[:, 3], pose[:, 6] = np.cos(yaw / 2), np.sin(yaw / 2)
             objects[box.name] = pose

@@ -12,7 +12,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-IDS = {"robot_rl/PandaLift-v0": "panda-lift", "robot_rl/Go2Velocity-v0": "go2-velocity"}
+from sim.tasks import tasks
+
+IDS = {f"robot_rl/{''.join(word.capitalize() for word in name.split('-'))}-v0": name for name in tasks}
+"""The task of each id: panda-lift is robot_rl/PandaLift-v0."""
 
 
 def register() -> None:

@@ -13,7 +13,7 @@ from robot_rl.spec import RobotSpec
 
 @dataclass(frozen=True)
 class Box:
-    """A free cuboid on the table; its resting height follows from its size."""
+    """A free cuboid on the table; where a task does not place its height, that follows from its size."""
 
     name: str
     size: float
@@ -23,6 +23,8 @@ class Box:
     friction: float = 1.0
     """Sliding friction coefficient."""
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
+    solid: bool = True
+    """False: a mark, which stays where it is put and goes through everything."""
 
 
 @dataclass(frozen=True)

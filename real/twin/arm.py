@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import torch
 
 from real.bus import Node, make, qos
 from real.twin.base import Twin, pose
+from robot_rl.robots import robots
 from robot_rl.spec import RosInterface
 from sim.randomization import episode_uniforms
-from sim.tasks.base import Task
+from sim.tasks.base import PLACE, Task
 
 TRUTH_TOPIC = "twin/{object}/pose"
 """geometry_msgs/PoseStamped: where an object really is, as eyes see it; the robot's tracker reports something else."""
@@ -60,7 +61,10 @@ class ArmTwin(Twin):
         cameras: bool = True,
         mjcf: str = "",
     ):
-        super().__init__(node, task, task.scene, seed, cameras, mjcf)
+        # A tick of physics is a period of the robot's commands, or the clock would run faster than the wall's.
+        period = 1 / robots.get(task.interface.robot).command_rate
+        scene = replace(task.scene, timestep=min(task.scene.timestep, period))
+        super().__init__(node, task, scene, seed, cameras, mjcf)
         self.hidden = hidden or HiddenArm()
         ros = self.robot.ros
         assert isinstance(ros, RosInterface)
@@ -98,14 +102,15 @@ class ArmTwin(Twin):
 
     def place(self, seed: int, robot_too: bool = False) -> None:
         """Put the objects where episode `seed` wants them, and at the start the robot at home."""
-        places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in ("x", "y", "yaw")]
+        places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in PLACE]
         u = episode_uniforms(seed, 0, len(places))
         drawn = {r.parameter: float(r.quantile(u[k : k + 1])[0]) for k, r in enumerate(places)}
         objects = {}
         for box in self.task.scene.boxes:
             yaw = drawn.get(f"{box.name}.yaw", 0.0)
             x, y = drawn.get(f"{box.name}.x", 0.5), drawn.get(f"{box.name}.y", 0.0)
-            objects[box.name] = np.array([[x, y, self.hidden.object_size, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)]])
+            z = drawn.get(f"{box.name}.z", self.hidden.object_size)
+            objects[box.name] = np.array([[x, y, z, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)]])
         if robot_too:
             self.engine.reset(np.array([0]), np.array([self.robot.home]), objects)
         else:

@@ -79,7 +79,7 @@ def run_scripted(command: Teleop) -> int:
     skill = expert_module.STEADY
     expert = getattr(expert_module, name)(pipeline.observer.spec, pipeline.actions, 1, skill, command.seed)
     watch = Watch()
-    opening = pipeline.robot.gripper.width if pipeline.robot.gripper else 1.0
+    gripper = pipeline.robot.gripper
     phase: dict[str, Any] = {"phase": "", "episode": -1}
     everyone = torch.arange(1)
 
@@ -115,7 +115,7 @@ def run_scripted(command: Teleop) -> int:
                         p = seen.latest.msg.pose.position
                         state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
                 place = next(iter(state.objects.values()))[0, :3]
-                open_ = float(state.gripper_width) / opening
+                open_ = float(state.gripper_width) / gripper.width if gripper else 0.0  # nothing to come down with
                 wanted = watch(place - state.tool_position[0], float(place[2]), open_, now)
                 if not holding and wanted:
                     holding, began = True, now
@@ -125,7 +125,7 @@ def run_scripted(command: Teleop) -> int:
                     holding = False
                     watch.reset(now)
                 action = expert.act({"observation.state": pipeline.observer(state)})
-                x, y, z, gripper = action[0].tolist()
-                hands.publish(to_joy(Operator(holding, (x, y, z), gripper, False, False, False, False)))
+                x, y, z, *fingers = action[0].tolist()
+                hands.publish(to_joy(Operator(holding, (x, y, z), sum(fingers), False, False, False, False)))
         except KeyboardInterrupt:
             return 0

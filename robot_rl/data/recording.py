@@ -63,6 +63,7 @@ def load_episodes(
 ) -> list[dict[str, Tensor]]:
     """Episodes from number `first` on: state (T, D), action (T, A) in [-1, 1], reward (T,), intervention (T,).
 
+    The reward is 1 on success, whatever the task paid in simulation: that is what a robot can tell.
     With `successes`, episodes that never reached `next.success` are left out.
     """
     dataset = Dataset(path)
@@ -72,7 +73,7 @@ def load_episodes(
 
 def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: bool) -> list[dict[str, Tensor]]:
     """As `load_episodes`, for a dataset that is open and checked."""
-    columns = dataset.columns([STATE, ACTION, "next.reward", "next.success", "intervention"])
+    columns = dataset.columns([STATE, ACTION, "next.success", "intervention"])
     action = pipeline.actions.to_unit(columns[ACTION])
     out = []
     for episode in dataset.episodes[first:]:
@@ -83,7 +84,7 @@ def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: boo
             {
                 "state": columns[STATE][rows],
                 "action": action[rows],
-                "reward": columns["next.reward"][rows].flatten().float(),
+                "reward": columns["next.success"][rows].flatten().float(),
                 "intervention": columns["intervention"][rows].flatten().bool(),
             }
         )

@@ -123,8 +123,10 @@ def train_off_policy(
             sources = [(replay, config.batch - half), (demos, half)]
             for batch in sample_batches(sources, due, config.n_step, agent.config.discount, rng):
                 metrics |= agent.update(batch, learn_actor=step >= config.warmup)
-        following, reward, terminated, truncated, infos = moving.result()
-        done = terminated | truncated
+        following, _, terminated, truncated, infos = moving.result()
+        # Success alone pays, whatever a task's dense reward is: no robot can measure that, and demonstrations and
+        # corrections go into the same critic.
+        reward, done = infos["success"].float(), terminated | truncated
         row = {"state": observation["observation.state"], "base": base, "action": action, "reward": reward}
         final = None
         if done.any():
@@ -132,7 +134,7 @@ def train_off_policy(
             assert policy.runner is not None
             final = {"state": state, "base": policy.runner.peek({"observation.state": state}, done, rng)}
             policy.reset(done.nonzero().squeeze(-1))
-            recent.extend(terminated[done].float().tolist())
+            recent.extend(reward[done].tolist())
         replay.add(row | {"terminated": terminated, "last": done}, final)
         observation = following
         step += env.num_envs

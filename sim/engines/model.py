@@ -15,6 +15,9 @@ from sim.scenes import Box, Scene, robot_model
 
 MAX_ACTION_DELAY = 0.08
 """Longest delay of an action that an engine holds, s."""
+STUCK = 1e6
+"""Damping of a box that is not solid, N s/m: an engine that does not compensate its weight lets it sink by micrometres.
+"""
 
 
 def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
@@ -48,9 +51,12 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     for key in list(spec.keys):
         spec.delete(key)
     fingers = robot.gripper.joints if robot.gripper else ()
+    _name_joints(spec, robot)
     missing = {*robot.joint_names, *fingers} - {j.name for j in spec.joints}
     if missing:
         raise UserError(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}")
+    if not robot.base:  # positions are told in the frame of the root link, wherever a file puts that in its world
+        spec.bodies[1].pos, spec.bodies[1].quat = [0, 0, 0], [1, 0, 0, 0]
     for body in spec.bodies[1:]:
         body.gravcomp = 0.0 if robot.base else 1.0  # real arms compensate their own weight
         if robot.collision_bodies and body.name not in robot.collision_bodies:
@@ -79,6 +85,16 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
         if robot.gripper and joint.name in robot.gripper.joints:
             joint.armature = 0.3  # kg, the geared motor behind 15 g fingers; without it contacts are soft
     return spec
+
+
+def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+    """Call the joints of the file, and what acts on them, as the robot's driver does."""
+    driver = {j.model_name: j.name for j in robot.joints if j.model_name}
+    for actuator in spec.actuators:
+        if actuator.trntype == mujoco.mjtTrn.mjTRN_JOINT:
+            actuator.target = driver.get(actuator.target, actuator.target)
+    for joint in spec.joints:
+        joint.name = driver.get(joint.name, joint.name)
 
 
 def _add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
@@ -131,11 +147,14 @@ def box_model_spec(box: Box) -> mujoco.MjSpec:
 
 def _add_box(world: mujoco.MjsBody, box: Box) -> None:
     body = world.add_body(name=box.name, pos=[0.5, 0, box.size])
-    body.add_freejoint(name=box.name)
-    body.add_geom(
+    joint = body.add_freejoint(name=box.name)
+    geom = body.add_geom(
         name=box.name, type=mujoco.mjtGeom.mjGEOM_BOX, size=[box.size] * 3, mass=box.mass, condim=4,
         friction=[box.friction, 0.02, 0.001], solref=[0.01, 1], rgba=box.rgba, priority=1,
     )  # fmt: skip
+    if not box.solid:
+        geom.contype = geom.conaffinity = 0
+        body.gravcomp, joint.damping = 1.0, [STUCK, 0, 0]
 
 
 def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:

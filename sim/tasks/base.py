@@ -19,12 +19,16 @@ Reflected = tuple[Sequence[int], Sequence[float]]
 """Index and sign of each component of a vector's mirror image."""
 
 
+PLACE = ("x", "y", "z", "yaw")
+"""What places a box, as `<box>.x`."""
+
+
 @dataclass(frozen=True)
 class Task:
     interface: Interface
     scene: Scene
     randomization: tuple[Randomize, ...]
-    """Drawn at each reset. A box without `<box>.x`, `.y` and `.yaw` stands still at its default place."""
+    """Drawn at each reset. A box without `<box>.x`, `.y`, `.z` and `.yaw` stands still at its default place."""
     expert: str = ""
     """module:function that builds a scripted demonstrator; empty: there is none."""
     rewards: tuple[Reward, ...] = ()

@@ -134,3 +134,11 @@ def test_a_pause_ends_with_the_episode(hands: Hands) -> None:
     assert [arbiter.decide(POLICY, LAST).phase for _ in range(3)] == [C, P, P]
     arbiter.reset()
     assert arbiter.decide(POLICY, LAST).phase is A
+
+
+def test_an_arm_without_a_gripper_is_moved_and_held_by_its_three_numbers() -> None:
+    policy, last = POLICY[:, :3], torch.tensor([[0.2, 0.4, -0.6]])
+    arbiter = Arbiter(_fixed(HELD))
+    assert torch.equal(arbiter.decide(policy, last).action, torch.tensor([[0.5, -0.25, 1.0]]))
+    arbiter.operator = _fixed(RELEASED)
+    assert torch.equal(arbiter.decide(policy, last).action, torch.zeros(1, 3)), "it stands still, and z is no gripper"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
 from real.twin import ArmTwin, HiddenArm
 from robot_rl.robots.panda import PANDA
+from sim.env import TaskEnv
 from sim.experts.lift import STEADY, LiftExpert
 from sim.tasks import tasks
 
@@ -214,3 +216,18 @@ def test_it_publishes_the_spec_names_in_process(private_domain: int) -> None:
         robot.place(5)
         assert torch.allclose(robot.engine.object_pose("cube"), first)
         assert os.path.basename(robot.states.topic) == "joint_states"
+
+
+def test_a_robot_without_a_gripper_has_a_twin_with_its_target_in_the_air(private_domain: int) -> None:
+    """Built here, never run: the target of episode k is where simulation has it, and a tick is a period of commands."""
+    reach = tasks.get("ur5e-reach")
+    with open_node("twin") as node:
+        robot = ArmTwin(node, replace(reach, scene=replace(reach.scene, timestep=0.005)), cameras=False)
+        assert robot.engine.scene.timestep == 1 / robot.robot.command_rate
+        for seed in (3, 4):
+            env = TaskEnv("ur5e-reach", 1, threads=1)
+            env.reset(seed=seed)
+            robot.place(seed)
+            assert torch.allclose(robot.engine.object_pose("target"), env.true.objects["target"], atol=1e-6)
+        robot.tick(0)
+        assert robot.engine.joint_state()[0].shape == (1, 6)

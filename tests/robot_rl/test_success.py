@@ -1,4 +1,4 @@
-"""When a walking robot has fallen."""
+"""When a walking robot has fallen, and a tool has reached an object."""
 
 from __future__ import annotations
 
@@ -46,3 +46,11 @@ def test_angle_and_height_are_the_tests_arguments(standing: Build) -> None:
     assert state_test("fallen:30:0.1")(state).tolist() == [False, True]
     assert state_test("fallen:10:0.1")(state).tolist() == [True, True]
     assert state_test("fallen:60:0.5")(state).tolist() == [True, True]
+
+
+def test_a_tool_has_reached_what_is_within_the_distance_in_any_direction(state_at: Build, panda: Any) -> None:
+    state = state_at(torch.tensor(panda.home).repeat(3, 1))
+    offset = torch.tensor([[0.019, 0.0, 0.0], [0.012, -0.012, 0.012], [0.0, 0.0, 0.021]])
+    quat = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(3, 1)
+    state.objects["target"] = torch.cat([state.tool_position + offset, quat], 1)
+    assert state_test("reached:target:0.02")(state).tolist() == [True, False, False]

@@ -1,0 +1,57 @@
+"""Universal Robots UR5e with a bare flange.
+
+Position, speed and torque limits: the maker's ROS 2 description (config/ur5e/joint_limits.yaml of ur_description, which
+cites the e-Series user manual and the list of maximum joint torques); there the elbow is held to half of its +-360
+degrees, since the upper arm is in the way. Acceleration: Universal Robots publishes no limit, and the 180 deg/s^2 of
+that file are its conservative number for planners. Geometry: the MuJoCo Menagerie model that genesis-world ships, in
+whole millimetres (a test compares both, and both with the maker's numbers); a real arm comes with its own calibration.
+Names and rate: ur_robot_driver's forward_position_controller, on an e-Series 500 Hz.
+"""
+
+from __future__ import annotations
+
+import math
+
+from robot_rl.spec import Joint, RobotSpec, Tool
+
+_S = math.sqrt(0.5)
+_ABOUT_Y = (_S, 0.0, _S, 0.0)
+_Y = (0.0, 1.0, 0.0)
+_TURN = 2 * math.pi
+
+
+def _joint(
+    name: str,
+    effort: float,
+    position: tuple[float, float, float],
+    quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0),
+    axis: tuple[float, float, float] = _Y,
+    limit: float = _TURN,
+) -> Joint:
+    speed = acceleration = math.pi
+    return Joint(f"{name}_joint", -limit, limit, speed, acceleration, effort, position, quat, axis, model_name=name)
+
+
+UR5E = RobotSpec(
+    name="ur5e",
+    joints=(
+        _joint("shoulder_pan", 150.0, (0.0, 0.0, 0.163), axis=(0.0, 0.0, 1.0)),
+        _joint("shoulder_lift", 150.0, (0.0, 0.138, 0.0), _ABOUT_Y),
+        _joint("elbow", 150.0, (0.0, -0.131, 0.425), limit=math.pi),
+        _joint("wrist_1", 28.0, (0.0, 0.0, 0.392), _ABOUT_Y),
+        _joint("wrist_2", 28.0, (0.0, 0.127, 0.0), axis=(0.0, 0.0, 1.0)),
+        _joint("wrist_3", 28.0, (0.0, 0.0, 0.1)),
+    ),
+    # Flange pointing straight down, 0.30 m above the table and 0.48 m in front of the base.
+    home=(-0.2829, -1.5314, 2.0306, -2.07, -1.5708, -0.2829),
+    tool=Tool(
+        "tool0",
+        position=(0.0, 0.1, 0.0),
+        quat=(_S, -_S, 0.0, 0.0),  # z out of the flange
+        # All of it within reach of a flange that points down, far from where the arm is stretched or folded.
+        workspace=((0.30, -0.30, 0.10), (0.65, 0.30, 0.45)),
+    ),
+    model="xml/universal_robots_ur5e/ur5e.xml",
+    state_rate=500.0,
+    command_rate=500.0,
+)

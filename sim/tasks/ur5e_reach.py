@@ -1,0 +1,65 @@
+"""A UR5e brings its flange to a target in the air: 20 Hz end-effector control, dense reward.
+
+The target is an object like any other: a tag in somebody's hand or a planner's next point, on the robot a pose on
+objects/target/pose with the tracker's noise, bias and delay.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from robot_rl.interface import Interface
+from sim import rewards as r
+from sim.randomization import Randomize
+from sim.rewards import Moment, Reward
+from sim.scenes import Box, Camera, Scene
+from sim.tasks.base import Task
+
+
+def distance(m: Moment) -> Tensor:
+    """From the tool to the target, m."""
+    return (m.now.objects["target"][:, :3] - m.now.tool_position).norm(dim=1)
+
+
+def misses(m: Moment) -> Tensor:
+    """0 at the target, 0.76 at 10 cm from it, 1 far away: whoever arrives earlier pays less."""
+    return (distance(m) / 0.1).tanh()
+
+
+TASK = Task(
+    interface=Interface(
+        task="ur5e-reach",
+        robot="ur5e",
+        instruction="reach the target",
+        observations=(
+            "joint_position",
+            "tool_position",
+            "object_position:target",
+            "object_to_tool:target",
+            "last_action",
+        ),
+        success="reached:target:0.02",
+    ),
+    scene=Scene(
+        boxes=(Box("target", size=0.02, mass=0.1, rgba=(0.15, 0.7, 0.25, 1.0), solid=False),),
+        cameras=(Camera("front", position=(1.45, 0.0, 0.75), target=(0.35, 0.0, 0.25)),),
+        timestep=0.002,  # a period of its commands
+    ),
+    randomization=(
+        Randomize("target.x", 0.32, 0.63, "m"),
+        Randomize("target.y", -0.28, 0.28, "m"),
+        Randomize("target.z", 0.12, 0.43, "m"),
+        Randomize("robot.stiffness_scale", 0.75, 1.3, "1", "log_uniform"),
+        Randomize("robot.damping_scale", 0.75, 1.3, "1", "log_uniform"),
+        Randomize("robot.joint_friction", 0.0, 2.0, "N m"),
+        Randomize("robot.action_delay", 0.002, 0.05, "s"),
+        Randomize("robot.home_offset", 0.0, 0.05, "rad"),
+        Randomize("sensor.joint_noise", 0.0, 0.0005, "rad"),
+        Randomize("sensor.object_noise", 0.0, 0.002, "m"),
+        Randomize("sensor.object_bias", 0.0, 0.005, "m"),
+        Randomize("sensor.object_delay", 0.0, 0.05, "s"),
+    ),
+    expert="sim.experts.reach:ReachExpert",
+    rewards=(Reward("misses", -1.0, misses), Reward("action_rate", -0.01, r.action_rate)),
+    measures=lambda m: {"distance": distance(m)},
+)

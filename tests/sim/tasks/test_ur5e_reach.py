@@ -1,0 +1,82 @@
+"""The shipped reaching task can be done, by its demonstrator and not by chance; its target is where it was drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import sim.gym
+from robot_rl.errors import UnknownName
+from robot_rl.robots import robots
+from sim.collect import make_expert
+from sim.env import TaskEnv
+from sim.tasks import tasks
+
+
+def attempt(env: TaskEnv, act: Any) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Success and return (n,) of everyone's first episode, and the extremes of its motion."""
+    observation, _ = env.reset(seed=500)
+    n = env.num_envs
+    success, done, earned = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool), torch.zeros(n)
+    fastest, tilt = torch.zeros(6), torch.zeros(())
+    while not done.all():
+        observation, reward, terminated, truncated, infos = env.step(act(observation))
+        running = ~done & ~(terminated | truncated)
+        success |= infos["success"] & ~done
+        earned += reward * ~done
+        done |= terminated | truncated
+        fastest = fastest.maximum(env.true.joint_velocity[running].abs().amax(0) if running.any() else fastest)
+        turned = env.pipeline.kinematics.forward(env.true.joint_position)[1][running, 2, 2]  # type: ignore[union-attr]
+        tilt = tilt.maximum((turned + 1).max() if running.any() else tilt)
+    return success, earned, {"speed": fastest, "tilt": tilt}
+
+
+def test_the_steady_expert_reaches_smoothly() -> None:
+    env = TaskEnv("ur5e-reach", 50, threads=1)
+    success, earned, motion = attempt(env, make_expert(env, "STEADY", 0).act)
+    assert success.float().mean() >= 0.95 and env.divergences == 0
+    assert -1.5 < earned.mean() < 0
+    assert (motion["speed"] < env.robot.limit("velocity")).all()
+    assert motion["tilt"] < 0.01, "the flange points down, within 8 degrees"
+    assert env.shield_events == {"nonfinite": 0, "position": 0, "workspace": 0}
+
+
+def test_doing_nothing_does_not_reach() -> None:
+    env = TaskEnv("ur5e-reach", 32, threads=1)
+    success, earned, _ = attempt(env, lambda _: torch.zeros(32, 3))
+    assert success.float().mean() <= 0.1 and earned.mean() < -2.5
+
+
+def test_the_target_stays_where_it_was_drawn_also_inside_the_arm() -> None:
+    env = TaskEnv("ur5e-reach", 4, threads=1)
+    env.reset(seed=3)
+    drawn = env.drawn[:, :3].copy()
+    assert np.allclose(env.true.objects["target"][:, :3], drawn, atol=1e-6)
+    first = [r.parameter for r in env.randomization[:3]]
+    assert first == ["target.x", "target.y", "target.z"], "the twin draws these alone"
+    wrist = env.engine.model.body("wrist_1_link").id  # type: ignore[attr-defined]
+    pose = np.tile([*env.engine.batch.bind("xpos")[0, wrist], 1.0, 0, 0, 0], (4, 1))  # type: ignore[attr-defined]
+    env.engine.place("target", pose)
+    before = env.engine.object_pose("target")
+    still = torch.tensor(env.robot.home).expand(4, 500, 6)
+    env.engine.step(still, torch.zeros(4, 500, 1))
+    assert torch.allclose(env.engine.object_pose("target"), before, atol=1e-6)
+
+
+def test_gymnasium_knows_every_task_by_a_name_of_its_own() -> None:
+    assert sim.gym.IDS["robot_rl/Ur5eReach-v0"] == "ur5e-reach" and sim.gym.IDS["robot_rl/PandaLift-v0"] == "panda-lift"
+    assert set(sim.gym.IDS.values()) == set(tasks)
+    env = gymnasium.make("robot_rl/Ur5eReach-v0")
+    observation, _ = env.reset(seed=0)
+    assert observation["observation.state"].shape == (18,) and env.action_space.shape == (3,)
+    env.close()
+
+
+@pytest.mark.parametrize(("registry", "wrong", "right"), [(tasks, "ur5-reach", "ur5e-reach"), (robots, "ur5", "ur5e")])
+def test_a_wrong_name_suggests_the_nearest(registry: Any, wrong: str, right: str) -> None:
+    with pytest.raises(UnknownName, match=f"did you mean {right}"):
+        registry.get(wrong)
