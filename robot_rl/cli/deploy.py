@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -28,6 +29,8 @@ class Deploy:
     """Name of the policy in the report."""
     video_episodes: int = 3
     """Episodes to film with the task's first camera, an error if it sends nothing; 0 needs none."""
+    runtime: Literal["torch", "onnx"] = "torch"
+    """What computes the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     dry_run: bool = False
     """Compute, check and record everything, but send nothing."""
     json: bool = False
@@ -53,7 +56,7 @@ class Deploy:
         from robot_rl.training.run import Run, new_folder
 
         torch.set_num_threads(1)
-        bundle = load_bundle(self.bundle)
+        bundle = load_bundle(self.bundle, self.runtime)
         bundle.check_robot(robots.get(self.robot))
         folder = self.out or new_folder(Path("runs"), bundle.interface.task, "deploy")
         config = {k: str(v) for k, v in asdict(self).items() if k != "ros_args"}
