@@ -55,6 +55,7 @@ class Evaluate:
         from policies.base import Policy, RandomPolicy
         from policies.bundle import load_bundle
         from robot_rl.cli.console import bar, show
+        from robot_rl.errors import UserError
         from robot_rl.evaluation import evaluate
         from robot_rl.training.run import write_json
         from sim.env import TaskEnv
@@ -66,6 +67,8 @@ class Evaluate:
         }  # fmt: skip
         name, _, task = str(self.bundle).partition(":")
         if name == "random" and task:
+            if self.runtime != "torch":
+                raise UserError(f"random actions need no runtime; leave out --runtime {self.runtime}")
             env = TaskEnv(task, min(self.num_envs, self.episodes), **simulation)
             policy: Policy = RandomPolicy(env.pipeline.actions.size)
         else:
