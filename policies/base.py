@@ -73,6 +73,8 @@ def elu() -> nn.Module:
 class Normalizer(nn.Module):
     """Shifts and scales observations by statistics that are saved with the policy."""
 
+    LIMIT = 5.0
+    """Largest magnitude of what comes out, standard deviations."""
     mean: Tensor
     std: Tensor
 
@@ -87,7 +89,7 @@ class Normalizer(nn.Module):
         self.std.copy_(data.std(0).clamp_min(floor))
 
     def forward(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) / self.std).clamp(-5, 5)
+        return ((x - self.mean) / self.std).clamp(-self.LIMIT, self.LIMIT)
 
 
 class RunningNormalizer(Normalizer):

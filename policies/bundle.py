@@ -3,6 +3,7 @@
 policy.json          class, configuration, interface, robot, provenance
 policy.safetensors   weights and normalization
 critic.safetensors   optional: value functions, for whoever goes on learning
+policy.onnx          optional: the policy for ONNX Runtime, which `robot-rl export` writes
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -30,6 +31,8 @@ from robot_rl.robots import robots
 from robot_rl.spec import RobotSpec
 
 FORMAT = 1
+Runtime = Literal["torch", "onnx"]
+"""What computes the policy."""
 
 
 class BundleError(UserError):
@@ -114,11 +117,18 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load_bundle(path: Path | str) -> Bundle:
-    """Read a bundle; needs nothing besides the folder. A run folder stands for the bundle in it."""
-    path = Path(path)
-    if (path / "bundle" / "policy.json").is_file():
-        path = path / "bundle"
+def bundle_folder(path: Path | str) -> Path:
+    """The folder of a bundle; a run folder stands for the bundle in it."""
+    inner = Path(path) / "bundle"
+    return inner if (inner / "policy.json").is_file() else Path(path)
+
+
+def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
+    """Read a bundle; needs nothing besides the folder. A run folder stands for the bundle in it.
+
+    With runtime "onnx" the policy is that of policy.onnx, which is refused where it does not fit the rest.
+    """
+    path = bundle_folder(path)
     file = path / "policy.json"
     if not file.is_file():
         raise BundleError(f"{path} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")
@@ -146,6 +156,10 @@ def load_bundle(path: Path | str) -> Bundle:
     if (path / "critic.safetensors").is_file():
         bundle.critic = _read(path / "critic.safetensors")
     policy.eval()
+    if runtime == "onnx":
+        from policies.metadata import load_onnx
+
+        bundle.policy = load_onnx(path, bundle)
     return bundle
 
 

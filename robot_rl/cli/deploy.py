@@ -39,6 +39,8 @@ class Deploy:
     """Name of the policy in the report."""
     video_episodes: int = 3
     """Episodes to film with the task's first camera, an error if it sends nothing; 0 needs none."""
+    runtime: Literal["torch", "onnx"] = "torch"
+    """What computes the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     dry_run: bool = False
     """Compute, check and record everything, but send nothing."""
     json: bool = False
@@ -64,7 +66,7 @@ class Deploy:
         from robot_rl.training.run import Run, new_folder
 
         torch.set_num_threads(1)
-        bundle = load_bundle(self.bundle)
+        bundle = load_bundle(self.bundle, self.runtime)
         robot = robots.get(self.robot)
         bundle.check_robot(robot)
         interface = self._timed(bundle.interface)

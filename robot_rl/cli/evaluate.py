@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -29,6 +29,8 @@ class Evaluate:
     """Name of the policy in the report."""
     out: Path | None = None
     """Also write the result to this JSON file."""
+    runtime: Literal["torch", "onnx"] = "torch"
+    """What computes the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
@@ -53,6 +55,7 @@ class Evaluate:
         from policies.base import Policy, RandomPolicy
         from policies.bundle import load_bundle
         from robot_rl.cli.console import bar, show
+        from robot_rl.errors import UserError
         from robot_rl.evaluation import evaluate
         from robot_rl.training.run import write_json
         from sim.env import TaskEnv
@@ -64,10 +67,12 @@ class Evaluate:
         }  # fmt: skip
         name, _, task = str(self.bundle).partition(":")
         if name == "random" and task:
+            if self.runtime != "torch":
+                raise UserError(f"random actions need no runtime; leave out --runtime {self.runtime}")
             env = TaskEnv(task, min(self.num_envs, self.episodes), **simulation)
             policy: Policy = RandomPolicy(env.pipeline.actions.size)
         else:
-            bundle = load_bundle(self.bundle)
+            bundle = load_bundle(self.bundle, self.runtime)
             env = TaskEnv(bundle.interface.task, min(self.num_envs, self.episodes), **simulation)
             bundle.check_robot(env.robot)
             policy = bundle.policy
@@ -77,6 +82,7 @@ class Evaluate:
                 policy, env, self.episodes, self.seed, lambda done, _: update(done, self.episodes, "episodes")
             )
         summary = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
+        summary |= {"runtime": self.runtime}
         summary |= env.simulation | result.summary()
         summary["seconds"] = time.monotonic() - start
         if self.video:

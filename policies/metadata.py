@@ -1,0 +1,90 @@
+"""What policy.onnx says about itself, and the refusal of a file that does not fit robot, interface or weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from policies.base import Policy
+from policies.bundle import Bundle, BundleError
+from policies.feedforward import FeedforwardPolicy
+from policies.onnx import TOLERANCE, OnnxPolicy, difference, require
+from robot_rl.interface import Interface, Pipeline
+from robot_rl.robots import robots
+from robot_rl.spec import RobotSpec, VectorSpec
+
+FILE = "policy.onnx"
+OF_ROBOT = ("robot", "joint_names", "stiffness", "damping", "home", "command_rate")
+"""Metadata that the robot's spec decides; policy.json decides the rest."""
+
+
+def exportable(policy: Policy) -> FeedforwardPolicy:
+    """The policy, if ONNX can hold it."""
+    if isinstance(policy, FeedforwardPolicy):
+        return policy
+    kind = type(policy).__name__.removesuffix("Policy").lower()
+    raise BundleError(
+        f"a {kind} policy has no ONNX form, for it samples in a loop; feed-forward policies (recipe ppo) have one"
+    )
+
+
+def describe(interface: Interface, robot: RobotSpec, history: int, weights: Path) -> dict[str, Any]:
+    """What the file says about itself, and what robot, policy.json and policy.safetensors must say as well."""
+    pipeline = Pipeline(interface, robot)
+    terms = zip(interface.observations, pipeline.observer.terms, strict=True)
+    low_high = [pair for f in pipeline.actions.fields for pair in zip(f.low, f.high, strict=True)]
+    said = {
+        "task": interface.task,
+        "robot": robot.name,
+        "joint_names": robot.joint_names,
+        "stiffness": [joint.stiffness for joint in robot.joints],
+        "damping": [joint.damping for joint in robot.joints],
+        "home": robot.home,
+        "controller": asdict(interface.controller),
+        "action_names": pipeline.actions.names,
+        "action_scale": [(high - low) / 2 for low, high in low_high],
+        "action_offset": [(high + low) / 2 for low, high in low_high],
+        "observations": [[name, len(term.field.dims)] for name, term in terms],
+        "history": history,
+        "control_rate": interface.controller.rate,
+        "command_rate": robot.command_rate,
+        "gait": interface.gait,
+        "command": VectorSpec(interface.command).to_json(),
+        "weights": hashlib.sha256(weights.read_bytes()).hexdigest(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(said))
+    return plain
+
+
+def load_onnx(folder: Path, bundle: Bundle) -> OnnxPolicy:
+    """The policy in a bundle's policy.onnx; refused unless robot, interface, weights and outputs are the bundle's."""
+    reference, file = exportable(bundle.policy), folder / FILE
+    again = f"run `robot-rl export {folder}`"
+    if not file.is_file():
+        raise BundleError(f"{folder} has no {FILE}; {again}")
+    require("onnxruntime")
+    try:
+        policy = OnnxPolicy(file.read_bytes(), reference.size, reference.config)
+    except Exception as error:  # the runtime has a dozen error types without a common base
+        raise BundleError(f"{file} is damaged ({str(error).splitlines()[0]}); {again}") from None
+    robot = robots.get(bundle.interface.robot)
+    ours = describe(bundle.interface, robot, reference.config.history, folder / "policy.safetensors")
+    theirs = policy.metadata
+    for name, value in ours.items():
+        if name not in theirs:
+            raise BundleError(f"{file} does not say {name} in its metadata; {again}")
+        if theirs[name] != value and name == "weights":
+            raise BundleError(f"{file} was exported from other weights than policy.safetensors holds; {again}")
+        if theirs[name] != value:
+            where = f"on robot {robot.name}" if name in OF_ROBOT else "in policy.json"
+            raise BundleError(f"{file} does not fit: {name} is {theirs[name]} in it, {value} {where}; {again}")
+    try:
+        apart = difference(policy, reference)
+    except Exception as error:
+        raise BundleError(f"{file} does not run ({str(error).splitlines()[0]}); {again}") from None
+    if not apart <= TOLERANCE:
+        raise BundleError(f"{file} acts otherwise than policy.safetensors: actions differ by {apart:.2g}; {again}")
+    return policy

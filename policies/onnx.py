@@ -1,0 +1,110 @@
+"""A feed-forward policy in ONNX Runtime.
+
+History is a tensor that goes through the graph, not one that the caller stacks: shifting it and starting it anew are
+part of what was trained, so they are in the file, and a caller in any language only hands back what it was given::
+
+    action, next_history = graph(observation, start, history)    (history 1: action = graph(observation))
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from policies.base import Observation, Policy, Size
+from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from robot_rl.errors import UserError
+
+TOLERANCE = 1e-4
+"""Largest difference from torch's action, in units of the action range [-1, 1]."""
+
+
+def require(name: str) -> Any:
+    """Import a package that only ONNX needs."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UserError(
+            f"ONNX needs the package {name}, which is not installed: pip install -c constraints.txt -e '.[onnx]'"
+        ) from None
+
+
+class OnnxPolicy(Policy):
+    """Acts as the `FeedforwardPolicy` that was exported does without exploration, on as many threads as torch has."""
+
+    horizon = execute = 1
+
+    def __init__(self, model: bytes, size: Size, config: FeedforwardConfig):
+        super().__init__()
+        self.size, self.config = size, config
+        runtime = require("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the control loop needs the core
+        options.log_severity_level = 4  # what fails is raised as well
+        self.session: Any = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        said = self.session.get_modelmeta().custom_metadata_map
+        self.metadata: dict[str, Any] = {k: json.loads(v) for k, v in said.items()}
+        self.history: np.ndarray[Any, Any] | None = None
+        """(B, history, D) the last frames, oldest first"""
+        self.start = np.ones(0, dtype=np.bool_)
+        """(B,) environments whose next frame begins an episode"""
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        if ids is None:
+            self.history = None
+        elif self.history is not None:
+            self.start[ids.cpu().numpy()] = True
+
+    @torch.no_grad()
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        state = observation["observation.state"]
+        if state.ndim != 2 or state.shape[1] != self.size.observation:
+            raise ValueError(
+                f"observation.state has shape {tuple(state.shape)}; the policy reads (B, {self.size.observation})"
+            )
+        frame = np.ascontiguousarray(state.cpu().numpy(), dtype=np.float32)
+        if self.config.history == 1:
+            return torch.from_numpy(self.session.run(["action"], {"observation": frame})[0])[:, None]
+        if self.history is None:
+            self.history = np.zeros((len(frame), self.config.history, self.size.observation), dtype=np.float32)
+            self.start = np.ones(len(frame), dtype=np.bool_)
+        elif len(self.history) != len(frame):
+            raise ValueError(
+                f"the policy remembers {len(self.history)} environments, the observation has {len(frame)}: reset first"
+            )
+        given = {"observation": frame, "start": self.start, "history": self.history}
+        action, self.history = self.session.run(["action", "next_history"], given)
+        self.start[:] = False
+        return torch.from_numpy(action)[:, None]
+
+
+def difference(policy: OnnxPolicy, reference: FeedforwardPolicy) -> float:
+    """Largest difference of two policies' actions over random episodes; both forget everything before and after.
+
+    Infinite if one of them makes a number of what is none: the shield must see that an observation is broken.
+    """
+    rng, rows, worst = torch.Generator().manual_seed(0), 8, 0.0
+    policy.reset()
+    reference.reset()
+    steps = reference.config.history + 8
+    for k in range(steps):
+        noise = torch.randn(rows, reference.size.observation, generator=rng)
+        state = reference.normalizer.mean + 2 * reference.normalizer.std * noise
+        if k == steps - 1:
+            state[0] = torch.nan
+        a, b = (p.act({"observation.state": state}, rng) for p in (policy, reference))
+        worst = max(worst, float((a - b).abs().nan_to_num(0.0).max()))
+        if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
+            worst = torch.inf
+        ids = torch.randint(0, rows, (2,), generator=rng)
+        policy.reset(ids)
+        reference.reset(ids)
+    policy.reset()
+    reference.reset()
+    return worst
