@@ -17,9 +17,13 @@ from torch import Tensor
 
 from real.bus import Node, make, qos
 from real.clock import Ticker
-from real.intervention import Arbiter, Phase
+from real.homing import Homing
+from real.intervention import Arbiter, Decision, Phase
 from real.loop import CommandLoop, SafetyConfig
-from real.robots.arm import ArmDriver, NotReady
+from real.robots import open_driver
+from real.robots.base import NotReady
+from real.standing import Standing
+from real.steering import Schedule, Steering
 from real.teleop.commands import Operator
 from robot_rl.interface import Interface, Pipeline
 from robot_rl.state import RobotState
@@ -28,14 +32,16 @@ logger = logging.getLogger(__name__)
 RESET_TOPIC = "twin/reset"
 EPISODE_TOPIC = "episode"
 """std_msgs/String, JSON: phase and number of the running episode, for operators and recorders."""
+TRUTH_TOPIC = "twin/odom"
+"""nav_msgs/Odometry: how a twin's trunk really moves, to measure how well commands are followed."""
 
 
 class RobotEnv(VectorEnv):
     """One robot behind its topics. `step` returns one control period after the last one returned.
 
-    Differences from `sim.env.TaskEnv` that follow from there being one real robot: `reset` moves the arm home through
-    the shield and waits for the object; a finished episode is reset by the next `step`'s caller through `reset`
-    (autoreset is disabled), since nobody wants a robot to start moving by itself.
+    Differences from `sim.env.TaskEnv` that follow from there being one real robot: `reset` moves an arm home through
+    the shield and waits for the object, and stands a walking robot up; a finished episode is reset by the next `step`'s
+    caller through `reset` (autoreset is disabled), since nobody wants a robot to start moving by itself.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
@@ -50,13 +56,22 @@ class RobotEnv(VectorEnv):
         arbiter: Arbiter | None = None,
         dry_run: bool = False,
         safety: SafetyConfig | None = None,
+        schedule: Schedule | None = None,
         on_step: Callable[[dict[str, Any]], None] | None = None,
     ):
+        """`schedule` commands a walking robot while neither a person nor `cmd_vel` does."""
         self.node, self.pipeline = node, Pipeline(interface)
         self.interface = interface
-        self.driver = ArmDriver(node, self.pipeline.robot, self.pipeline.observer.objects, cameras, dry_run)
+        robot = self.pipeline.robot
+        self.driver = open_driver(node, robot, self.pipeline.observer.objects, cameras, dry_run)
         self.arbiter = arbiter or Arbiter(None)
+        self.steering: Steering | None = None
+        if self.pipeline.command.fields:
+            self.steering = Steering(node, self.pipeline.command, schedule)
+            self.arbiter.steers = True
+        self.truth = node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if robot.base else None
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
+        self.stance: Homing | Standing = Standing(self) if robot.base else Homing(self)
         self.on_step = on_step
         size = self.pipeline.observer.spec.size
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
@@ -67,31 +82,30 @@ class RobotEnv(VectorEnv):
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, 1)
         self.period = 1 / interface.controller.rate
         self.last_action = torch.zeros(1, self.pipeline.actions.size)
+        self.command = torch.zeros(1, self.pipeline.command.size)
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
         self.inference: list[float] = []
         """Seconds from observation to action of each control period."""
-        self.episode = -1
+        self.episode, self.falls, self.steps = -1, 0, 0
         self.loop.arm()
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Open the gripper, go home, have the objects placed, and return the first observation."""
+        """Get the robot ready (see `Homing` and `Standing`) and return the first observation."""
         self.episode += 1
         gc.collect(1)
         self._announce("resetting")
-        if self.loop.stopped:
-            self._await_release()
-        if not self.driver.dry_run:
-            self._go_home()
-            self._place(self.episode if seed is None else seed)
+        self.seed = self.episode if seed is None else seed
+        self.stance.begin(self.seed)
         self.arbiter.reset()
         self.last_action = torch.zeros_like(self.last_action)
         self.steps = self.held = 0
         self.ticker = Ticker(self.period)
-        self.state = self._read()
+        self._steer(None)
+        self.state = self.read()
         self._announce("running")
         self._observed = time.monotonic()
         return self._observe(), {}
@@ -116,18 +130,12 @@ class RobotEnv(VectorEnv):
         before = self.state
         self.last_action = action.clamp(-1, 1) if finite else self.last_action
         self.ticker.wait()
-        self.state = self._read()
-        self._observed = time.monotonic()
         self.steps += 1
-        operator = decision.operator
-        self.held = self.held + 1 if bool(self.pipeline.success(self.state)) else 0
-        marked = operator is not None and operator.success
-        success = self.held >= self.interface.success_hold or marked
-        failed = operator is not None and operator.failure
+        self._steer(decision.operator)
+        self.state = self.read()
+        self._observed = time.monotonic()
+        success, terminated, over = self._judge(decision)
         correcting = decision.phase is Phase.CORRECTING
-        # The clock does not cut a correction off, within reason.
-        late = self.steps >= self.interface.horizon * (2 if correcting else 1)
-        over = late or failed or decision.phase is Phase.STOPPED
         infos = {
             "success": torch.tensor([success]),
             "executed": self.last_action,
@@ -137,21 +145,58 @@ class RobotEnv(VectorEnv):
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }
+        if metrics := self._tracking(before):
+            infos["metrics"] = metrics
         observation = self._observe()
-        terminated, truncated = torch.tensor([success]), torch.tensor([over and not success])
         if self.on_step is not None:
-            row = {"state": self.pipeline.observer(before), "reward": float(success), "done": bool(success or over)}
+            row = {"state": self.pipeline.observer(before), "reward": float(success), "done": over}
             self.on_step(infos | row)
-        if success or over:
+        if over:
             self._announce("success" if success else "failure")
             infos["final_obs"], infos["_final_obs"] = observation, torch.tensor([True])
-        return observation, terminated.float(), terminated, truncated, infos
+        flags = torch.tensor([terminated]), torch.tensor([over and not terminated])
+        return observation, torch.tensor([float(success)]), *flags, infos
 
     def close(self, **kwargs: Any) -> None:
-        """Brake, hold and stop sending."""
-        self.loop.close()
+        """Brake and hold, or lie down and damp, and stop sending."""
+        try:
+            self.stance.end()
+        finally:
+            self.loop.close()
 
-    def _await_release(self, timeout: float = 600.0) -> None:
+    # ---- parts -------------------------------------------------------------------------------------------------
+    def _judge(self, decision: Decision) -> tuple[bool, bool, bool]:
+        """Success, terminated by the task or a person's mark, and over for whatever reason."""
+        operator, test = decision.operator, self.pipeline.success
+        self.held = self.held + 1 if test and bool(test(self.state)) else 0
+        won = (test is not None and self.held >= self.interface.success_hold) or (
+            operator is not None and operator.success
+        )
+        failed = self.pipeline.failure is not None and bool(self.pipeline.failure(self.state))
+        stopped = decision.phase is Phase.STOPPED or (self.loop.walks and bool(self.loop.stopped))
+        self.falls += failed or self.loop.stopped == "tilt"
+        marked = operator is not None and operator.failure
+        # The clock does not cut a correction off, within reason.
+        late = self.steps >= self.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
+        bad = failed or stopped or marked
+        success = won or (test is None and late and not bad)
+        return success, won or failed, won or bad or late
+
+    def _steer(self, hands: Operator | None) -> None:
+        if self.steering is not None:
+            self.command = self.steering(hands, self.seed, self.steps)
+
+    def _tracking(self, before: RobotState) -> dict[str, Tensor]:
+        """How far a twin's trunk is from what was asked, (1,) each, as the simulation measures it; empty elsewhere."""
+        sample = self.truth.latest if self.truth and self.steering else None
+        if sample is None or time.monotonic() - sample.received > self.loop.safety.state_timeout:
+            return {}
+        linear, angular = sample.msg.twist.twist.linear, sample.msg.twist.twist.angular
+        real = torch.tensor([[linear.x, linear.y, angular.z]])
+        error = real - before.command
+        return {"velocity_error": error[:, :2].norm(dim=1), "yaw_error": error[:, 2].abs()}
+
+    def await_release(self, timeout: float = 600.0) -> None:
         """A latched stop ends when the operator presses reset, with the dead-man and the stop released."""
         operator = self.arbiter.operator
         if operator is None:
@@ -161,14 +206,39 @@ class RobotEnv(VectorEnv):
         rate = Ticker(self.period)
         while time.monotonic() < deadline:
             rate.wait()
-            self._read()
+            self.read()
             hands = operator.read()
             if hands is not None and hands.reset and not hands.stop and not hands.held:
                 self.loop.reset_stop()
                 return
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and nobody pressed reset within {timeout:g} s")
 
-    # ---- parts -------------------------------------------------------------------------------------------------
+    def look(self) -> Operator | None:
+        """Read the operator's hands between episodes; a stop counts there too."""
+        hands = self.arbiter.operator.read() if self.arbiter.operator else None
+        if hands is not None and hands.stop:
+            self.loop.stop("operator")
+        return hands
+
+    def read(self) -> RobotState:
+        """The robot's newest state and what is asked of it; NotReady if it fell silent or the loop ended."""
+        self.loop.check()
+        reading = self.driver.reading()
+        if reading is not None and time.monotonic() - reading.received > self.loop.safety.lost_timeout:
+            kept = "is damped" if self.loop.walks else "holds"
+            raise NotReady(
+                f"no joint state for {self.loop.safety.lost_timeout:g} s: the robot {kept}; "
+                "is its driver still running?"
+            )
+        state = self.driver.state(self.last_action)
+        if state is None:
+            raise NotReady("the robot's state is incomplete; is its driver still running?")
+        if self.steering is not None:
+            state.command = self.command
+        if self.interface.gait:
+            state.phase = self.pipeline.phase(torch.tensor([self.steps]))
+        return state
+
     def _fresh(self) -> bool:
         """The objects were seen lately; if not, no new goal is posted and the loop comes to hold."""
         age = time.monotonic() - self.driver.object_poses()[1]
@@ -184,82 +254,8 @@ class RobotEnv(VectorEnv):
         self.loop.events.add("stale picture", stale)
         return stale
 
-    def _heed_stop(self) -> Operator | None:
-        """Read the operator's hands; the stop counts between episodes too, when the arm moves fastest."""
-        hands = self.arbiter.operator.read() if self.arbiter.operator else None
-        if hands is not None and hands.stop:
-            self.loop.stop("operator")
-            raise NotReady("the operator pressed stop")
-        return hands
-
-    def _read(self) -> RobotState:
-        self.loop.check()
-        reading = self.driver.reading()
-        if reading is not None and time.monotonic() - reading.received > self.loop.safety.lost_timeout:
-            raise NotReady(
-                f"no joint state for {self.loop.safety.lost_timeout:g} s: the robot holds; is its driver still running?"
-            )
-        state = self.driver.state(self.last_action)
-        if state is None:
-            raise NotReady("the robot's state is incomplete; is its driver still running?")
-        return state
-
     def _observe(self) -> dict[str, Tensor]:
         return {"observation.state": self.pipeline.observer(self.state)}
-
-    def _go_home(self, timeout: float = 8.0) -> None:
-        robot = self.pipeline.robot
-        home = torch.tensor(robot.home)[None]
-        width = robot.gripper.width if robot.gripper else 0.0
-        # A short way up first, so that an object in the open fingers is left behind and not dragged along.
-        deadline = time.monotonic() + timeout
-        rate = Ticker(self.period)
-        settled = 0
-        while settled < 3:
-            if time.monotonic() > deadline:
-                raise NotReady(
-                    f"the robot did not reach its home position within {timeout:g} s; is something in its way?"
-                )
-            self._heed_stop()
-            state = self._read()
-            error = home - state.joint_position
-            reach = 0.15 / error.abs().max().clamp_min(0.15)
-            # Limits of the shield shape the speed; the goal leads the measured posture by at most 0.15 rad.
-            self.loop.set_goal(state.joint_position + reach * error, width, self.period)
-            settled = settled + 1 if float(error.abs().max()) < 0.03 else 0
-            rate.wait()
-
-    def _place(self, seed: int, timeout: float = 5.0) -> None:
-        """Ask the twin to put the objects back; on a robot, ask the operator, who answers with the reset button."""
-        if self.node.wait_for(lambda: self.placer.matched > 0, 0.5):
-            before = {name: s.latest.count if s.latest else 0 for name, s in self.driver.poses.items()}
-            self.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
-
-            def placed(hands: Operator | None) -> bool:
-                # Poses that are on their way are of before; the sixth one is not.
-                poses = self.driver.poses.items()
-                return all(s.latest is not None and s.latest.count >= before[name] + 6 for name, s in poses)
-
-            self._hold_until(placed, timeout, "object pose")
-        else:
-            logger.warning("place the object and press reset on the teleop device")
-            operator = self.arbiter.operator
-            if operator is None:
-                raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
-            self._hold_until(lambda hands: hands is not None and hands.reset, 600.0, "reset button")
-
-    def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
-        """Keep the goal fresh at home while waiting."""
-        rate = Ticker(self.period)
-        deadline = time.monotonic() + timeout
-        home = torch.tensor(self.pipeline.robot.home)[None]
-        width = self.pipeline.robot.gripper.width if self.pipeline.robot.gripper else 0.0
-        while not ready(self._heed_stop()):  # one reader: a press is told only once
-            if time.monotonic() > deadline:
-                raise NotReady(f"waited {timeout:g} s for the {what}")
-            self._read()
-            self.loop.set_goal(home, width, self.period)
-            rate.wait()
 
     def _announce(self, phase: str) -> None:
         self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))

@@ -57,6 +57,9 @@ class Arbiter:
     def __init__(self, operator: OperatorInput | None):
         self.operator = operator
         self.phase = Phase.AUTONOMOUS
+        self.steers = False
+        """The person tells the policy where to go and does not act in its place: holding the dead-man changes nothing
+        here."""
 
     def reset(self) -> None:
         """Start an episode under the policy's control."""
@@ -71,7 +74,7 @@ class Arbiter:
         before = self.phase
         if operator is not None and operator.stop:
             self.phase = Phase.STOPPED
-        else:
+        elif not self.steers:
             said = 1 if operator is None else 0 if operator.held else 2 if operator.lost else 1
             self.phase = _NEXT[before][said]
         if self.phase is Phase.PAUSED and before is not Phase.PAUSED:

@@ -67,6 +67,7 @@ class NodeProcess:
         respawn: start it again after a failure.
         start_after: name of the node started before this one, if that one is started at all.
         commands_robot: it sends commands to the robot: stopped first, while what it listens to is still up.
+        guards_robot: it passes these commands on: stopped when nobody commands any more, before the rest.
         interactive: it reads the terminal.
     """
 
@@ -81,6 +82,7 @@ class NodeProcess:
     respawn: bool = False
     start_after: str = ""
     commands_robot: bool = False
+    guards_robot: bool = False
     interactive: bool = False
 
     def ros_arguments(self) -> tuple[str, ...]:
@@ -110,18 +112,32 @@ _COMMON = (
     Argument("domain_id", "", "ROS_DOMAIN_ID of all nodes; empty: as in the environment", minimum=0),
     Argument("log_level", "info", "least severe messages shown", ("debug", "info", "warn", "error", "fatal")),
 )
+_DEPLOY = (
+    _POLICY,
+    _TWIN,
+    Argument("dry_run", "false", "compute, check and record commands, but send none", _BOOL),
+    Argument("teleop", "none", "device with which a person can take over", _DEVICES),
+    Argument("label", "", "name of the policy in the report"),
+    Argument("episodes", "", "episodes to run; empty: 10", minimum=1),
+    _OUT,
+)
 
 
-def _twin(values: Mapping[str, str], condition: bool = True) -> NodeProcess:
+def _defaults(arguments: tuple[Argument, ...], **values: str) -> tuple[Argument, ...]:
+    """The same arguments with other defaults."""
+    return tuple(replace(a, default=values[a.name]) if a.name in values else a for a in arguments)
+
+
+def _twin(values: Mapping[str, str], condition: bool = True, *options: str) -> NodeProcess:
     command = ("twin", values["robot"], "--task", values["task"], "--seed", values["seed"], *_no_camera(values))
-    return NodeProcess("twin", command, condition=condition, required=True)
+    return NodeProcess("twin", (*command, *options), condition=condition, required=True)
 
 
-def _teleop(values: Mapping[str, str]) -> NodeProcess:
+def _teleop(values: Mapping[str, str], *options: str) -> NodeProcess:
     device = values["teleop"]
     return NodeProcess(
         "teleop",
-        ("teleop", device, "--task", values["task"]),
+        ("teleop", device, "--task", values["task"], *options),
         condition=device != "none",
         respawn=device == "gamepad",  # a radio link comes and goes
         start_after="twin",
@@ -141,14 +157,25 @@ def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
     return [_twin(values)]
 
 
-def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
+def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodeProcess:
     command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out", "label"))
+    command += _options(values, *names)
     if values["dry_run"] == "true":
         command += ("--dry-run",)
     if values["camera"] == "false":
         command += ("--video-episodes", "0")
-    deploy = NodeProcess("deploy", command, required=True, start_after="twin", commands_robot=True)
-    return [_twin(values, values["twin"] == "true"), deploy, _teleop(values)]
+    return NodeProcess("deploy", command, required=True, start_after=start_after, commands_robot=True)
+
+
+def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
+    return [_twin(values, values["twin"] == "true"), _deploy(values, "twin"), _teleop(values)]
+
+
+def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
+    twin = _twin(values, values["twin"] == "true", "--push-every", values["push_every"])
+    guard = NodeProcess("guard", ("guard", values["robot"]), required=True, start_after="twin", guards_robot=True)
+    deploy = _deploy(values, "guard", "seconds", "commands")
+    return [twin, guard, deploy, _teleop(values, "--robot", values["robot"])]
 
 
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
@@ -168,19 +195,19 @@ class _File:
 
 _FILES = {
     "twin": _File("a simulated robot behind the robot's own topics", _COMMON, _describe_twin),
-    "arm": _File(
-        "run a policy on an arm",
+    "arm": _File("run a policy on an arm", (*_DEPLOY, *_COMMON), _describe_arm),
+    "quadruped": _File(
+        "run a policy on a robot that walks, behind a guard",
         (
-            _POLICY,
-            _TWIN,
-            Argument("dry_run", "false", "compute, check and record commands, but send none", _BOOL),
-            Argument("teleop", "none", "device with which a person can take over", _DEVICES),
-            Argument("label", "", "name of the policy in the report"),
-            Argument("episodes", "", "episodes to run; empty: 10", minimum=1),
-            _OUT,
-            *_COMMON,
+            *(argument for argument in _DEPLOY if argument.name != "teleop"),
+            Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES[:3]),
+            Argument("seconds", "60", "length of an episode, s; 0: the task's", minimum=0.0),
+            Argument("commands", "schedule", "who asks while no device and no cmd_vel does", ("schedule", "person")),
+            Argument("push_every", "0", "shove the twin every so many seconds; 0: never", minimum=0.0),
+            # A picture takes the twin longer than a tick of its motors.
+            *_defaults(_COMMON, robot="go2", task="go2-velocity", camera="false"),
         ),
-        _describe_arm,
+        _describe_quadruped,
     ),
     "finetune": _File(
         "improve a policy on the robot while a person corrects it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import sys
 import threading
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 
 from real.clock import Ticker, prefer_realtime
-from real.robots.arm import ArmDriver, NotReady
+from real.robots.base import Driver, JointReading, NotReady
 from robot_rl.interface import Pipeline
+from robot_rl.spec import RobotSpec
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +31,9 @@ class SafetyConfig:
     state_timeout: float = 0.05
     """Oldest joint state to move on, s."""
     goal_timeout: float = 0.15
-    """Oldest goal to move on, s: three control periods at 20 Hz."""
+    """Oldest goal of an arm to move on, s: three control periods at 20 Hz."""
+    patience: float = 0.3
+    """The same of a robot that walks, s: damping makes it fall, so a short gap is worth standing through."""
     start_mismatch: float = 0.2
     """Largest distance of the first goal after a start or a hold from where the arm can get in its time, rad."""
     object_timeout: float = 0.2
@@ -40,6 +44,10 @@ class SafetyConfig:
     """Age of the joint state at which the episode ends with an error, s."""
     max_nonfinite: int = 3
     """Non-finite goals in a row that latch a stop."""
+    tilt: float = 60.0
+    """Of the trunk of a robot that walks, degrees: above, it has fallen, which latches a stop."""
+    overspeed: float = 1.2
+    """Share of a joint's speed limit; three states in a row above it latch the stop of a robot that walks."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +80,13 @@ class Events:
 class CommandLoop(threading.Thread):
     """Publishes at the robot's command rate from `arm()` until `close()`.
 
-    Each tick moves along a straight line from the previous goal to the present one and through `Shield.follow`. With
-    a stale state, a stale goal or a latched stop it brakes and holds; it goes on sending the held position, because a
+    Each tick moves along a straight line from the previous goal to the present one and through `Shield.follow`; the
+    set-points of compliant joints are no path and jump to the goal, as in simulation. With a stale state, a stale goal
+    or a latched stop an arm brakes and holds, and a robot that walks is damped; either goes on sending that, because a
     forward controller would keep the last command for ever anyway.
     """
 
-    def __init__(self, driver: ArmDriver, pipeline: Pipeline, safety: SafetyConfig | None = None):
+    def __init__(self, driver: Driver, pipeline: Pipeline, safety: SafetyConfig | None = None):
         super().__init__(name="command-loop", daemon=True)
         self.driver, self.pipeline, self.safety = driver, pipeline, safety or SafetyConfig()
         self.events = Events()
@@ -94,10 +103,14 @@ class CommandLoop(threading.Thread):
         self._holding = ""
         self._fresh = True
         self._scheduling: tuple[Any, ...] = ()
+        self.walks = pipeline.robot.base is not None
+        self.limp = self.walks
+        """A robot that walks is damped, and has to be stood up."""
+        self._limits = Limits(pipeline.robot, self.safety)
 
     # ---- policy side -------------------------------------------------------------------------------------------
     def arm(self) -> None:
-        """Seed the command with the measured position and start sending; the robot stands still."""
+        """Seed the command with the measured position and start sending: an arm stands still, others stay limp."""
         self.driver.wait_ready()
         reading = self.driver.reading()
         assert reading is not None
@@ -129,8 +142,9 @@ class CommandLoop(threading.Thread):
             reach = self.safety.start_mismatch + duration * self.pipeline.shield.velocity
             if bool(position.isfinite().all() and ((position - previous).abs() > reach).any()):
                 self.events.add("start mismatch")
+                if self.walks:
+                    self.stop("the robot is not where the policy takes it to be")
                 return
-            self._fresh = False
         admitted, events = self.pipeline.shield.admit(position, previous)
         for reason, mask in events.items():
             self.events.add(reason, int(mask.sum()))
@@ -141,15 +155,16 @@ class CommandLoop(threading.Thread):
             gripper = self._goal.gripper
         with self._lock:
             self._goal = Goal(admitted, previous, gripper, time.monotonic(), duration)
+        self._fresh = False  # the tick in between must not take the goal from before a hold for a stale one
 
     def stop(self, reason: str) -> None:
-        """Latch a stop: brake and hold until `reset_stop`."""
+        """Latch a stop: brake and hold, or damp, until `reset_stop`."""
         if not self.stopped:
             logger.error("stopped: %s", reason)
             self.stopped = reason
 
     def reset_stop(self) -> None:
-        """Clear a latched stop; the robot stays where it is until the next goal, and old goals are forgotten."""
+        """Clear a latched stop; the robot stays as it is until the next goal, and old goals are forgotten."""
         with self._lock:
             here = self._measured()
             assert self._goal is not None
@@ -163,7 +178,7 @@ class CommandLoop(threading.Thread):
             raise NotReady(f"the command loop ended: {self.error}") from self.error
 
     def close(self) -> None:
-        """Brake, hold, and end the thread; the last command is the position where the robot stands."""
+        """Brake, hold or damp, and end the thread; an arm's last command is the position where it stands."""
         self._closing.set()
         if self.is_alive():
             self.join(timeout=2.0)
@@ -199,14 +214,19 @@ class CommandLoop(threading.Thread):
             goal = self._goal
         assert goal is not None and reading is not None
         self.state_ages.append(now - reading.received)
-        reason = "stop" if self.stopped else "closing" if self._closing.is_set() else ""
-        if not reason and now - reading.received > self.safety.state_timeout:
-            reason = "stale state"
-        if not reason and now - goal.posted - goal.duration > self.safety.goal_timeout:
-            reason = "stale goal"
-        if reason and reason not in (self._holding, "closing"):
+        if self.walks and not (self.limp or self.stopped) and (event := self._limits.broken(reading)):
+            self.events.add(event)
+            self.stop(event)
+        reason = self._reason(now, reading, goal)
+        if reason and reason not in (self._holding, "closing", "idle"):
             self.events.add(reason)
         self._holding = reason
+        if reason and self.walks:
+            self._position, self._velocity = self._measured(), torch.zeros_like(self._velocity)
+            self.limp = True
+            self.driver.damp()
+            return
+        self.limp = False
         tick = self.pipeline.tick
         if reason:
             # Brake: the goal is wherever the command already is.
@@ -215,10 +235,24 @@ class CommandLoop(threading.Thread):
         else:
             self._width = goal.gripper
             share = min(1.0, (now - goal.posted + tick) / goal.duration)
+            share = 1.0 if self.pipeline.robot.compliant else share
             at = goal.start + share * (goal.position - goal.start)
             speed = (goal.position - goal.start) / goal.duration if share < 1 else torch.zeros_like(at)
         self._position, self._velocity = self.pipeline.shield.follow(self._position, self._velocity, at, speed, tick)
         self.driver.send(self._position[0].double().numpy(), self._width)
+
+    def _reason(self, now: float, reading: JointReading, goal: Goal) -> str:
+        """Why the robot must not follow its goal; empty if it may."""
+        if self.stopped:
+            return "stop"
+        if self._closing.is_set():
+            return "closing"
+        if now - reading.received > self.safety.state_timeout:
+            return "stale state"
+        if self.walks and self._fresh:
+            return "idle"
+        patience = self.safety.patience if self.walks else self.safety.goal_timeout
+        return "stale goal" if now - goal.posted - goal.duration > patience else ""
 
     def _measured(self) -> Tensor:
         reading = self.driver.reading()
@@ -231,3 +265,21 @@ class CommandLoop(threading.Thread):
         ages = np.array(self.state_ages or [0.0]) * 1e3
         age = {"p50": float(np.percentile(ages, 50)), "p99": float(np.percentile(ages, 99)), "max": float(ages.max())}
         return timing | {"state_age_ms": age, "shield": dict(self.events.counts)}
+
+
+class Limits:
+    """What a robot that walks must not do, whoever asks for it."""
+
+    def __init__(self, robot: RobotSpec, safety: SafetyConfig):
+        self.upright = math.cos(math.radians(safety.tilt))
+        self.speed = safety.overspeed * np.array([j.velocity for j in robot.joints])
+        self._fast, self._seen = 0, -math.inf
+
+    def broken(self, reading: JointReading) -> str:
+        """The limit that the newest state breaks; empty if none."""
+        if reading.upright < self.upright:
+            return "tilt"
+        if reading.received > self._seen:
+            self._seen = reading.received
+            self._fast = self._fast + 1 if (np.abs(reading.velocity) > self.speed).any() else 0
+        return "joint speed" if self._fast >= 3 else ""

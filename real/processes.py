@@ -1,6 +1,7 @@
 """Run a launch description without ROS 2: start, pass the output on, stop in order, leave nothing behind.
 
-Stopping: first the nodes that command the robot, and only when these are gone the others, last started first.
+Stopping: first the nodes that command the robot, only when these are gone what guards it, and then the others, last
+started first.
 Each gets SIGINT, after 5 s SIGTERM, after 5 more SIGKILL; a second Ctrl-C skips to the next of these.
 
     code = ProcessRunner(describe("twin", {}), [sys.executable, "-m", "robot_rl.cli.main"], sink).run()
@@ -163,7 +164,8 @@ class ProcessRunner:
             last_first = self._children[::-1]
             self._waves = [
                 [child for child in last_first if child.node.commands_robot],
-                [child for child in last_first if not child.node.commands_robot],
+                [child for child in last_first if child.node.guards_robot],
+                [child for child in last_first if not (child.node.commands_robot or child.node.guards_robot)],
             ]
 
     def _go_on_stopping(self, now: float) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # torch is imported where a tensor is made: a robot's guard reads a spec without it
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,14 @@ class VectorSpec:
 
     @cached_property
     def low(self) -> Tensor:
+        import torch
+
         return torch.tensor([v for f in self.fields for v in f.low])
 
     @cached_property
     def high(self) -> Tensor:
+        import torch
+
         return torch.tensor([v for f in self.fields for v in f.high])
 
     def slice(self, name: str) -> slice:
@@ -152,6 +156,8 @@ class FloatingBase:
     """Bodies of the feet in the model file, in the order of all views of feet."""
     foot_radius: float
     """From the origin of a foot to its sole, m."""
+    lying: tuple[float, ...] = ()
+    """Joint positions on the ground with folded legs, rad."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,16 @@ class Gripper:
 
 
 @dataclass(frozen=True)
-class RosInterface:
+class SceneTopics:
+    """Topics of what surrounds a robot, relative to its namespace."""
+
+    image: str = "{camera}/image_raw"
+    object_pose: str = "objects/{object}/pose"
+    """geometry_msgs/PoseStamped in the robot's base frame, as a tag tracker publishes it."""
+
+
+@dataclass(frozen=True)
+class RosInterface(SceneTopics):
     """Topics of the robot's driver, relative to its namespace."""
 
     joint_states: str = "joint_states"
@@ -174,21 +189,22 @@ class RosInterface:
     """std_msgs/Float64MultiArray: joint positions in the spec's joint order, rad."""
     gripper_command: str = "gripper_controller/commands"
     """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
-    image: str = "{camera}/image_raw"
-    object_pose: str = "objects/{object}/pose"
-    """geometry_msgs/PoseStamped in the robot's base frame, as a tag tracker publishes it."""
 
 
 @dataclass(frozen=True)
-class UnitreeInterface:
+class UnitreeInterface(SceneTopics):
     """Topics of a robot that speaks Unitree's low-level messages, relative to its namespace."""
 
     low_state: str = "lowstate"
     """unitree_go/LowState"""
     low_command: str = "lowcmd"
-    """unitree_go/LowCmd, one writer only."""
+    """unitree_go/LowCmd; the guard alone writes it."""
+    wanted_command: str = "lowcmd_wanted"
+    """unitree_go/LowCmd: what the guard is asked to send."""
     motors: tuple[str, ...] = ()
     """Joint of each motor, in the order of the messages."""
+    feet: tuple[str, ...] = ()
+    """Foot of each contact force, in the order of the messages."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +256,8 @@ class RobotSpec:
 
     def limit(self, name: str) -> Tensor:
         """One number of every joint as a tensor (J,), for example limit("velocity")."""
+        import torch
+
         return torch.tensor([getattr(j, name) for j in self.joints])
 
     def fingerprint(self) -> dict[str, Any]:

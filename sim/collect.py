@@ -81,8 +81,9 @@ def collect(
             action = expert.act(observation)
             physical = env.pipeline.actions.to_physical(action)
             pictures = {
-                c: [env.engine.render(i, c, image_size, image_size) for i in range(env.num_envs)] for c in cameras
-            }
+                c: [env.engine.render(i, c, image_size, image_size) if owed[i] else None for i in range(env.num_envs)]
+                for c in cameras
+            }  # of those whose share is written, nothing is kept
             records = [env.episode_record(i) for i in range(env.num_envs)]
             following, reward, terminated, truncated, infos = env.step(action)
             done = terminated | truncated

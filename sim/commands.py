@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from robot_rl.spec import VectorSpec
-from sim.randomization.noise import uniforms
+from sim.randomization.noise import episode_key, uniforms
+
+PURPOSE = 1
+"""Of the numbers that an episode draws its commands from."""
 
 
 @dataclass(frozen=True)
@@ -26,3 +29,7 @@ class CommandSchedule:
         u = uniforms(keys, (steps // round(self.hold * rate)).numpy(), spec.size + 1)
         command = spec.low + u[:, 1:] * (spec.high - spec.low)
         return torch.where(u[:, :1] < self.standing, 0.0, command)
+
+    def of_episode(self, spec: VectorSpec, seed: int, step: int, rate: float) -> Tensor:
+        """The command (1, C) of the first episode of `seed` in one control period: on a robot as in simulation."""
+        return self(spec, np.array([episode_key(seed, 0, PURPOSE)]), torch.tensor([step]), rate)

@@ -18,6 +18,7 @@ from robot_rl.observations import Observer
 from robot_rl.rotation import matrix_to_quat
 from robot_rl.shield import ramp
 from robot_rl.state import RobotState
+from sim.commands import PURPOSE as COMMAND
 from sim.engines import engines
 from sim.engines.base import Engine
 from sim.feet import FootTracker
@@ -29,7 +30,7 @@ from sim.sensors import SensorModel, can_randomize
 from sim.tasks import tasks
 from sim.tasks.base import Task
 
-_NOISE, _COMMAND, _PUSH = range(3)
+_NOISE, _COMMAND, _PUSH = 0, COMMAND, 2
 """What an episode draws while it runs, each with a key of its own."""
 
 

@@ -61,13 +61,13 @@ def alive(m: Moment) -> Tensor:
 
 
 def tracks_velocity(m: Moment) -> Tensor:
-    """1 at the commanded velocity, 1/e at 0.45 m/s from it."""
-    return torch.exp(-velocity_error(m).square() / 0.2)
+    """1 at the commanded velocity, 1/e at 0.35 m/s from it."""
+    return torch.exp(-velocity_error(m).square() / 0.125)
 
 
 def tracks_yaw(m: Moment) -> Tensor:
-    """1 at the commanded turning speed, 1/e at 0.45 rad/s from it."""
-    return torch.exp(-yaw_error(m).square() / 0.2)
+    """1 at the commanded turning speed, 1/e at 0.35 rad/s from it."""
+    return torch.exp(-yaw_error(m).square() / 0.125)
 
 
 def bounces(m: Moment) -> Tensor:
@@ -126,7 +126,7 @@ def trots(m: Moment) -> Tensor:
 
 
 def clearance(m: Moment) -> Tensor:
-    """Horizontal speed of each foot, m/s, by how far its sole is from 7 cm above the ground, squared, in units of that."""
+    """Horizontal speed of each foot, m/s, times the square of how far its sole is from 7 cm, in units of 7 cm."""
     assert m.feet is not None
     sole = m.now.foot_position.unflatten(1, (-1, 3))[..., 2] - m.feet.radius
     off = (1 - sole / 0.07).square().clamp(max=4)
@@ -137,7 +137,7 @@ def slip(m: Moment) -> Tensor:
     """Squared horizontal speed of the feet on the ground, m^2/s^2."""
     assert m.feet is not None
     speed = m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].square().sum(-1)
-    return (speed * m.feet.contact).sum(1)
+    return (speed * m.feet.touching).sum(1)
 
 
 def lifted_while_standing(m: Moment) -> Tensor:
@@ -151,7 +151,7 @@ def measured(m: Moment) -> dict[str, Tensor]:
     """Figures of merit of a gait (n,), NaN where there is nothing to measure in this control period."""
     assert m.feet is not None
     speed = m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].norm(dim=-1)
-    on, landed = m.feet.contact.float(), m.feet.landed.float()
+    on, landed = m.feet.touching.float(), m.feet.landed.float()
     return {
         "velocity_error": velocity_error(m),
         "yaw_error": yaw_error(m),

@@ -70,6 +70,7 @@ def standing(go2: Any) -> Callable[..., Any]:
             base_quat=torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(n, 1),
             base_angular_velocity=torch.zeros(n, 3),
             command=torch.zeros(n, 3),
+            phase=torch.zeros(n, 1),
             base_position=torch.tensor([0.0, 0.0, go2.base.height]).repeat(n, 1),
             base_velocity=torch.zeros(n, 3),
             foot_position=torch.tensor([0.0, 0.0, go2.base.foot_radius]).repeat(n, feet),

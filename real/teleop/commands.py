@@ -30,7 +30,8 @@ class Operator:
 
     Fields:
         held: the dead-man: the person wants control. Motion and gripper mean nothing without it.
-        motion: -1 to 1 of the permitted speed along x (forward), y (left), z (up) of the robot's base frame.
+        motion: -1 to 1 of the permitted speed along x (forward), y (left), z (up) of the robot's base frame; of a
+            robot that walks forward, left, and turning left.
         gripper: -1 close, 1 open; 0 leaves it as it was last told, so that taking over drops nothing.
         success: the episode succeeded.
         failure: the episode failed.

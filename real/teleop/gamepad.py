@@ -23,8 +23,10 @@ _AXES, _BUTTONS, _AXIS_MAP, _BUTTON_MAP = 0x80016A11, 0x80016A12, 0x80406A32, 0x
 _READS = 16  # of 64 events at most in one reading, should something flood us
 
 # Kernel codes (linux/input-event-codes.h) by what they are for.
-_CODES = {"left x": 0x00, "left y": 0x01, "right y": 0x04, "LT": 0x02, "RT": 0x05}
-_BLUETOOTH = {"left x": 0x00, "left y": 0x01, "right y": 0x05, "LT": 0x0A, "RT": 0x09}  # has GAS and BRAKE
+_CODES = {"left x": 0x00, "left y": 0x01, "right x": 0x03, "right y": 0x04, "LT": 0x02, "RT": 0x05}
+_BLUETOOTH = {  # has GAS and BRAKE
+    "left x": 0x00, "left y": 0x01, "right x": 0x02, "right y": 0x05, "LT": 0x0A, "RT": 0x09,
+}  # fmt: skip
 _KEYS = {"hold": 0x136, "success": 0x130, "failure": 0x133, "stop": 0x131, "reset": 0x13B}
 _CABLE_AXES = (0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x10, 0x11)
 _CABLE_BUTTONS = (0x130, 0x131, 0x133, 0x134, 0x136, 0x137, 0x13A, 0x13B, 0x13C, 0x13D, 0x13E)
@@ -38,6 +40,14 @@ A             the episode succeeded         Menu   reset
 X             the episode failed            B      EMERGENCY STOP
 On a PlayStation pad: L1, R2 / L2, cross, triangle, Options, circle. Ctrl-C here ends.
 """
+WALK_HELP = """\
+LB            hold it: the robot walks as you say; let go: as it was told before
+left stick    forward / back, left / right
+right stick   turn left / right
+A             the episode succeeded         Menu   reset: it stands up and goes on
+X             the episode failed            B      EMERGENCY STOP: the robot goes limp
+On a PlayStation pad: L1, cross, triangle, Options, circle. Ctrl-C here ends.
+"""
 
 
 class Gamepad:
@@ -46,9 +56,8 @@ class Gamepad:
     Whatever is pressed while it is opened has to be pressed again to count, the emergency stop excepted.
     """
 
-    help = HELP
-
-    def __init__(self, path: str = ""):
+    def __init__(self, path: str = "", walks: bool = False):
+        self.help, self._third = (WALK_HELP, "right x") if walks else (HELP, "right y")
         self.path = path or next(iter(sorted(glob("/dev/input/js*"))), "")
         if not self.path:
             raise UserError(
@@ -82,7 +91,7 @@ class Gamepad:
             events, self._rest = (self._rest + data)[:whole], (self._rest + data)[whole:]
             for _time, value, kind, number in _EVENT.iter_unpack(events):
                 self._take(kind, number, value)
-        x, y, z = (_stick(-self._values[name]) for name in ("left y", "left x", "right y"))
+        x, y, z = (_stick(-self._values[name]) for name in ("left y", "left x", self._third))
         down = self._down | self._pressed
         gripper = self._trigger("LT") - self._trigger("RT")
         return Operator("hold" in self._down, (x, y, z), gripper, *(name in down for name in PRESSES))

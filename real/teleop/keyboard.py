@@ -32,6 +32,7 @@ BRIDGE = 0.7  # s of control after a key's first byte: beyond X11's first repeat
 SLOW = 0.25  # of full speed, with Shift
 _SEQUENCE = 0.15  # s within which an escape sequence ends, be it read in two parts
 _MOTION = {"w": (0, 1.0), "s": (0, -1.0), "a": (1, 1.0), "d": (1, -1.0), "r": (2, 1.0), "f": (2, -1.0)}
+_WALK = {key: _MOTION[key] for key in "wsad"} | {"j": (2, 1.0), "l": (2, -1.0)}
 _PRESS = {"y": "success", "n": "failure", "x": "stop", "\r": "reset", "\n": "reset"}
 
 HELP = """\
@@ -42,6 +43,13 @@ Shift   slower                x       EMERGENCY STOP
                               enter   reset        q   quit
 You have control while you hold or tap a motion key; the robot goes on by itself when you let go.
 """
+WALK_HELP = """\
+w / s   forward / back        h       hands on: keep control without a key, until h again
+a / d   left / right          y / n   the episode succeeded / failed
+j / l   turn left / right     x       EMERGENCY STOP: the robot goes limp
+Shift   slower                enter   reset: it stands up and goes on      q   quit
+The robot walks as you say while you hold or tap a motion key, and as it was told before when you let go.
+"""
 
 
 class Keyboard:
@@ -51,9 +59,8 @@ class Keyboard:
     without echo, or the operator's loop standing still.
     """
 
-    help = HELP
-
-    def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, walks: bool = False):
+        self.help, self._keys = (WALK_HELP, _WALK) if walks else (HELP, _MOTION)
         if not os.isatty(fd):
             raise UserError(
                 "the keyboard needs a terminal, and standard input is none: start `robot-rl teleop keyboard`"
@@ -120,8 +127,8 @@ class Keyboard:
         key = char.lower()  # with caps lock on, x must still stop
         since = now - self._last.get(key, -math.inf)
         self._last[key] = now
-        if key in _MOTION:
-            axis, value = _MOTION[key]
+        if key in self._keys:
+            axis, value = self._keys[key]
             self._moved[axis] = (now, value if char == key else SLOW * value)
             self._control = max(self._control, now + BRIDGE) if since > HOLD else now + HOLD
         elif key == "x":

@@ -48,6 +48,7 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     table = Table(title=title, box=None, show_header=False)
     for key, value in result.items():
         if isinstance(value, Mapping) and {"mean", "low", "high"} == set(value):
-            value = f"{value['mean']:.4g} [{value['low']:.4g}, {value['high']:.4g}]"
+            known = {k: "?" if v is None else f"{v:.4g}" for k, v in value.items()}
+            value = "{mean} [{low}, {high}]".format(**known)
         table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
     out.print(table)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
+
+if TYPE_CHECKING:
+    from real.steering import Schedule
+    from robot_rl.interface import Interface
 
 
 @dataclass
 class Deploy:
     """Run a bundle's policy on a robot or its twin, and report success and timing.
 
-    Loading moves nothing. The command stream starts at the measured position; Ctrl-C brakes and holds."""
+    Loading moves nothing. The command stream starts at the measured position; Ctrl-C brakes and holds. A robot that
+    walks stands up first, needs `robot-rl guard` beside it, and lies down at the end."""
 
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one."""
@@ -22,7 +27,12 @@ class Deploy:
     episodes: int = 10
     """Episodes to run."""
     seed: int = 1_000_000_000
-    """Episode k is placed by seed + k where a twin places the objects."""
+    """Episode k is placed by seed + k where a twin places the objects, and commanded by it on schedule."""
+    seconds: float = 0.0
+    """Length of an episode, s; 0: the task's."""
+    commands: Literal["schedule", "person"] = "schedule"
+    """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, or
+    nobody, so that it stands."""
     out: Path | None = None
     """Run folder for results and the video; default runs/<date>-<task>-deploy."""
     label: str = ""
@@ -51,21 +61,24 @@ class Deploy:
         from real.session import Filming, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
-        from robot_rl.evaluation import evaluate
+        from robot_rl.evaluation import evaluate, wilson
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
 
         torch.set_num_threads(1)
         bundle = load_bundle(self.bundle, self.runtime)
-        bundle.check_robot(robots.get(self.robot))
-        folder = self.out or new_folder(Path("runs"), bundle.interface.task, "deploy")
+        robot = robots.get(self.robot)
+        bundle.check_robot(robot)
+        interface = self._timed(bundle.interface)
+        folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: str(v) for k, v in asdict(self).items() if k != "ros_args"}
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
-            bare = bare_loop(robots.get(self.robot).command_rate, 2.0)
+            bare = bare_loop(robot.command_rate, 2.0)
             film = Filming(self.video_episodes)
-            arbiter = Arbiter(OperatorInput(node))
-            cameras = bundle.interface.cameras[:1] if self.video_episodes else ()
-            env = RobotEnv(node, bundle.interface, cameras=cameras, arbiter=arbiter, dry_run=self.dry_run)
+            env = RobotEnv(
+                node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
+                arbiter=Arbiter(OperatorInput(node)), dry_run=self.dry_run, schedule=self._schedule(interface),
+            )  # fmt: skip
             film.attach(env)
             stop_on_signals()
             try:
@@ -78,6 +91,9 @@ class Deploy:
                 env.close()
             where = "twin" if env.placer.matched else "robot"
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
+            if robot.base:
+                low, high = wilson(env.falls, self.episodes)
+                summary |= {"falls": env.falls, "fall_rate_low": low, "fall_rate_high": high}
             run.write("evaluation.json", summary)
             loop = env.summary() | {"bare": bare, "learner": "absent"}
             run.write("loop.json", loop)
@@ -86,3 +102,18 @@ class Deploy:
         summary |= {"inference_p99_ms": loop["inference_ms"]["p99"]}
         show(summary, self.json, "deployment")
         return 0
+
+    def _timed(self, interface: Interface) -> Interface:
+        steps = round(self.seconds * interface.controller.rate) or interface.horizon
+        return replace(interface, horizon=steps)
+
+    def _schedule(self, interface: Interface) -> Schedule | None:
+        """The commands that the episode of a seed has in simulation, so that both can be compared."""
+        if not interface.command or self.commands == "person":
+            return None
+        from robot_rl.spec import VectorSpec
+        from sim.tasks import tasks
+
+        schedule = tasks.get(interface.task).commands
+        spec, rate = VectorSpec(interface.command), interface.controller.rate
+        return (lambda seed, step: schedule.of_episode(spec, seed, step, rate)) if schedule else None

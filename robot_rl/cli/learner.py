@@ -27,12 +27,12 @@ def main(bundle: str, dataset: str, folder: str, recipe: str, seed: str) -> int:
 
     from policies.bundle import load_bundle
     from robot_rl.recipes import recipes
+    from robot_rl.training.numerics import learning_floats
     from robot_rl.training.run import Run
 
     torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("medium")
     learner = recipes.get(recipe)().learner(load_bundle(bundle), Path(dataset), Path(folder), int(seed))
-    with Run(Path(folder) / "learner", {"recipe": recipe, "seed": seed}, resume=True) as run:
+    with Run(Path(folder) / "learner", {"recipe": recipe, "seed": seed}, resume=True) as run, learning_floats():
         learner.run(run, lambda: stop.is_set() or _orphaned(), stop.wait)
     return 0
 

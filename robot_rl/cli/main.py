@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("robot_rl.cli.evaluate:Evaluate", "measure a policy on held-out episodes"),
     "export": ("robot_rl.cli.export:Export", "write a bundle's policy as ONNX"),
     "twin": ("robot_rl.cli.twin:Twin", "a simulated robot behind real ROS 2 topics"),
+    "guard": ("robot_rl.cli.guard:Guard", "the one writer of a walking robot's motor commands"),
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot, or on its twin"),
     "teleop": ("robot_rl.cli.teleop:Teleop", "publish a keyboard's, gamepad's or scripted operator's commands"),
     "finetune": ("robot_rl.cli.finetune:main", "go on learning on the robot while a person corrects it"),

@@ -65,11 +65,14 @@ def run_scripted(command: Teleop) -> int:
     from real.robots.arm import ArmDriver
     from real.session import stop_on_signals
     from real.teleop.commands import QOS, TOPIC, Operator, to_joy
+    from robot_rl.errors import UserError
     from robot_rl.interface import Pipeline
     from sim.tasks import tasks
 
     torch.set_num_threads(1)
     task = tasks.get(command.task)
+    if not task.expert:
+        raise UserError(f"nobody scripted an operator for task {task.name!r}; use the keyboard or a gamepad")
     pipeline = Pipeline(task.interface)
     module, name = task.expert.split(":")
     expert_module = importlib.import_module(module)

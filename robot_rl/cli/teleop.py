@@ -26,7 +26,7 @@ class Teleop:
     task: str = "panda-lift"
     """Task that the scripted operator knows."""
     robot: str = "panda"
-    """Robot that the scripted operator corrects."""
+    """Robot to steer: on one that walks, motion is its speed and its turning."""
     rate: float = 30.0
     """Messages per second, Hz, 20 to 50."""
     seed: int = 0
@@ -55,9 +55,12 @@ class Teleop:
     def _publish(self) -> int:
         from real.bus import BusError, open_node
         from real.teleop import Gamepad, Keyboard, stream, until_signal
+        from robot_rl.robots import robots
+
+        walks = robots.get(self.robot).base is not None
 
         with until_signal() as wait:  # before the terminal is touched, so that no signal leaves it so
-            device = Keyboard() if self.device == "keyboard" else Gamepad(self.path)
+            device = Keyboard(walks=walks) if self.device == "keyboard" else Gamepad(self.path, walks)
             try:
                 with closing(device), open_node("teleop", ros_args=self.ros_args) as node:
                     _say(device.help)

@@ -57,6 +57,7 @@ class Train(Generic[R]):
         from policies.bundle import save_bundle
         from robot_rl.cli.console import bar, show
         from robot_rl.recipes.job import Job
+        from robot_rl.training.numerics import learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance
         from sim.tasks import tasks
 
@@ -67,7 +68,6 @@ class Train(Generic[R]):
             )
         tasks.get(self.task)
         torch.set_num_threads(self.threads)
-        torch.set_float32_matmul_precision(self.precision)
         runs = Path("runs")
         if self.out is not None:
             folder = self.out
@@ -77,7 +77,8 @@ class Train(Generic[R]):
         settings = {"task": self.task, "recipe": self.recipe, "seed": self.seed, "dataset": str(dataset.resolve())}
         settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
         settings |= {"device": self.device, "without": list(self.without)}
-        with Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run, bar(self.recipe) as update:
+        config = settings | {"config": asdict(recipe)}
+        with Run(folder, config, self.resume) as run, bar(self.recipe) as update, learning_floats(self.precision):
             run.stop_on_signals()
 
             def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:

@@ -14,13 +14,15 @@ class Twin:
     robot: tyro.conf.Positional[str]
     """Name of the robot, see `robot-rl robots`."""
     task: str = "panda-lift"
-    """Task whose objects lie on the table."""
+    """Task of the robot, whose objects lie on the table."""
     seed: int = 0
     """Seed of noise and of the objects' first places."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     camera: bool = True
     """Publish pictures."""
+    push_every: float = 0.0
+    """Shove a robot that walks every so many seconds; 0: never."""
     seconds: float = 0.0
     """Stop after this time, s; 0 runs until Ctrl-C."""
     ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
@@ -33,19 +35,20 @@ class Twin:
         import torch
 
         from real.bus import open_node
-        from real.twin import Twin as RunningTwin
+        from real.twin import open_twin
         from robot_rl.cli.console import console
         from robot_rl.errors import UserError
         from robot_rl.robots import robots
         from sim.tasks import tasks
 
         torch.set_num_threads(1)
-        robots.get(self.robot)
+        robot = robots.get(self.robot)
         task = tasks.get(self.task)
         if task.interface.robot != self.robot:
             raise UserError(f"task {self.task!r} is for robot {task.interface.robot!r}, not {self.robot!r}")
         with open_node("twin", ros_args=self.ros_args) as node:
-            twin = RunningTwin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf)
+            options = {"push_every": self.push_every} if robot.base else {}
+            twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, **options)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: twin.close())
             if self.seconds:
@@ -56,8 +59,5 @@ class Twin:
                 f"twin of {self.robot} is up: {twin.states.topic} at {twin.robot.command_rate:g} Hz; Ctrl-C ends it"
             )
             twin.run()
-        late = twin.timing["lateness_us"]
-        console.print(
-            f"twin: {twin.timing['ticks']} ticks, lateness p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us"
-        )
+        console.print(f"twin: {twin.summary()}", soft_wrap=True)
         return 0

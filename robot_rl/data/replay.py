@@ -146,5 +146,17 @@ def sample_mixed(
     sources: Sequence[tuple[Replay, int]], n_step: int, discount: float, rng: torch.Generator
 ) -> dict[str, Tensor]:
     """One batch of `count` transitions from each (replay, count)."""
-    parts = [replay.sample(count, n_step, discount, rng) for replay, count in sources if count]
-    return {k: torch.cat([p[k] for p in parts]) for k in parts[0]}
+    return sample_batches(sources, 1, n_step, discount, rng)[0]
+
+
+def sample_batches(
+    sources: Sequence[tuple[Replay, int]], batches: int, n_step: int, discount: float, rng: torch.Generator
+) -> list[dict[str, Tensor]]:
+    """Several batches at once, each with `count` transitions from each (replay, count): drawing costs per call."""
+    parts = [
+        {k: v.unflatten(0, (batches, count)) for k, v in replay.sample(batches * count, n_step, discount, rng).items()}
+        for replay, count in sources
+        if count
+    ]
+    mixed = {k: torch.cat([p[k] for p in parts], 1) for k in parts[0]}
+    return [{k: v[i] for k, v in mixed.items()} for i in range(batches)]

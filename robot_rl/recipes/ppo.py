@@ -17,22 +17,25 @@ import torch
 from policies.base import Size
 from policies.bundle import Bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from robot_rl.errors import UserError
 from robot_rl.learning.ppo import PPO, PPOConfig
 from robot_rl.learning.symmetry import Mirror, Reflection
 from robot_rl.recipes.job import Job
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
+
+_HIDDEN = (128, 128, 128)
 
 
 @dataclass(frozen=True)
 class ProximalPolicy:
     """Learn from the task's reward, in many environments at once."""
 
-    policy: FeedforwardConfig = field(default_factory=FeedforwardConfig)
-    agent: PPOConfig = field(default_factory=PPOConfig)
-    training: OnPolicyConfig = field(default_factory=OnPolicyConfig)
-    symmetry: bool = False
-    """Learn from every step and its mirror image; the task must say how it is mirrored."""
+    policy: FeedforwardConfig = field(
+        default_factory=lambda: FeedforwardConfig(hidden=_HIDDEN, history=3, initial_std=0.3)
+    )
+    agent: PPOConfig = field(default_factory=lambda: PPOConfig(hidden=_HIDDEN, epochs=4))
+    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_600_000))
+    symmetry: bool = True
+    """Learn from every step and its mirror image, where the task says how it is mirrored."""
 
     def train(self, job: Job) -> Bundle:
         """Return the learned policy, with its critic."""
@@ -53,9 +56,8 @@ class ProximalPolicy:
         return Bundle(policy, env.task.interface, env.robot.fingerprint(), critic=agent.critic.state_dict())
 
 
-def mirror_of(task: Any) -> Mirror:
-    """The task's `mirror`: (index, sign) of "observation", "privileged" and "action"."""
-    declared = getattr(task, "mirror", None)
-    if declared is None:
-        raise UserError(f"task {task.interface.task} does not say how it is mirrored; train without --symmetry")
-    return Mirror(**{name: Reflection(*declared[name]) for name in ("observation", "privileged", "action")})
+def mirror_of(task: Any) -> Mirror | None:
+    """The task's `mirror`, (index, sign) of "observation", "privileged" and "action", if it has one."""
+    if task.mirror is None:
+        return None
+    return Mirror(**{name: Reflection(*task.mirror[name]) for name in ("observation", "privileged", "action")})

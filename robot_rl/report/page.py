@@ -11,10 +11,10 @@ from robot_rl.errors import UserError
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
 from robot_rl.report.interventions import interventions_section
-from robot_rl.report.measures import measures_section
 from robot_rl.report.journey import Stage, as_json, evaluations_section, journey_section, sentence, stages
 from robot_rl.report.learning import learning_section
 from robot_rl.report.markup import Html, tag
+from robot_rl.report.measures import measures_section
 from robot_rl.report.media import videos_section
 from robot_rl.report.record import (
     configurations_section,
@@ -69,7 +69,8 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
         ("settings", "Settings", configurations_section(runs)),
     ]
     shown = [(name, heading, body) for name, heading, body in sections if body is not None]
-    missing = [heading.lower() for _, heading, body in sections if body is None]
+    # Only some tasks measure more than success.
+    missing = [heading.lower() for name, heading, body in sections if body is None and name != "measures"]
     contents = tag("nav", tag("ul", [tag("li", tag("a", h, href=f"#{n}")) for n, h, _ in shown]), aria_label="Contents")
     header = tag(
         "header", tag("p", _MARK, class_="kicker"), tag("h1", title),

@@ -11,6 +11,8 @@ from robot_rl.spec import FloatingBase, Joint, RobotSpec, UnitreeInterface
 
 LEGS = ("FL", "FR", "RL", "RR")
 """Front left, front right, rear left, rear right."""
+WIRE_LEGS = ("FR", "FL", "RR", "RL")
+"""In the order of Unitree's messages."""
 STIFFNESS, DAMPING = 40.0, 1.0
 
 
@@ -33,13 +35,20 @@ GO2 = RobotSpec(
     # Left and right hips turned outwards, rear thighs further back: feet below the hips, slightly apart.
     home=(0.1, 0.8, -1.5, -0.1, 0.8, -1.5, 0.1, 1.0, -1.5, -0.1, 1.0, -1.5),
     model="urdf/go2/urdf/go2.urdf",
-    base=FloatingBase("base", height=0.32, feet=tuple(f"{leg}_foot" for leg in LEGS), foot_radius=0.022),
+    base=FloatingBase(
+        "base",
+        height=0.32,
+        feet=tuple(f"{leg}_foot" for leg in LEGS),
+        foot_radius=0.022,
+        lying=(0.0, 1.36, -2.65) * 4,  # Unitree's own examples lie down so
+    ),
     collision_bodies=("base", *(f"{leg}_foot" for leg in LEGS)),
     armature=0.01,
     joint_friction=0.1,
     state_rate=500.0,
     command_rate=500.0,
     ros=UnitreeInterface(
-        motors=tuple(f"{leg}_{part}_joint" for leg in ("FR", "FL", "RR", "RL") for part in ("hip", "thigh", "calf"))
+        motors=tuple(f"{leg}_{part}_joint" for leg in WIRE_LEGS for part in ("hip", "thigh", "calf")),
+        feet=tuple(f"{leg}_foot" for leg in WIRE_LEGS),
     ),
 )

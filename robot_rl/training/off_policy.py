@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from policies.residual import ResidualPolicy
-from robot_rl.data.replay import Replay, sample_mixed
+from robot_rl.data.replay import Replay, sample_batches
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.training.metrics import Progress, report
 from robot_rl.training.run import Run
@@ -25,7 +25,7 @@ class OffPolicyConfig:
     """Environment steps in all."""
     num_envs: int = 32
     """Environments stepped side by side."""
-    updates_per_step: float = 1.0
+    updates_per_step: float = 0.4
     """Critic updates per environment step."""
     batch: int = 128
     """Transitions per update."""
@@ -117,13 +117,12 @@ def train_off_policy(
         base = policy.last_base
         # The learner works on what it has while the robots move; neither reads what the other writes.
         moving = physics.submit(env.step, action)
-        while owed >= 1:
-            owed -= 1
+        if owed >= 1:
+            due, owed = int(owed), owed % 1
             half = int(config.batch * config.demo_share)
-            batch = sample_mixed(
-                [(replay, config.batch - half), (demos, half)], config.n_step, agent.config.discount, rng
-            )
-            metrics |= agent.update(batch, learn_actor=step >= config.warmup)
+            sources = [(replay, config.batch - half), (demos, half)]
+            for batch in sample_batches(sources, due, config.n_step, agent.config.discount, rng):
+                metrics |= agent.update(batch, learn_actor=step >= config.warmup)
         following, reward, terminated, truncated, infos = moving.result()
         done = terminated | truncated
         row = {"state": observation["observation.state"], "base": base, "action": action, "reward": reward}

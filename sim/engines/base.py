@@ -88,6 +88,14 @@ class Engine(ABC):
         A tick lasts a period of the robot's commands, or a physics step where that is longer.
         """
 
+    def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
+        """From the next step on, the motors pull with gains (n, J), N m/rad and N m s/rad, and a torque (n, J), N m.
+
+        For engines that stand behind a robot whose commands carry its gains; parameters scale them as they do the
+        spec's.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot change gains between steps")
+
     @abstractmethod
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
         """Put robots `ids` at rest at joints (k, J), gripper open, trunk upright at its height, objects at (k, 7)."""

@@ -40,7 +40,8 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
         raise UserError(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
     spec.option.timestep = scene.timestep
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    spec.option.cone = {"elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC, "pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL}[scene.cone]
+    cones = {"elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC, "pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL}
+    spec.option.cone = cones[scene.cone]
     spec.option.impratio = scene.impratio
     # Most steps need a few; with 10 at most, a firmly held cube was now and then shot out of the fingers.
     spec.option.iterations = spec.option.ls_iterations = scene.iterations
@@ -85,6 +86,8 @@ def _add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     for actuator in list(spec.actuators):
         spec.delete(actuator)
     for joint in robot.joints:
+        # The file's limit at the joint would cut off what a stronger motor gives.
+        spec.joint(joint.name).actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
         spec.add_actuator(
             name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT,
             gainprm=[joint.stiffness] + [0] * 9, biastype=mujoco.mjtBias.mjBIAS_AFFINE,

@@ -50,6 +50,9 @@ class MujocoEngine(Engine):
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
+        kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
+        self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
+        """Stiffness, damping and constant torque of the servos (n, J), before they are scaled."""
         self._trunk = defaults(num_envs) if robot.base else {}
         self._changed: set[str] = set()
         """Parameters that were ever set."""
@@ -161,6 +164,10 @@ class MujocoEngine(Engine):
             # Layout of a delay line: user, cursor, n times, n values (mjModel, actuator_history).
             history[ids, adr + 2 + n : adr + 2 + 2 * n] = control[:, a : a + 1]
 
+    def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
+        self._springs = [stiffness, damping, torque]
+        self._write_servos(np.arange(self.num_envs))
+
     def place(self, name: str, pose: np.ndarray) -> None:
         start, speed = self._objects[name], self.model.joint(name).dofadr[0]
         self.qpos[:, start : start + 7] = pose
@@ -214,9 +221,11 @@ class MujocoEngine(Engine):
         """Strength multiplies torque and its limit; a position servo's stiffness stands in two fields, kp and -kp."""
         m, expand, rows, at = self.model, self.batch.expand, self._actuators, ids[:, None]
         stiffness, damping, strength = (self._servo[f"robot.{n}_scale"][ids][:, None] for n in _SERVO)
-        expand("actuator_gainprm")[at, rows, 0] = m.actuator_gainprm[rows, 0] * stiffness * strength
-        expand("actuator_biasprm")[at, rows, 1] = m.actuator_biasprm[rows, 1] * stiffness * strength
-        expand("actuator_biasprm")[at, rows, 2] = m.actuator_biasprm[rows, 2] * damping * strength
+        kp, kd, torque = (values[ids] for values in self._springs)
+        expand("actuator_gainprm")[at, rows, 0] = kp * stiffness * strength
+        expand("actuator_biasprm")[at, rows, 0] = torque * strength
+        expand("actuator_biasprm")[at, rows, 1] = -kp * stiffness * strength
+        expand("actuator_biasprm")[at, rows, 2] = -kd * damping * strength
         expand("actuator_forcerange")[at, rows] = m.actuator_forcerange[rows] * strength[..., None]
 
     def _armature(self, ids: np.ndarray, values: np.ndarray) -> None:

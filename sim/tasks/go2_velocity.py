@@ -112,8 +112,13 @@ TASK = Task(
     measures=r.measured,
     mirror={
         "observation": _behind(
-            (range(3), (-1, 1, -1)), (range(3), (1, -1, 1)), (range(3), (1, -1, -1)), (range(2), (-1, -1)),
-            _JOINTS, _JOINTS, _JOINTS,
+            (range(3), (-1, 1, -1)),
+            (range(3), (1, -1, 1)),
+            (range(3), (1, -1, -1)),
+            (range(2), (-1, -1)),
+            _JOINTS,
+            _JOINTS,
+            _JOINTS,
         ),
         "privileged": _behind((range(3), (1, -1, 1)), (range(1), (1,)), (_LEGS, (1, 1, 1, 1)), _DRAWN),
         "action": _JOINTS,

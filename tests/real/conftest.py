@@ -20,11 +20,11 @@ WAIT = 30.0
 """Seconds at most for what takes one: this machine may be busy."""
 
 
-def _eventually(holds: Callable[[], Any], what: str = "what was waited for") -> Any:
+def _eventually(holds: Callable[[], Any], what: str = "what was waited for", wait: float = WAIT) -> Any:
     """Poll until `holds()` is true and return it."""
-    end = time.monotonic() + WAIT
+    end = time.monotonic() + wait
     while not (value := holds()):
-        assert time.monotonic() < end, f"{what} did not happen within {WAIT:g} s"
+        assert time.monotonic() < end, f"{what} did not happen within {wait:g} s"
         time.sleep(0.002)
     return value
 
@@ -142,6 +142,88 @@ def topic_robot(private_domain: int) -> Iterator[Callable[..., TopicRobot]]:
 
     def build(**options: Any) -> TopicRobot:
         made.append(TopicRobot(open_node("robot"), **options))
+        return made[-1]
+
+    yield build
+    for robot in made:
+        robot.close()
+
+
+class TopicQuadruped:
+    """A Go2 that is where its motors were last told to be and folds up when they are damped.
+
+    It is the robot side of the topics and nothing more; by default the guard's side too.
+    """
+
+    def __init__(self, node: Any, commands: str = "lowcmd_wanted", twin: bool = False, lying: bool = True):
+        from real.bus import qos
+        from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+        from robot_rl.robots import robots
+
+        self.node, self.robot = node, robots.get("go2")
+        self.motor = np.array([self.robot.ros.motors.index(name) for name in self.robot.joint_names])
+        self.home, self.folded = np.array(self.robot.home), np.array(self.robot.base.lying)
+        self.position = (self.folded if lying else self.home).copy()
+        self.speed = np.zeros(12)
+        self.quat = np.array([1.0, 0.0, 0.0, 0.0])
+        self.gyroscope, self.force = np.zeros(3), np.array([10, 20, 30, 40])
+        self.commands: list[tuple[float, np.ndarray]] = []
+        """When they came, and the motors of each in the order of the spec."""
+        self.seeds: list[int] = []
+        self.silent = False
+        self._wire, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
+        self.states = node.publisher(LOW_STATE, "lowstate", qos.SENSOR)
+        self.obeyed = node.subscribe(LOW_COMMAND, commands, qos.COMMAND, self._commanded)
+        if twin:
+            self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def limp(self) -> bool:
+        return bool(self.commands) and not self.commands[-1][1]["kp"].any()
+
+    def _commanded(self, sample: Any) -> None:
+        command = self._wire.open(sample.raw)
+        if command is None:
+            return
+        motors = command["motor_cmd"][self.motor]
+        self.commands.append((sample.received, motors))
+        pulled = motors["kp"] > 0
+        self.position = np.where(pulled, motors["q"], self.position + 0.05 * (self.folded - self.position))
+
+    def _placed(self, sample: Any) -> None:
+        self.seeds.append(json.loads(sample.msg.data)["seed"])
+        self.quat = np.array([1.0, 0.0, 0.0, 0.0])
+
+    def message(self) -> np.ndarray:
+        message = self._state.empty()
+        for name, values in (("q", self.position), ("dq", self.speed)):
+            message["motor_state"][name][self.motor] = values
+        message["imu_state"]["quaternion"], message["imu_state"]["gyroscope"] = self.quat, self.gyroscope
+        message["foot_force"] = self.force
+        return message
+
+    def _run(self) -> None:
+        while not self._closing.wait(1 / 250):
+            if not self.silent:
+                self.states.publish(self._state.seal(self.message()))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+        self.node.close()
+
+
+@pytest.fixture
+def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadruped]]:
+    from real.bus import open_node
+
+    made = []
+
+    def build(**options: Any) -> TopicQuadruped:
+        made.append(TopicQuadruped(open_node("robot"), **options))
         return made[-1]
 
     yield build

@@ -12,7 +12,8 @@ import torch
 from real.bus import Node, QoS, make, open_node
 from real.bus import qos as profiles
 from real.loop import CommandLoop
-from real.robots.arm import ArmDriver, NotReady
+from real.robots.arm import ArmDriver
+from real.robots.base import NotReady
 from robot_rl.errors import UserError
 from robot_rl.interface import Pipeline
 from robot_rl.robots.panda import PANDA

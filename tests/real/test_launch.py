@@ -66,6 +66,22 @@ def test_finetune_starts_the_operator_first() -> None:
     assert commands("finetune", **POLICY, teleop="none").keys() == {"finetune"}
 
 
+def test_quadruped_puts_a_guard_between_policy_and_robot() -> None:
+    found = commands("quadruped", **POLICY, twin="true", teleop="keyboard", push_every="5", episodes="3")
+    assert found == {
+        "twin": "twin go2 --task go2-velocity --seed 0 --no-camera --push-every 5",
+        "guard": "guard go2",
+        "deploy": "deploy runs/lift/bundle --robot go2 --episodes 3 --seconds 60 --commands schedule"
+        " --video-episodes 0",
+        "teleop": "teleop keyboard --task go2-velocity --robot go2",
+    }
+    assert list(commands("quadruped", **POLICY)) == ["guard", "deploy"]
+    roles = {node.name: node for node in describe("quadruped", POLICY)}
+    assert roles["deploy"].commands_robot and roles["guard"].guards_robot
+    assert roles["deploy"].start_after == "guard" and roles["guard"].start_after == "twin"
+    assert all(node.required == (name != "teleop") for name, node in roles.items())
+
+
 def test_what_commands_the_robot_is_required_and_stopped_first() -> None:
     for file in ("arm", "finetune"):
         roles = {node.name: node for node in describe(file, POLICY)}

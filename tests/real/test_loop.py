@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from real import loop as loop_module
 from real.loop import CommandLoop, SafetyConfig
-from real.robots.arm import JointReading, NotReady
+from real.robots.base import JointReading, NotReady
 from robot_rl.interface import Pipeline
 from robot_rl.shield import ramp
 from sim.tasks import tasks

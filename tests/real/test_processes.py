@@ -114,6 +114,18 @@ def test_ctrl_c_stops_what_commands_the_robot_first_and_the_rest_in_reverse() ->
     assert log.index("launch: deploy exited") < min(others)
 
 
+def test_a_guard_outlives_what_it_guards_against_and_the_robot_outlives_the_guard() -> None:
+    log = Log(ready=when(3, interrupt))
+    nodes = [
+        node("twin", "polite"),
+        node("guard", "polite", start_after="twin", guards_robot=True, required=True),
+        node("deploy", "polite", start_after="guard", commands_robot=True, required=True),
+    ]
+    assert run(log, *nodes) == 0
+    assert log.index("launch: deploy exited") < log.index("guard: got SIGINT")
+    assert log.index("launch: guard exited") < log.index("twin: got SIGINT")
+
+
 def test_without_a_required_node_the_status_is_the_signals() -> None:
     assert run(Log(ready=interrupt), node("twin", "polite")) == 128 + signal.SIGINT
 

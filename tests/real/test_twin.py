@@ -16,9 +16,9 @@ import torch
 
 from real.bus import Node, make, open_node, qos
 from real.env import RobotEnv
-from real.robots.arm import ArmDriver, NotReady
-from real.twin import HiddenDynamics
-from real.twin import Twin as RunningTwin
+from real.robots.arm import ArmDriver
+from real.robots.base import NotReady
+from real.twin import ArmTwin, HiddenArm
 from robot_rl.robots.panda import PANDA
 from sim.experts.lift import STEADY, LiftExpert
 from sim.tasks import tasks
@@ -108,7 +108,7 @@ def test_the_same_seed_places_the_cube_at_the_same_spot(twin: Process, node: Nod
         places = [env.reset(seed=seed)[0]["observation.state"][0, spec] for seed in (7, 8, 7)]
     finally:
         env.close()
-    noise = 6 * HiddenDynamics().object_noise
+    noise = 6 * HiddenArm().object_noise
     assert (places[0] - places[2]).abs().max() < 2 * noise
     assert (places[0] - places[1]).abs().max() > 2 * noise
 
@@ -197,7 +197,7 @@ def test_without_a_robot_the_error_says_what_to_start(private_domain: int) -> No
 def test_hidden_dynamics_are_not_what_training_sees(private_domain: int) -> None:
     """The twin is a robot of its own: what is hidden is at or beyond the edge of what training draws."""
     drawn = {r.parameter: r for r in LIFT.randomization}
-    hidden = HiddenDynamics()
+    hidden = HiddenArm()
     assert hidden.action_delay > drawn["robot.action_delay"].high
     assert hidden.joint_friction > drawn["robot.joint_friction"].high
     assert hidden.stiffness_scale < drawn["robot.stiffness_scale"].low
@@ -207,7 +207,7 @@ def test_hidden_dynamics_are_not_what_training_sees(private_domain: int) -> None
 def test_it_publishes_the_spec_names_in_process(private_domain: int) -> None:
     """Built here, never run: the robot's names are the spec's, and a seed alone decides the places."""
     with open_node("twin") as node:
-        robot = RunningTwin(node, LIFT, seed=5, cameras=False)
+        robot = ArmTwin(node, LIFT, seed=5, cameras=False)
         first = robot.engine.object_pose("cube").clone()
         robot.place(6)
         assert not torch.equal(robot.engine.object_pose("cube"), first)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,9 @@ from robot_rl.spec import Field
 positive = st.floats(1e-3, 10)
 controllers = st.one_of(
     st.builds(ToolDeltaConfig, rate=positive, step=positive, damping=positive, posture_gain=positive, lead=positive),
-    st.builds(JointOffsetConfig, rate=positive, reach=positive),
+    st.builds(
+        JointOffsetConfig, rate=positive, reach=positive, swing=st.just((0.1, 0.2)), swing_from=st.just((0.0, 0.5))
+    ),
 )
 commands = st.sampled_from([(), (Field("turn", ("yaw",), "rad/s", (-1.0,), (0.5,), "trunk"),)])
 interfaces = st.builds(
@@ -34,6 +37,7 @@ interfaces = st.builds(
     success_hold=st.integers(1, 9),
     horizon=st.integers(1, 999),
     cameras=st.lists(st.text(), max_size=2).map(tuple),
+    gait=positive,
     failure=st.sampled_from(["fallen:60:0.15", ""]),
     command=commands,
     controller=controllers,
@@ -57,7 +61,7 @@ def test_an_older_bundles_interface_has_no_cameras(task: Any) -> None:
 
 def test_an_older_bundles_interface_has_neither_command_nor_failure_nor_kind(task: Any) -> None:
     data = task().interface.to_json()
-    del data["command"], data["failure"], data["controller"]["kind"]
+    del data["command"], data["failure"], data["gait"], data["controller"]["kind"]
     assert Interface.from_json(data) == task().interface
 
 
@@ -91,8 +95,17 @@ def test_pipeline_of_a_walking_robot(walk: Any, go2: Any) -> None:
     assert pipeline.kinematics is None and pipeline.success is None and pipeline.failure is not None
     assert pipeline.actions.size == 12 and pipeline.command.size == 3
     assert pipeline.ticks == round(go2.command_rate / pipeline.interface.controller.rate)
-    assert pipeline.observer.spec.size == 3 + 3 + 3 + 3 * 12
+    assert pipeline.observer.spec.size == 3 + 3 + 3 + 2 + 3 * 12
     assert Pipeline(walk(failure="").interface).failure is None
+
+
+def test_the_gait_clock_turns_at_its_frequency(walk: Any) -> None:
+    pipeline = Pipeline(walk(gait=2.5, controller=JointOffsetConfig(rate=50.0)).interface)
+    phase = pipeline.phase(torch.arange(41))
+    assert phase.shape == (41, 1) and ((phase >= 0) & (phase < 1)).all()
+    assert phase[[0, 5, 10, 25]].flatten().tolist() == pytest.approx([0, 0.25, 0.5, 0.25], abs=1e-5)
+    assert torch.allclose(phase[[1, 21]], phase[[1]].expand(2, 1), atol=1e-5), "20 periods are a cycle"
+    assert not Pipeline(walk(gait=0.0, controller=JointOffsetConfig()).interface).phase(torch.arange(9)).any()
 
 
 def test_registry_suggests_the_nearest_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -59,6 +60,42 @@ def test_what_is_not_a_number_stays_so_for_the_shield_to_see(go2: Any, standing:
     assert position.isnan().tolist() == [k == 5 for k in range(12)]
 
 
+SWING = JointOffsetConfig(swing=(0.0, 0.3, -0.6) * 4, swing_from=(0.5,) * 3 + (0.0,) * 6 + (0.5,) * 3)
+ASKED = torch.tensor([[0.5, 0.0, 0.0]])
+
+
+def test_legs_swing_in_their_half_of_the_clock(go2: Any, standing: Build) -> None:
+    """Front right and rear left in the first half, the other diagonal in the second; highest in the middle of it."""
+    controller = JointOffsetController(go2, SWING)
+    phase = torch.tensor([[0.0], [0.25], [0.5], [0.75], [0.9999]])
+    state = standing(5, phase=phase, command=ASKED.expand(5, 3))
+    offset = (controller(state, torch.zeros(5, 12)).position - torch.tensor(go2.home)).view(5, 4, 3)
+    assert torch.allclose(offset[[0, 2, 4]], torch.zeros(3, 4, 3), atol=1e-5)
+    top = torch.tensor([0.0, 0.3, -0.6])
+    for moment, up, down in ((1, [1, 2], [0, 3]), (3, [0, 3], [1, 2])):
+        assert torch.allclose(offset[moment, up], top.expand(2, 3), atol=1e-5)
+        assert torch.allclose(offset[moment, down], torch.zeros(2, 3), atol=1e-6)
+
+
+def test_who_is_to_stand_does_not_swing_and_the_action_adds_to_the_swing(go2: Any, standing: Build) -> None:
+    controller = JointOffsetController(go2, SWING)
+    state = standing(2, phase=torch.full((2, 1), 0.25), command=torch.cat([torch.zeros(1, 3), ASKED]))
+    still, walking = controller(state, torch.zeros(2, 12)).position
+    assert torch.allclose(still, torch.tensor(go2.home), atol=1e-6)
+    assert (walking - still).abs().max() > 0.5
+    action = 0.1 * torch.ones(2, 12)
+    assert torch.allclose(controller(state, action).position - action, torch.stack([still, walking]), atol=1e-6)
+
+
+def test_a_swing_that_does_not_fit_the_joints_is_refused(go2: Any) -> None:
+    for config, name in (
+        (JointOffsetConfig(swing=(0.1,)), "swing has 1 numbers for the 12 joints"),
+        (JointOffsetConfig(swing=(0.1,) * 12), "swing_from has 0 numbers"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            JointOffsetController(go2, config)
+
+
 def test_a_stiff_robot_is_refused_by_name(panda: Any) -> None:
     with pytest.raises(ValueError, match="'panda' has no stiffness and damping"):
         JointOffsetController(panda, JointOffsetConfig())
@@ -67,8 +104,8 @@ def test_a_stiff_robot_is_refused_by_name(panda: Any) -> None:
 def test_a_controller_is_built_from_its_kind(go2: Any, panda: Any) -> None:
     assert isinstance(build_controller(go2, JointOffsetConfig()), JointOffsetController)
     assert isinstance(build_controller(panda, ToolDeltaConfig()), ToolDeltaController)
-    for config in (JointOffsetConfig(rate=25.0, reach=0.2), ToolDeltaConfig(step=0.01)):
-        assert controller_config(asdict(config)) == config
+    for config in (JointOffsetConfig(rate=25.0, reach=0.2), SWING, ToolDeltaConfig(step=0.01)):
+        assert controller_config(json.loads(json.dumps(asdict(config)))) == config
 
 
 def test_a_config_without_kind_is_an_older_bundles(panda: Any) -> None:

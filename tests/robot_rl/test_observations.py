@@ -67,6 +67,7 @@ def walking(standing: Build) -> Any:
     state, rng = standing(2), torch.Generator().manual_seed(0)
     state = state.map(lambda name, view: torch.randn(view.shape, generator=rng))
     state.base_quat = torch.nn.functional.normalize(state.base_quat)
+    state.phase, state.command[1] = torch.tensor([[0.25], [0.6]]), 0.0
     return state
 
 
@@ -78,6 +79,7 @@ def wanted_of_a_walker(state: Any) -> dict[str, Tensor]:
         "angular_velocity": state.base_angular_velocity,
         "projected_gravity": -quat_to_matrix(state.base_quat)[:, 2],  # R^T (0, 0, -1)
         "command": state.command,
+        "gait_clock": torch.tensor([[1.0, 0.0], [0.0, 0.0]]),  # a quarter of the cycle; the other one is to stand
         "base_velocity": state.base_velocity,
         "base_height": state.base_position[:, 2:],
         "foot_force": state.foot_force / 100,

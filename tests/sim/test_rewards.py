@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from robot_rl.state import asked
 from sim import rewards as r
 from sim.feet import FootTracker
 from sim.rewards import Moment, Reward, total
@@ -23,7 +24,8 @@ TERMS = {
     f.__name__: f
     for f in (
         r.velocity_error, r.yaw_error, r.tracks_velocity, r.tracks_yaw, r.bounces, r.sways, r.leans, r.sinks, r.torque,
-        r.power, r.acceleration, r.action_rate, r.posture, r.steps, r.clearance, r.slip, r.lifted_while_standing,
+        r.power, r.acceleration, r.action_rate, r.posture, r.trots, r.clearance, r.slip, r.lifted_while_standing,
+        r.alive,
     )
 }  # fmt: skip
 
@@ -61,12 +63,12 @@ def test_every_term_of_every_task_is_tested_here() -> None:
     for name in tasks:
         assert {reward.term.__name__ for reward in tasks.get(name).rewards} <= set(TERMS)
     public = {k for k, f in vars(r).items() if callable(f) and getattr(f, "__module__", "") == r.__name__}
-    assert public - {"Moment", "Reward", "total", "asked", "measured"} == set(TERMS)
+    assert public - {"Moment", "Reward", "total", "measured"} == set(TERMS)
 
 
 @pytest.mark.parametrize("name", list(TERMS))
 def test_a_robot_that_stands_still_as_asked_is_perfect(moment: Build, name: str) -> None:
-    assert TERMS[name](moment(3)).tolist() == [1.0 if name.startswith("tracks") else 0.0] * 3
+    assert TERMS[name](moment(3)).tolist() == [1.0 if name.startswith("tracks") or name == "alive" else 0.0] * 3
 
 
 def test_errors_are_distances_from_what_was_asked_at_the_start(moment: Build) -> None:
@@ -126,43 +128,42 @@ def test_posture_is_the_distance_from_home_and_matters_more_when_standing(moment
     assert r.posture(moment(joint_position=off)).item() > walking
 
 
-def test_standing_is_asked_for_by_a_small_command(moment: Build) -> None:
+def test_standing_is_asked_for_by_a_small_command(standing: Build) -> None:
     commands = torch.tensor([[0.0, 0, 0], [0.0, 0.02, 0], [0.3, 0, 0], [0, 0, -0.3], [0, -0.3, 0]])
-    assert r.asked(moment(5, before_command=commands)).tolist() == [False, False, True, True, True]
+    assert asked(standing(5, command=commands)).tolist() == [False, False, True, True, True]
 
 
-LANDS = [[False, True, False, False]]
+@pytest.mark.parametrize(("phase", "pair"), [(0.1, [0, 3]), (0.4, [0, 3]), (0.6, [1, 2]), (0.9, [1, 2])])
+def test_a_trot_has_one_diagonal_on_the_ground_in_each_half_of_the_clock(
+    moment: Build, phase: float, pair: list[int]
+) -> None:
+    def share(down: list[int], command: Tensor = ASKED) -> float:
+        feet = {"touching": [[k in down for k in range(4)]]}
+        return float(r.trots(moment(feet=feet, before_command=command, before_phase=torch.tensor([[phase]]))).item())
+
+    others = [k for k in range(4) if k not in pair]
+    assert share(pair) == 1 and share(others) == 0 and share([0, 1, 2, 3]) == 0.5 == share([])
+    assert share(pair[:1]) == 0.75
+    assert share(pair, torch.zeros(1, 3)) == 0, "who is to stand has no steps to make"
 
 
-def test_steps_are_counted_on_landing_and_long_ones_pay(moment: Build) -> None:
-    def paid(air: float, landed: Any = LANDS, command: Tensor = ASKED) -> float:
-        m = moment(feet={"air_time": [[0.4, air, 0.4, 0.4]], "landed": landed}, before_command=command)
-        return float(r.steps(m).item())
+def test_clearance_is_the_speed_of_feet_at_the_wrong_height(moment: Build, go2: Any) -> None:
+    def cost(height: float, *speed: float) -> float:
+        place = torch.zeros(1, 12)
+        place[:, 2::3] = go2.base.foot_radius + height
+        return float(r.clearance(moment(foot_position=place, foot_velocity=first(12, *speed))).item())
 
-    values = [paid(t) for t in (0.02, 0.06, 0.14, 0.2)]
-    assert values[0] < values[1] < values[2] < values[3] and values[0] < 0 < values[3]
-    assert values[1] - values[0] == pytest.approx(0.04 / PERIOD, rel=1e-3), "time in the air counts once, on landing"
-    assert paid(4.0) == pytest.approx(paid(5.0)), "up to a limit"
-    assert paid(0.2, [[False] * 4]) == 0, "a swing that goes on is not paid yet"
-    assert paid(0.2, command=torch.zeros(1, 3)) == 0, "who is to stand has no steps to make"
-
-
-def test_clearance_punishes_low_swings_on_landing(moment: Build) -> None:
-    def cost(height: float, landed: Any = LANDS, command: Tensor = ASKED) -> float:
-        m = moment(feet={"swing_height": [[0.0, height, 0.0, 0.0]], "landed": landed}, before_command=command)
-        return float(r.clearance(m).item())
-
-    assert cost(0.0) == pytest.approx(1 / PERIOD), "one foot that was not lifted at all"
-    assert cost(0.0) > cost(0.01) > cost(0.02) > 0 == cost(0.3)
-    assert cost(0.0, [[True, True, False, False]]) == pytest.approx(2 * cost(0.0))
-    assert cost(0.0, [[False] * 4]) == 0 == cost(0.0, command=torch.zeros(1, 3))
+    assert cost(0.0, 0.3, 0.4, 9.0) == pytest.approx(0.5), "one foot that moves along the ground, 0.5 m/s"
+    assert cost(0.0, 0.3, 0.4, 0.0, 0.0, 0.5) == pytest.approx(1.0)
+    assert cost(0.0) == 0 and cost(0.0, 1.0) > cost(0.02, 1.0) > cost(0.04, 1.0)
+    assert cost(5.0, 1.0) == cost(6.0, 1.0), "however high a robot is thrown"
 
 
 def test_slip_is_of_feet_on_the_ground(moment: Build) -> None:
     speed = first(12, 0.3, 0.4, 9.0, 7.0, 7.0, 7.0)
     contact = [[True, False, True, True]]
-    assert r.slip(moment(foot_velocity=speed, feet={"contact": contact})).item() == pytest.approx(0.25, rel=1e-5)
-    assert r.slip(moment(foot_velocity=speed, feet={"contact": [[False] * 4]})).item() == 0
+    assert r.slip(moment(foot_velocity=speed, feet={"touching": contact})).item() == pytest.approx(0.25, rel=1e-5)
+    assert r.slip(moment(foot_velocity=speed, feet={"touching": [[False] * 4]})).item() == 0
 
 
 def test_feet_in_the_air_count_where_nothing_is_asked(moment: Build) -> None:
@@ -174,7 +175,7 @@ def test_feet_in_the_air_count_where_nothing_is_asked(moment: Build) -> None:
 def test_measures_are_not_a_number_where_there_is_nothing_to_measure(moment: Build) -> None:
     still = r.measured(moment())
     assert {name for name, value in still.items() if value.isnan().any()} == {"swing_height", "air_time"}
-    flying = r.measured(moment(feet={"contact": [[False] * 4]}))
+    flying = r.measured(moment(feet={"contact": [[False] * 4], "touching": [[False] * 4]}))
     assert flying["foot_slip"].isnan()
     feet = {"landed": [[True, True, False, False]], "air_time": [[0.1, 0.3, 0.9, 0.9]],
             "swing_height": [[0.02, 0.06, 0.9, 0.9]]}  # fmt: skip
@@ -198,9 +199,9 @@ def test_terms_are_finite_and_rows_are_independent(moment: Build, name: str) -> 
         drawn = torch.rand(view.shape, generator=rng)
         setattr(m.feet, k, drawn < 0.5 if view.dtype == torch.bool else drawn)
     value = TERMS[name](m)
-    assert value.shape == (n,) and value.isfinite().all() and (name == "steps" or (value >= 0).all())
+    assert value.shape == (n,) and value.isfinite().all() and (value >= 0).all()
     order = torch.randperm(n, generator=rng)
-    feet = FootTracker(n, 4, 0.0, PERIOD)
+    feet = FootTracker(n, 4, m.feet.radius, PERIOD)
     for k in FootTracker.NAMES:
         setattr(feet, k, getattr(m.feet, k)[order])
     shuffled = replace(m, before=m.before.select(order), now=m.now.select(order), feet=feet)

@@ -19,7 +19,8 @@ from robot_rl.errors import UnknownName, UserError
 from robot_rl.robots import robots
 from robot_rl.training.checkpoint import load_state, save_state
 from sim.collect import make_expert
-from sim.engines.genesis import GenesisEngine, start
+from sim.engines.genesis import GenesisEngine
+from sim.engines.genesis_world import start
 from sim.engines.model import MAX_ACTION_DELAY
 from sim.engines.mujoco import MujocoEngine
 from sim.env import TaskEnv
@@ -36,6 +37,7 @@ NOMINAL = {
     "robot.action_delay": DT,
     "robot.stiffness_scale": 1.0,
     "robot.damping_scale": 1.0,
+    "robot.strength_scale": 1.0,
     "robot.joint_friction": 0.0,
     "robot.armature_scale": 1.0,
     "cube.mass": 0.1,
@@ -72,6 +74,7 @@ def hold(engine: Any, ticks: int, offset: Any = 0.0, width: float = 0.08) -> Non
 
 
 def set_each(engine: Any, name: str, values: list[float]) -> None:
+    """In force from the next reset on."""
     engine.parameters[name](np.arange(len(values)), np.array(values))
 
 
@@ -90,6 +93,7 @@ def way(seconds: float = 1.0) -> Tensor:
         ("robot.action_delay", [0.0, DT, 0.012, 0.02, 0.0333, MAX_ACTION_DELAY]),
         ("robot.stiffness_scale", [0.5, 0.75, 0.9, 1.0, 1.3, 2.0]),
         ("robot.damping_scale", [0.5, 0.75, 0.9, 1.0, 1.3, 2.0]),
+        ("robot.strength_scale", [0.8, 0.9, 1.0, 1.1, 1.2, 1.3]),
         ("robot.joint_friction", [0.0, 0.1, 0.3, 0.5, 1.0, 1.5]),
         ("robot.armature_scale", [0.5, 0.75, 1.0, 1.5, 2.0, 3.0]),
     ],
@@ -150,6 +154,7 @@ def test_the_scripted_expert_lifts_the_cube() -> None:
 # ---- motion and resets -------------------------------------------------------------------------------------------
 def test_a_reset_robot_stands_still_also_with_a_long_delay(engine: GenesisEngine) -> None:
     set_each(engine, "robot.action_delay", [MAX_ACTION_DELAY] * N)
+    place(engine)
     hold(engine, 30, 0.2)
     place(engine)
     for _ in range(6):
@@ -184,6 +189,7 @@ def test_an_episode_forgets_the_one_before(engine: GenesisEngine) -> None:
     for wild in (0.0, 0.3):
         hold(engine, 40, wild, width=0.0)
         set_each(engine, "cube.mass", [0.3] * N)
+        place(engine)
         set_each(engine, "cube.mass", [0.1] * N)
         place(engine, (0.5, 0.15, 0.04))
         hold(engine, 60, 0.1)
@@ -200,7 +206,7 @@ def test_fingers_go_to_the_width_asked_for(engine: GenesisEngine, width: float) 
 def test_fingers_press_with_the_force_of_the_spec(engine: GenesisEngine) -> None:
     """40 N of the servo are 20 N on each finger, as MuJoCo's tendon hands them out."""
     assert PANDA.gripper.force == 40
-    low, high = engine.solver.get_dofs_force_range(engine._hand)
+    low, high = engine.solver.get_dofs_force_range(engine.world.fingers)
     assert torch.allclose(high, torch.tensor(20.0)) and torch.allclose(low, torch.tensor(-20.0))
 
 
@@ -246,7 +252,7 @@ def test_pictures_are_of_this_environment(engine: GenesisEngine) -> None:
 
 # ---- parameters --------------------------------------------------------------------------------------------------
 def test_every_parameter_is_declared_and_has_a_nominal_value(engine: GenesisEngine) -> None:
-    assert set(engine.parameters) == GenesisEngine.can_randomize(SCENE) == set(NOMINAL)
+    assert set(engine.parameters) == GenesisEngine.can_randomize(PANDA, SCENE) == set(NOMINAL)
 
 
 def test_stiffness_damping_and_friction_are_a_servos_lag(engine: GenesisEngine) -> None:
@@ -260,6 +266,7 @@ def test_stiffness_damping_and_friction_are_a_servos_lag(engine: GenesisEngine) 
     set_each(engine, "robot.stiffness_scale", stiffness)
     set_each(engine, "robot.damping_scale", damping)
     set_each(engine, "robot.joint_friction", friction)
+    place(engine)
     target = HOME.repeat(N, 200, 1)
     target[..., wrist] += speed * DT * torch.arange(1, 201)
     engine.step(target, torch.full((N, 200, 1), 0.08))
@@ -274,6 +281,7 @@ def test_stiffness_damping_and_friction_are_a_servos_lag(engine: GenesisEngine) 
 def test_action_delay_is_the_time_to_the_first_motion(engine: GenesisEngine) -> None:
     delays = [0.0, DT, 0.012, 0.02, 0.04, MAX_ACTION_DELAY]
     set_each(engine, "robot.action_delay", delays)
+    place(engine)
     when = [-1] * N
     for tick in range(1, 25):
         hold(engine, 1, torch.tensor([0, 0, 0, 0, 0, 0, 0.05]))
@@ -286,8 +294,9 @@ def test_action_delay_is_the_time_to_the_first_motion(engine: GenesisEngine) -> 
 def test_mass_is_weight_and_inertia(engine: GenesisEngine) -> None:
     masses = [0.03, 0.05, 0.1, 0.15, 0.2, 0.3]
     set_each(engine, "cube.mass", masses)
+    place(engine)
     hold(engine, 200)
-    cube = engine._boxes["cube"]
+    cube = engine.world.boxes["cube"]
     weight = cube.get_links_net_contact_force()[:, -1, 2].tolist()
     assert weight == pytest.approx([m * G for m in masses], rel=0.01)
     inertia = engine.solver.get_links_inertia([cube.links[-1].idx])[:, 0]
@@ -297,6 +306,7 @@ def test_mass_is_weight_and_inertia(engine: GenesisEngine) -> None:
 def test_friction_decides_whether_the_cube_slides_down_a_slope(engine: GenesisEngine) -> None:
     coefficients = [0.2, 0.4, 0.6, 0.9, 1.2, 1.4]
     set_each(engine, "cube.friction", coefficients)
+    place(engine)
     slope = np.arctan(0.8)
     engine.solver.set_gravity((0.0, G * np.sin(slope), -G * np.cos(slope)))
     hold(engine, 80)
@@ -341,7 +351,7 @@ def test_a_users_own_model_file_is_simulated(tmp_path: Path) -> None:
     spec.compile()
     (tmp_path / "mine.xml").write_text(spec.to_xml())
     mine = GenesisEngine(PANDA, SCENE, N, mjcf=str(tmp_path / "mine.xml"), device="cpu")
-    assert mine.solver.get_dofs_act_gain(mine._arm)[0].tolist() == [4500, 4500, 3500, 3500, 2000, 2000, 1000]
+    assert mine.solver.get_dofs_act_gain(mine.world.joints)[0].tolist() == [4500, 4500, 3500, 3500, 2000, 2000, 1000]
     mine.close()
     with pytest.raises(UserError, match="nowhere.xml: no such file"):
         GenesisEngine(PANDA, SCENE, 1, mjcf="nowhere.xml", device="cpu")

@@ -50,7 +50,7 @@ def test_dense_and_sparse_jacobians_give_the_same_motion(name: str, monkeypatch:
     observation, _ = env.reset(seed=0)
     start, control_start = engine.qpos[0].copy(), engine.batch.bind("ctrl")[0].copy()
     history = engine.batch.bind("history")[0].copy()
-    for _ in range(60):
+    while sum(map(len, sent)) < 200:
         observation, *_ = env.step(act(observation))
     ends = []
     for jacobian in (mujoco.mjtJacobian.mjJAC_DENSE, mujoco.mjtJacobian.mjJAC_SPARSE):
@@ -65,7 +65,7 @@ def test_dense_and_sparse_jacobians_give_the_same_motion(name: str, monkeypatch:
             contacts += data.ncon
             path.append(data.qpos.copy())
         ends.append(np.array(path))
-        assert data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number == 0 and contacts > 200
+        assert data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number == 0 and contacts > 50
     assert len(ends[0]) == 200
     assert np.abs(ends[0] - ends[1]).max() < 1e-8
     joints = [model.joint(j).qposadr[0] for j in env.robot.joint_names]

@@ -1,0 +1,143 @@
+"""The guard: the one writer of a robot's motor commands, which damps the robot when nobody sound commands it.
+
+A motor obeys its last command for ever. The process that runs a policy can be killed, can hang, can be cut off; this
+one does nothing but pass checked commands on, so it is there to notice::
+
+    deploy ── lowcmd_wanted ──> guard ── lowcmd, 500 Hz ──> motors
+                                  ^────── lowstate ──────────┘
+
+It imports no torch: little memory, little to go wrong, started in half a second.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from real.bus import Node, Stamped, qos
+from real.clock import Ticker, prefer_realtime, prefer_realtime_bus
+from real.robots.lowlevel import STATE_TIMEOUT, Motors
+from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from robot_rl.errors import UserError
+from robot_rl.spec import RobotSpec, UnitreeInterface
+
+logger = logging.getLogger(__name__)
+COMMAND_TIMEOUT = 0.05
+"""Oldest command to pass on, s."""
+DRAIN = 4.0
+"""Longest time for which a guard that was told to end waits for the commanding process to end first, s."""
+
+
+class Guard:
+    """Sends at the robot's command rate from `run()` until `close()`; damping at first and at last."""
+
+    def __init__(self, node: Node, robot: RobotSpec, timeout: float = 10.0):
+        if not isinstance(robot.ros, UnitreeInterface):
+            raise UserError(
+                f"robot {robot.name!r} needs no guard: only motors that obey LowCmd do; see `robot-rl robots`"
+            )
+        self.robot, self.motors = robot, Motors(robot)
+        self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
+        self._damp = self._command.seal(self.motors.damp())
+        self.events: dict[str, int] = {}
+        """How often it began to damp, by reason."""
+        self.damping = "silence"
+        """Why it damps now; empty while it passes commands on."""
+        self.timing: dict[str, Any] = {}
+        self._alive = -float("inf")
+        self._wanted: tuple[bytes, str, float] = (b"", "", -float("inf"))
+        """The newest command, what is wrong with it, and when it came."""
+        self._ordinary = True
+        self._closing: float | None = None
+        self._hurry = threading.Event()
+        self.output = node.publisher(LOW_COMMAND, robot.ros.low_command, qos.COMMAND)
+        self.state = node.subscribe(LOW_STATE, robot.ros.low_state, qos.SENSOR, self._on_state)
+        self.wanted = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
+        self._wait_ready(node, timeout)
+
+    def _wait_ready(self, node: Node, timeout: float) -> None:
+        """Be the only writer, of a robot that is there."""
+
+        def heard() -> bool:
+            return self._alive > -float("inf")
+
+        deadline = time.monotonic() + timeout
+        while not heard() and time.monotonic() < deadline:
+            self.state.wait(0.1)
+        if not heard():
+            raise UserError(
+                f"no state of {self.robot.name} on {self.state.topic} within {timeout:g} s; is the robot, or "
+                f"`robot-rl twin {self.robot.name}`, running on this domain? {'; '.join(node.incompatible())}".rstrip()
+            )
+        if others := self.output.other_writers():
+            raise UserError(
+                f"{', '.join(others)} already sends motor commands on {self.output.topic}; stop it first: "
+                "two writers make a robot shake"
+            )
+
+    def _on_state(self, sample: Stamped) -> None:
+        if self._ordinary:
+            self._ordinary = False
+            prefer_realtime_bus()
+        if self._state.open(sample.raw) is not None:
+            self._alive = sample.received
+
+    def _on_command(self, sample: Stamped) -> None:
+        if sample.raw == self._wanted[0]:  # most are repeated, and looked at once
+            self._wanted = (*self._wanted[:2], sample.received)
+            return
+        command = self._command.open(sample.raw)
+        bad = "damaged command" if command is None else self.motors.refusal(command)
+        self._wanted = (bytes(sample.raw), bad, sample.received)
+
+    def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
+        """Pass commands on or damp, every tick; returns after `close`, with the robot damped."""
+        prefer_realtime(42)
+        ticker = Ticker(1 / self.robot.command_rate)
+        while not self._over():
+            ticker.wait()
+            raw, bad, received = self._wanted
+            now = time.monotonic()
+            reason = bad
+            if now - received > COMMAND_TIMEOUT:
+                reason = "silence"
+            if now - self._alive > STATE_TIMEOUT:
+                reason = "stale state"
+            self.output.publish(self._damp if reason else raw)
+            if reason != self.damping:
+                self._note(reason, say)
+        for _ in range(3):
+            ticker.wait()
+            self.output.publish(self._damp)
+        self.timing = ticker.timing.summary()
+
+    def _over(self) -> bool:
+        """Told to end, and nobody commands any more, or it takes too long, or somebody is in a hurry."""
+        if self._closing is None:
+            return False
+        late = time.monotonic() - self._closing > DRAIN
+        return self._hurry.is_set() or bool(self.damping) or late
+
+    def _note(self, reason: str, say: Callable[[str], None]) -> None:
+        if reason:
+            self.events[reason] = self.events.get(reason, 0) + 1
+        say(f"damping: {reason}" if reason else "passing commands on")
+        self.damping = reason
+
+    def close(self) -> None:
+        """End once the commanding process has ended, which lays the robot down first; called twice, at once."""
+        if self._closing is not None:
+            self._hurry.set()
+        self._closing = self._closing or time.monotonic()
+
+    def summary(self) -> str:
+        """What happened, in one line."""
+        late = self.timing["lateness_us"]
+        return (
+            f"{self.timing['ticks']} ticks, {self.timing['missed']} missed, lateness p50 {late['p50']:.0f} us, "
+            f"p99 {late['p99']:.0f} us, max {late['max']:.0f} us; damped: {json.dumps(self.events)}"
+        )

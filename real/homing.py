@@ -1,0 +1,98 @@
+"""How an arm begins an episode: home through the shield, objects placed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from real.bus import make
+from real.clock import Ticker
+from real.robots.base import NotReady
+from real.teleop.commands import Operator
+
+if TYPE_CHECKING:
+    from real.env import RobotEnv
+
+logger = logging.getLogger(__name__)
+
+
+class Homing:
+    """Moves the arm home and has the objects placed, by the twin or by a person."""
+
+    def __init__(self, env: RobotEnv):
+        self.env, robot = env, env.pipeline.robot
+        self.home = torch.tensor(robot.home)[None]
+        self.width = robot.gripper.width if robot.gripper else 0.0
+
+    def begin(self, seed: int) -> None:
+        """Get ready for the episode that is placed by `seed`."""
+        if self.env.loop.stopped:
+            self.env.await_release()
+        if not self.env.driver.dry_run:
+            self.go_home()
+            self._place(seed)
+
+    def end(self) -> None:
+        """Nothing: the loop brakes and holds."""
+
+    def _heed_stop(self) -> Operator | None:
+        """Read the operator's hands; the stop counts between episodes too, when the arm moves fastest."""
+        hands = self.env.look()
+        if hands is not None and hands.stop:
+            raise NotReady("the operator pressed stop")
+        return hands
+
+    def go_home(self, timeout: float = 8.0) -> None:
+        """Open the gripper and move home; the limits of the shield shape the speed."""
+        env = self.env
+        deadline = time.monotonic() + timeout
+        rate = Ticker(env.period)
+        settled = 0
+        while settled < 3:
+            if time.monotonic() > deadline:
+                raise NotReady(
+                    f"the robot did not reach its home position within {timeout:g} s; is something in its way?"
+                )
+            self._heed_stop()
+            state = env.read()
+            error = self.home - state.joint_position
+            # The goal leads the measured posture by at most 0.15 rad.
+            reach = 0.15 / error.abs().max().clamp_min(0.15)
+            env.loop.set_goal(state.joint_position + reach * error, self.width, env.period)
+            settled = settled + 1 if float(error.abs().max()) < 0.03 else 0
+            rate.wait()
+
+    def _place(self, seed: int, timeout: float = 5.0) -> None:
+        """Ask the twin to put the objects back; on a robot, ask the operator, who answers with the reset button."""
+        env = self.env
+        if env.node.wait_for(lambda: env.placer.matched > 0, 0.5):
+            before = {name: s.latest.count if s.latest else 0 for name, s in env.driver.poses.items()}
+            env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
+
+            def placed(hands: Operator | None) -> bool:
+                # Poses that are on their way are of before; the sixth one is not.
+                poses = env.driver.poses.items()
+                return all(s.latest is not None and s.latest.count >= before[name] + 6 for name, s in poses)
+
+            self._hold_until(placed, timeout, "object pose")
+        else:
+            logger.warning("place the object and press reset on the teleop device")
+            if env.arbiter.operator is None:
+                raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
+            self._hold_until(lambda hands: hands is not None and hands.reset, 600.0, "reset button")
+
+    def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
+        """Keep the goal fresh at home while waiting."""
+        rate = Ticker(self.env.period)
+        deadline = time.monotonic() + timeout
+        while not ready(self._heed_stop()):  # one reader: a press is told only once
+            if time.monotonic() > deadline:
+                raise NotReady(f"waited {timeout:g} s for the {what}")
+            self.env.read()
+            self.env.loop.set_goal(self.home, self.width, self.env.period)
+            rate.wait()

@@ -1,0 +1,161 @@
+"""What every driver is: the robot's newest state as the named views, and a way to send one command."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from real.bus import Node, Publisher, Stamped, Subscription, qos
+from real.clock import prefer_realtime_bus
+from robot_rl.errors import UserError
+from robot_rl.spec import RobotSpec
+from robot_rl.state import RobotState
+
+
+class NotReady(UserError):  # noqa: N818 - it reads as a sentence
+    """The robot does not send what control needs."""
+
+
+@dataclass(frozen=True)
+class JointReading:
+    """One joint state, joints in the spec's order."""
+
+    position: np.ndarray
+    """(J,) rad"""
+    velocity: np.ndarray
+    """(J,) rad/s, zeros where the driver reports none"""
+    gripper: float
+    """Distance between the fingers, m."""
+    received: float
+    """Local monotonic time, s."""
+
+    @property
+    def upright(self) -> float:
+        """Cosine of the trunk's tilt; 1 for a robot that is bolted down."""
+        return 1.0
+
+
+class Driver(ABC):
+    """Subscribes to a robot's state, objects and cameras; publishes its commands.
+
+    With `dry_run` there is no command publisher: everything happens except the sending.
+    """
+
+    joints: Subscription
+    """Where the joint states come from."""
+    command: Publisher
+    """Absent in a dry run."""
+
+    def __init__(
+        self,
+        node: Node,
+        robot: RobotSpec,
+        objects: Sequence[str] = (),
+        cameras: Sequence[str] = (),
+        dry_run: bool = False,
+    ):
+        self.node, self.robot, self.dry_run = node, robot, dry_run
+        self._ordinary = not dry_run
+        self.poses = {
+            name: node.subscribe("geometry_msgs/msg/PoseStamped", robot.ros.object_pose.format(object=name), qos.SENSOR)
+            for name in objects
+        }
+        self.images = {
+            name: node.subscribe("sensor_msgs/msg/Image", robot.ros.image.format(camera=name), qos.SENSOR)
+            for name in cameras
+        }
+        self.rejected = 0
+        """States that were malformed or not finite."""
+
+    @abstractmethod
+    def reading(self) -> JointReading | None:
+        """The latest complete joint state, or None before the first."""
+
+    @abstractmethod
+    def state(self, last_action: Tensor) -> RobotState | None:
+        """The named views (n = 1), or None while something is missing."""
+
+    @abstractmethod
+    def send(self, position: np.ndarray, gripper: float) -> None:
+        """Publish one command: joint positions (J,) in rad and the gripper's width in m."""
+
+    def damp(self) -> None:
+        """Let go of the joints and brake their motion; for robots that sink down instead of holding."""
+        raise NotImplementedError(f"{self.robot.name} holds its position")
+
+    @abstractmethod
+    def _missing_state(self) -> list[str]:
+        """What of the robot's own state has not come yet."""
+
+    def _heed(self) -> None:
+        """On the first state, make the thread that brings it a real-time one."""
+        if self._ordinary:
+            self._ordinary = False
+            prefer_realtime_bus()
+
+    # ---- objects and cameras -----------------------------------------------------------------------------------
+    def object_poses(self) -> tuple[dict[str, Tensor], float]:
+        """Poses (1, 7) w x y z of the tracked objects, and the monotonic time of the oldest; empty before the first."""
+        poses, oldest = {}, float("inf")
+        for name, subscription in self.poses.items():
+            sample = subscription.latest
+            if sample is None:
+                return {}, -float("inf")
+            p, q = sample.msg.pose.position, sample.msg.pose.orientation
+            poses[name] = torch.tensor([[p.x, p.y, p.z, q.w, q.x, q.y, q.z]], dtype=torch.float32)
+            oldest = min(oldest, sample.received)
+        return poses, oldest
+
+    def image(self, camera: str) -> np.ndarray | None:
+        """Latest picture (H, W, 3) rgb8, or None; other encodings are refused."""
+        sample = self.images[camera].latest
+        return None if sample is None else _picture(sample, camera)
+
+    def image_received(self, camera: str) -> float:
+        """Monotonic time at which the latest picture came, s; minus infinity before the first."""
+        sample = self.images[camera].latest
+        return sample.received if sample is not None else -float("inf")
+
+    # ---- start -------------------------------------------------------------------------------------------------
+    def wait_ready(self, timeout: float = 10.0) -> None:
+        """Wait for the first complete state and a picture of each camera; refuse a second writer of commands."""
+        deadline = time.monotonic() + timeout
+        missing = self._missing()
+        while missing and time.monotonic() < deadline:
+            self.joints.wait(0.1)
+            missing = self._missing()
+        if missing:
+            mismatches = "; ".join(self.node.incompatible())
+            if all(what.startswith("picture") for what in missing):
+                raise NotReady(
+                    f"no {' and no '.join(missing)} within {timeout:g} s; start the camera, or go on without pictures "
+                    f"(finetune --no-camera, deploy --video-episodes 0) {mismatches}".rstrip()
+                )
+            raise NotReady(
+                f"no {' and no '.join(missing)} within {timeout:g} s; is the robot's driver running on this domain "
+                f"(for a rehearsal: robot-rl twin {self.robot.name})? {mismatches}".rstrip()
+            )
+        for mismatch in self.node.incompatible():
+            self.node.log("warn", mismatch)
+        if not self.dry_run and (others := self.command.other_writers()):
+            raise NotReady(f"{', '.join(others)} already sends commands on {self.command.topic}; stop it first")
+
+    def _missing(self) -> list[str]:
+        missing = self._missing_state()
+        missing += [f"pose on {s.topic}" for s in self.poses.values() if s.latest is None]
+        return missing + [f"picture on {s.topic}" for s in self.images.values() if s.latest is None]
+
+
+def _picture(sample: Stamped, camera: str) -> np.ndarray:
+    msg = sample.msg
+    if msg.encoding not in ("rgb8", "bgr8"):
+        raise UserError(f"camera {camera!r} sends {msg.encoding!r}; rgb8 or bgr8 is needed")
+    rows = np.frombuffer(msg.data, np.uint8).reshape(msg.height, msg.step)[:, : 3 * msg.width]
+    picture = rows.reshape(msg.height, msg.width, 3)
+    return picture[..., ::-1] if msg.encoding == "bgr8" else picture

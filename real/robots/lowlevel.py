@@ -1,0 +1,68 @@
+"""Commands to a robot with Unitree's motors: set-points, damping, and which commands are no good. Needs no torch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from real.robots.wire import LOW_COMMAND, layout
+from robot_rl.spec import RobotSpec, UnitreeInterface
+
+NO_POSITION, NO_SPEED = 2.146e9, 16000.0
+"""What a motor that is to do nothing is told: rad, rad/s."""
+DAMPING = 5.0
+"""Of a robot that is to sink down, N m s/rad."""
+FIRMEST = 2.5
+"""Share of the spec's stiffness with which a robot stands up: at a walking policy's it would sag on bent knees."""
+STATE_TIMEOUT = 0.05
+"""Oldest state to move a robot on, s."""
+_SLACK = 0.01
+"""Of the guard's limits, rad: for what rounding and the shield's own margin leave."""
+
+
+class Motors:
+    """The motors of one robot, in the order of the messages."""
+
+    def __init__(self, robot: RobotSpec):
+        assert isinstance(robot.ros, UnitreeInterface)
+        joints = [robot.joints[robot.joint_names.index(name)] for name in robot.ros.motors]
+        self.joint = np.array([robot.joint_names.index(name) for name in robot.ros.motors])
+        """Place of each motor's joint in the spec."""
+        self.count = len(joints)
+        self.stiffness, self.damping = (np.array([getattr(j, n) for j in joints]) for n in ("stiffness", "damping"))
+        self.low, self.high = (np.array([getattr(j, n) for j in joints]) for n in ("low", "high"))
+        self.effort, self.speed = (np.array([getattr(j, n) for j in joints]) for n in ("effort", "velocity"))
+        self._blank = layout(LOW_COMMAND).empty()
+        self._blank["head"], self._blank["level_flag"] = (0xFE, 0xEF), 0xFF
+        motors = self._blank["motor_cmd"]
+        motors["mode"], motors["q"], motors["dq"] = 1, NO_POSITION, NO_SPEED
+
+    def command(self, position: np.ndarray, firmness: float = 1.0) -> np.ndarray:
+        """LowCmd that pulls the joints to positions (J,), rad, in the spec's order, at a share of their stiffness."""
+        command = self._blank.copy()
+        motors = command["motor_cmd"][: self.count]
+        motors["q"], motors["dq"] = position[self.joint], 0.0
+        motors["kp"], motors["kd"] = firmness * self.stiffness, max(1.0, firmness) * self.damping
+        return command
+
+    def damp(self) -> np.ndarray:
+        """LowCmd that lets every joint go and brakes its motion."""
+        command = self._blank.copy()
+        motors = command["motor_cmd"][: self.count]
+        motors["q"], motors["dq"], motors["kd"] = 0.0, 0.0, DAMPING
+        return command
+
+    def refusal(self, command: np.ndarray) -> str:
+        """Why a LowCmd must not reach the motors; empty if it may."""
+        motors = command["motor_cmd"][: self.count]
+        q, dq, tau, kp, kd = (motors[name].astype(float) for name in ("q", "dq", "tau", "kp", "kd"))
+        if not np.isfinite([q, dq, tau, kp, kd]).all():
+            return "nonfinite command"
+        most = FIRMEST * self.stiffness + 1e-3, DAMPING + 1e-3
+        if any(((gain < 0) | (gain > limit)).any() for gain, limit in zip((kp, kd), most, strict=True)):
+            return "gain out of limits"
+        asked = kp > 0
+        if (asked & ((q < self.low - _SLACK) | (q > self.high + _SLACK))).any():
+            return "position out of limits"
+        if ((np.abs(tau) > self.effort) | ((kd > 0) & (np.abs(dq) > self.speed))).any():
+            return "torque or speed out of limits"
+        return ""

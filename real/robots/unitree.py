@@ -1,0 +1,136 @@
+"""A robot with Unitree's low-level messages: LowState in, LowCmd out, through the guard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from real.bus import Node, Stamped, qos
+from real.robots.base import Driver, JointReading, NotReady
+from real.robots.lowlevel import Motors
+from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from robot_rl.spec import RobotSpec, UnitreeInterface
+from robot_rl.state import RobotState
+
+
+@dataclass(frozen=True)
+class TrunkReading(JointReading):
+    """One LowState: joints and feet in the spec's order."""
+
+    quat: np.ndarray
+    """(4,) w x y z, orientation of the trunk in the world."""
+    gyroscope: np.ndarray
+    """(3,) rad/s, trunk frame."""
+    foot_force: np.ndarray
+    """(F,) as the robot reports it; of a Go2 in units of its sensor, about 1 N."""
+
+    @property
+    def upright(self) -> float:
+        _, x, y, _ = self.quat
+        return float(1 - 2 * (x * x + y * y))
+
+
+class UnitreeDriver(Driver):
+    """Joints are matched by name, through the order of the motors in the spec.
+
+    Commands go to the guard's topic, not to the motors' own: a process that dies leaves its last command in force
+    there, and only the guard is sure to outlive this one.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        robot: RobotSpec,
+        objects: Sequence[str] = (),
+        cameras: Sequence[str] = (),
+        dry_run: bool = False,
+    ):
+        super().__init__(node, robot, objects, cameras, dry_run)
+        ros = robot.ros
+        assert isinstance(ros, UnitreeInterface) and robot.base is not None
+        self.motors = Motors(robot)
+        self._motor = np.array([ros.motors.index(name) for name in robot.joint_names])
+        self._foot = np.array([ros.feet.index(name) for name in robot.base.feet])
+        self.firmness = 1.0
+        """Share of the spec's stiffness in what is sent."""
+        self._sent: tuple[bytes, float, bytes] = (b"", 0.0, b"")
+        """The set-points, their firmness and the message of the last command: most are repeated."""
+        self._damping = b""
+        self._latest: TrunkReading | None = None
+        self._state, self._command = layout(LOW_STATE), layout(LOW_COMMAND)
+        self.joints = node.subscribe(LOW_STATE, ros.low_state, qos.SENSOR, self._on_state)
+        if not dry_run:
+            self.command = node.publisher(LOW_COMMAND, ros.wanted_command, qos.COMMAND)
+
+    def _on_state(self, sample: Stamped) -> None:
+        self._heed()
+        message = self._state.open(sample.raw)
+        if message is None:
+            self.rejected += 1
+            return
+        motors, imu = message["motor_state"], message["imu_state"]
+        position, velocity = (motors[name][self._motor].astype(float) for name in ("q", "dq"))
+        quat, gyroscope = imu["quaternion"].astype(float), imu["gyroscope"].astype(float)
+        norm = float(np.linalg.norm(quat))
+        # An IMU that is still starting reports a quaternion of zeros: no orientation at all.
+        if not (0.9 < norm < 1.1 and np.isfinite([*position, *velocity, *gyroscope]).all()):
+            self.rejected += 1
+            return
+        force = message["foot_force"][self._foot].astype(float)
+        self._latest = TrunkReading(position, velocity, 0.0, sample.received, quat / norm, gyroscope, force)
+
+    def reading(self) -> TrunkReading | None:
+        """The latest state, or None before the first."""
+        return self._latest
+
+    def state(self, last_action: Tensor) -> RobotState | None:
+        """The named views (n = 1), or None while state or objects are missing; nobody's command."""
+        reading = self._latest
+        poses, _ = self.object_poses()
+        if reading is None or len(poses) < len(self.poses):
+            return None
+        row = (torch.from_numpy(v).float()[None] for v in (reading.quat, reading.gyroscope, reading.foot_force))
+        quat, gyroscope, force = row
+        return RobotState(
+            torch.from_numpy(reading.position).float()[None],
+            torch.from_numpy(reading.velocity).float()[None],
+            last_action,
+            base_quat=quat,
+            base_angular_velocity=gyroscope,
+            foot_force=force,
+            objects=poses,
+        )
+
+    def send(self, position: np.ndarray, gripper: float) -> None:
+        """Publish set-points (J,), rad, of the motors' springs; there is no gripper."""
+        if self.dry_run:
+            return
+        key = position.tobytes(), self.firmness
+        if key != self._sent[:2]:
+            self._sent = (*key, self._command.seal(self.motors.command(position, self.firmness)))
+        self.command.publish(self._sent[2])
+
+    def damp(self) -> None:
+        """Let go of the joints and brake their motion."""
+        self._damping = self._damping or self._command.seal(self.motors.damp())
+        if not self.dry_run:
+            self.command.publish(self._damping)
+
+    def wait_ready(self, timeout: float = 10.0) -> None:
+        """Besides the state, wait for the guard, without which no command arrives."""
+        super().wait_ready(timeout)
+        if not self.dry_run and not self.node.wait_for(lambda: self.command.matched > 0, timeout):
+            raise NotReady(
+                f"nobody listens on {self.command.topic}; start the guard that passes commands on: "
+                f"robot-rl guard {self.robot.name}"
+            )
+
+    def _missing_state(self) -> list[str]:
+        if self._latest is not None:
+            return []
+        bad = f" ({self.rejected} were damaged)" if self.rejected else ""
+        return [f"state of {self.robot.name} on {self.joints.topic}{bad}"]

@@ -1,0 +1,129 @@
+"""How a robot that walks begins and ends: it stands up, and lies down again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from real.bus import make
+from real.clock import Ticker
+from real.robots.base import NotReady
+from real.robots.lowlevel import FIRMEST
+from real.robots.unitree import UnitreeDriver
+
+if TYPE_CHECKING:
+    from real.env import RobotEnv
+
+logger = logging.getLogger(__name__)
+RISE = 2.0
+"""Time from lying to standing, and back, s."""
+FIRM = 0.3
+"""Share of that time after which the springs have their full stiffness."""
+LEVEL = math.cos(math.radians(45))
+"""Cosine of the largest tilt to stand up from."""
+
+
+class Standing:
+    """Stands the robot up where it lies, and leaves it where it stands.
+
+    ::
+
+        limp ──begin: from the measured posture home in 2 s, stiffness growing──> standing ──end──> lying, damped
+          ^── stop, tilt, silence of state or policy: at any time ──┘
+    """
+
+    def __init__(self, env: RobotEnv):
+        robot, driver = env.pipeline.robot, env.driver
+        assert robot.base is not None and isinstance(driver, UnitreeDriver)
+        self.env, self.driver = env, driver
+        self.home, self.lying = torch.tensor(robot.home)[None], torch.tensor(robot.base.lying or robot.home)[None]
+
+    def begin(self, seed: int) -> None:
+        """Stand, once whatever stopped the robot is over."""
+        loop = self.env.loop
+        while not self.driver.dry_run and (loop.stopped or loop.limp):
+            if loop.stopped:
+                self._release(seed)
+            else:
+                self._stand_up()
+
+    def end(self) -> None:
+        """Lie down if it stands and nothing speaks against it; the loop damps it then."""
+        loop = self.env.loop
+        if self.driver.dry_run or loop.stopped or loop.limp or not loop.is_alive() or not self._level():
+            return
+        try:
+            # Out of a stride onto four feet first: folding two of them tips the robot over.
+            self._go(self.home, 0.1, FIRMEST, RISE / 4)
+            self._go(self.home, 0.1, FIRMEST, RISE / 4)
+            self._go(self.lying, 0.1, FIRMEST)
+            self._go(self.lying, 1.0, 0.0, RISE / 4)  # it rests on its belly: let go slowly
+        except NotReady as error:
+            logger.warning("damped where it stood: %s", error)
+
+    def _level(self) -> bool:
+        reading = self.driver.reading()
+        return reading is not None and reading.upright > LEVEL
+
+    def _release(self, seed: int) -> None:
+        """End a latched stop: a person sets a fallen robot on its belly and presses reset; so does a twin, unasked."""
+        env = self.env
+        if env.loop.stopped == "operator" or not env.placer.matched:
+            env.await_release()
+            return
+        joints = self.driver.joints
+        # States that are on their way are of before; those of 50 ms later are not.
+        enough = (joints.latest.count if joints.latest else 0) + round(0.05 * env.pipeline.robot.state_rate)
+        env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
+        rate, deadline = Ticker(env.period), time.monotonic() + 5.0
+        while joints.latest is None or joints.latest.count < enough or not self._level():
+            if time.monotonic() > deadline:
+                raise NotReady("the twin did not put the robot back on its belly within 5 s; start the twin again")
+            env.look()
+            env.read()
+            rate.wait()
+        if env.loop.stopped != "operator":
+            env.loop.reset_stop()
+
+    def _stand_up(self) -> None:
+        reading = self.driver.reading()
+        if reading is None or not self._level():
+            tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan
+            raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
+        if not self._go(self.home, FIRM, FIRMEST) or self.env.loop.limp:
+            return
+        self.driver.firmness = 1.0  # the policy's first action finds what an episode in simulation begins with
+        off = float((self.env.read().joint_position - self.home).abs().max())
+        if off > 0.4:
+            self.env.loop.stop("the robot did not stand up")
+            raise NotReady(f"the robot did not stand up, a joint is {off:.1f} rad from where it should be; is it held?")
+
+    def _go(self, goal: Tensor, firm: float, last: float, seconds: float = RISE) -> bool:
+        """Lead the joints from where they are to `goal` (1, J); False if a stop ends it.
+
+        Stiffness rises to its full value within the share `firm` of the time where the robot was limp, and changes
+        towards `last` where it was not.
+        """
+        env, loop = self.env, self.env.loop
+        shield = env.pipeline.shield
+        start = env.read().joint_position.clamp(shield.low, shield.high)  # folded legs rest on their stops
+        first = 0.0 if loop.limp else self.driver.firmness
+        steps = round(seconds / env.period)
+        rate = Ticker(env.period)
+        for k in range(1, steps + 1):
+            env.look()
+            env.read()
+            if loop.stopped:
+                return False
+            share = k / steps
+            self.driver.firmness = first + (last - first) * min(1.0, share / firm)
+            smooth = share * share * (3 - 2 * share)
+            loop.set_goal(start + smooth * (goal - start), 0.0, env.period)
+            rate.wait()
+        return True

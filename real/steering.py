@@ -1,0 +1,52 @@
+"""What is asked of a robot that walks: by the person, else on `cmd_vel`, else by a schedule, else to stand."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from real.bus import Node, qos
+from real.teleop.commands import Operator
+from robot_rl.errors import UserError
+from robot_rl.spec import VectorSpec
+
+TOPIC = "cmd_vel"
+"""geometry_msgs/Twist: m/s forward and to the left, rad/s to the left; trunk frame."""
+TIMEOUT = 0.5
+"""Oldest Twist to obey, s."""
+
+Schedule = Callable[[int, int], Tensor]
+"""The command (1, C) of an episode's seed and its control period."""
+
+
+class Steering:
+    """Decides on the command once per control period."""
+
+    def __init__(self, node: Node, spec: VectorSpec, schedule: Schedule | None = None):
+        if spec.size != 3:
+            raise UserError(f"this policy is asked for {spec.names}; a person and {TOPIC} steer x, y and yaw only")
+        self.low, self.high, self.schedule = spec.low[None], spec.high[None], schedule
+        self.twist = node.subscribe("geometry_msgs/msg/Twist", TOPIC, qos.DEFAULT)
+
+    def __call__(self, hands: Operator | None, seed: int, step: int) -> Tensor:
+        """The command (1, 3), within the ranges of the policy's interface, for control period `step` of an episode.
+
+        While the dead-man is held the person's deflections count, full ones being the ends of the ranges. A device that
+        fell silent with the dead-man down asks to stand until it speaks again.
+        """
+        if hands is not None and hands.lost:
+            return torch.zeros_like(self.low)
+        if hands is not None and hands.held:
+            motion = torch.tensor([hands.motion])
+            return torch.where(motion < 0, -motion * self.low, motion * self.high)
+        sample = self.twist.latest
+        if sample is not None and time.monotonic() - sample.received <= TIMEOUT:
+            linear, angular = sample.msg.linear, sample.msg.angular
+            asked = (linear.x, linear.y, angular.z)
+            # A Twist that is no number is as good as none.
+            return torch.tensor([asked if all(map(math.isfinite, asked)) else (0.0,) * 3]).clamp(self.low, self.high)
+        return self.schedule(seed, step) if self.schedule else torch.zeros_like(self.low)

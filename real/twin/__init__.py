@@ -1,0 +1,25 @@
+"""The twin: a simulated robot behind the real robot's topics, with dynamics the policy has not seen.
+
+Topics, types, rates and names are those of the robot's spec; nothing tells a policy node that this is no robot. What
+else there is begins with `twin/` and stands for a person: `twin/reset` (std_msgs/String, a seed as JSON) puts back what
+lies around, or a robot that fell, and what eyes would see is published besides what sensors report.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from real.bus import Node
+from real.twin.arm import ArmTwin, HiddenArm
+from real.twin.base import Twin
+from real.twin.quadruped import HiddenQuadruped, QuadrupedTwin
+from robot_rl.robots import robots
+from sim.tasks.base import Task
+
+__all__ = ["ArmTwin", "HiddenArm", "HiddenQuadruped", "QuadrupedTwin", "Twin", "open_twin"]
+
+
+def open_twin(node: Node, task: Task, **options: Any) -> Twin:
+    """The twin of the task's robot."""
+    kind: type[Twin] = QuadrupedTwin if robots.get(task.interface.robot).base else ArmTwin
+    return kind(node, task, **options)

@@ -1,0 +1,160 @@
+"""The twin of an arm: joints, a gripper, and a tracker of the objects on the table that is not quite right."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from real.bus import Node, make, qos
+from real.twin.base import Twin, pose
+from robot_rl.spec import RosInterface
+from sim.randomization import episode_uniforms
+from sim.tasks.base import Task
+
+TRUTH_TOPIC = "twin/{object}/pose"
+"""geometry_msgs/PoseStamped: where an object really is, as eyes see it; the robot's tracker reports something else."""
+
+
+@dataclass(frozen=True)
+class HiddenArm:
+    """What is different about this robot; outside or at the edge of what training randomizes."""
+
+    action_delay: float = 0.06
+    """s; training sees at most 0.05"""
+    stiffness_scale: float = 0.7
+    """Servo stiffness; training sees 0.75 to 1.3"""
+    damping_scale: float = 1.2
+    """Servo damping; training sees 0.75 to 1.3"""
+    joint_friction: float = 0.8
+    """N m; training sees at most 0.5"""
+    object_mass: float = 0.2
+    """kg"""
+    object_size: float = 0.024
+    """Half edge, m"""
+    object_friction: float = 0.7
+    object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
+    """Error of the object tracker, m; training sees at most 0.005 on an axis"""
+    object_noise: float = 0.0015
+    """Standard deviation of the object tracker, m"""
+    object_latency: float = 0.04
+    """s"""
+    joint_noise: float = 0.0003
+    """rad"""
+    object_rate: float = 30.0
+    """Hz"""
+
+
+class ArmTwin(Twin):
+    """A simulated arm that follows streamed joint positions."""
+
+    def __init__(
+        self,
+        node: Node,
+        task: Task,
+        hidden: HiddenArm | None = None,
+        seed: int = 0,
+        cameras: bool = True,
+        mjcf: str = "",
+    ):
+        super().__init__(node, task, task.scene, seed, cameras, mjcf)
+        self.hidden = hidden or HiddenArm()
+        ros = self.robot.ros
+        assert isinstance(ros, RosInterface)
+        self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR)
+        self.poses = {
+            b.name: node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=b.name), qos.SENSOR)
+            for b in task.scene.boxes
+        }
+        self.truths = {
+            name: node.publisher("geometry_msgs/msg/PoseStamped", TRUTH_TOPIC.format(object=name), qos.SENSOR)
+            for name in self.poses
+        }
+        self.command = node.subscribe("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
+        self.gripper = node.subscribe("std_msgs/msg/Float64MultiArray", ros.gripper_command, qos.COMMAND)
+        self.target = torch.tensor(self.robot.home).view(1, 1, -1)
+        self.width = torch.full((1, 1, 1), self.robot.gripper.width if self.robot.gripper else 0.0)
+        rate = self.robot.command_rate
+        self._every_object = round(rate / self.hidden.object_rate)
+        self._seen: deque[dict[str, np.ndarray]] = deque(maxlen=1 + round(self.hidden.object_latency * rate))
+        self._hide()
+        self.place(seed, robot_too=True)
+
+    def _hide(self) -> None:
+        h = self.hidden
+        values = {
+            "robot.action_delay": h.action_delay,
+            "robot.stiffness_scale": h.stiffness_scale,
+            "robot.damping_scale": h.damping_scale,
+            "robot.joint_friction": h.joint_friction,
+        }
+        for box in self.task.scene.boxes:
+            values |= {f"{box.name}.mass": h.object_mass, f"{box.name}.size": h.object_size}
+            values[f"{box.name}.friction"] = h.object_friction
+        self._set(values)
+
+    def place(self, seed: int, robot_too: bool = False) -> None:
+        """Put the objects where episode `seed` wants them, and at the start the robot at home."""
+        places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in ("x", "y", "yaw")]
+        u = episode_uniforms(seed, 0, len(places))
+        drawn = {r.parameter: float(r.quantile(u[k : k + 1])[0]) for k, r in enumerate(places)}
+        objects = {}
+        for box in self.task.scene.boxes:
+            yaw = drawn.get(f"{box.name}.yaw", 0.0)
+            x, y = drawn.get(f"{box.name}.x", 0.5), drawn.get(f"{box.name}.y", 0.0)
+            objects[box.name] = np.array([[x, y, self.hidden.object_size, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)]])
+        if robot_too:
+            self.engine.reset(np.array([0]), np.array([self.robot.home]), objects)
+        else:
+            for name, where in objects.items():
+                self.engine.place(name, where)
+            self._seen.clear()  # what the tracker has yet to tell is of before
+
+    def tick(self, count: int) -> None:
+        """Follow the newest command, and report joints, and at times objects."""
+        self.target = self._latest(self.command, self.target)
+        self.width = self._latest(self.gripper, self.width)
+        self.engine.step(self.target, self.width)
+        self._publish_joints()
+        self._seen.append({name: self.engine.object_pose(name)[0].numpy().copy() for name in self.poses})
+        if count % self._every_object == 0:
+            self._publish_objects(self._seen[0])
+
+    def _latest(self, subscription: Any, current: torch.Tensor) -> torch.Tensor:
+        """The newest command if it is usable; a forward controller keeps the last one for ever, and so do we."""
+        sample = subscription.latest
+        if sample is None:
+            return current
+        data = np.asarray(sample.msg.data)
+        if data.shape != (current.shape[-1],) or not np.isfinite(data).all():
+            return current
+        return torch.from_numpy(data.astype(np.float32)).view(1, 1, -1)
+
+    def _publish_joints(self) -> None:
+        q, v = self.engine.joint_state()
+        fingers = self.robot.gripper.joints if self.robot.gripper else ()
+        half = float(self.engine.gripper_width()[0]) / max(1, len(fingers))
+        noise = self.rng.normal(0, self.hidden.joint_noise, q.shape[1])
+        position = np.concatenate([q[0].double().numpy() + noise, np.full(len(fingers), half)])
+        velocity = np.concatenate([v[0].double().numpy(), np.zeros(len(fingers))])
+        names = [*self.robot.joint_names, *fingers]
+        self.states.publish(
+            make(
+                "sensor_msgs/msg/JointState",
+                header=self._header("base"),
+                name=names,
+                position=position,
+                velocity=velocity,
+                effort=np.zeros(len(names)),
+            )  # fmt: skip
+        )
+
+    def _publish_objects(self, poses: dict[str, np.ndarray]) -> None:
+        for name, seven in poses.items():
+            error = self.hidden.object_bias + self.rng.normal(0, self.hidden.object_noise, 3)
+            for publisher, position in ((self.poses[name], seven[:3] + error), (self.truths[name], seven[:3])):
+                fields = {"header": self._header("base"), "pose": pose(position, seven[3:])}
+                publisher.publish(make("geometry_msgs/msg/PoseStamped", **fields))

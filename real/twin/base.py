@@ -1,0 +1,120 @@
+"""The loop that every twin runs: requests of the person it stands in for, one tick of physics, pictures."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any, ClassVar
+
+import numpy as np
+
+from real.bus import Node, Publisher, Stamped, make, qos
+from real.clock import Ticker, prefer_realtime
+from robot_rl.robots import robots
+from sim.engines.mujoco import MujocoEngine
+from sim.scenes import Scene
+from sim.tasks.base import Task
+
+logger = logging.getLogger(__name__)
+RESET_TOPIC = "twin/reset"
+
+
+class Twin(ABC):
+    """Runs one simulated robot in real time until `close`. One engine tick is one command period of the robot."""
+
+    camera_rate: ClassVar[float] = 20.0
+    """Hz"""
+    image_size: ClassVar[int] = 96
+    """pixels"""
+    states: Publisher
+    """Where the robot reports its joints."""
+
+    def __init__(self, node: Node, task: Task, scene: Scene, seed: int, cameras: bool, mjcf: str):
+        self.node, self.task = node, task
+        self.robot = robots.get(task.interface.robot)
+        self.engine = MujocoEngine(self.robot, scene, 1, threads=1, mjcf=mjcf)
+        self.rng = np.random.default_rng(seed)
+        names = [c.name for c in scene.cameras] if cameras else []
+        image = self.robot.ros.image
+        self.images = {c: node.publisher("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in names}
+        self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
+        self._requests: deque[int] = deque()
+        self._closing = threading.Event()
+        self.timing: dict[str, Any] = {}
+
+    @abstractmethod
+    def place(self, seed: int) -> None:
+        """What a person does before episode `seed`."""
+
+    @abstractmethod
+    def tick(self, count: int) -> None:
+        """Obey, step and report, for the `count`th time."""
+
+    def run(self) -> None:
+        """Step, publish, repeat, at the robot's rate; returns after `close`."""
+        prefer_realtime()
+        ticker = Ticker(1 / self.robot.command_rate)
+        every_image = round(self.robot.command_rate / self.camera_rate)
+        count = 0
+        while not self._closing.is_set():
+            ticker.wait()
+            while self._requests:
+                self.place(self._requests.popleft())
+            self.tick(count)
+            if count % every_image == 0:
+                self._publish_images()
+            count += 1
+        self.timing = ticker.timing.summary()
+
+    def close(self) -> None:
+        """Let `run` return."""
+        self._closing.set()
+
+    def summary(self) -> str:
+        """What happened, in one line."""
+        late = self.timing["lateness_us"]
+        return f"{self.timing['ticks']} ticks, lateness p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us"
+
+    def _on_reset(self, sample: Stamped) -> None:
+        try:
+            self._requests.append(int(json.loads(sample.msg.data)["seed"]))
+        except (ValueError, KeyError, TypeError):
+            logger.warning("ignored a malformed message on %s: %r", RESET_TOPIC, sample.msg.data)
+
+    def _set(self, values: dict[str, float]) -> None:
+        """Hide parameters in the engine; in force from its next reset on."""
+        for name, value in values.items():
+            self.engine.parameters[name](np.array([0]), np.array([value]))
+
+    def _header(self, frame: str) -> dict[str, Any]:
+        now = time.time_ns()
+        return {"stamp": {"sec": now // 10**9, "nanosec": now % 10**9}, "frame_id": frame}
+
+    def _publish_images(self) -> None:
+        size = self.image_size
+        for name, publisher in self.images.items():
+            if publisher.matched == 0:
+                continue
+            picture = np.ascontiguousarray(self.engine.render(0, name, size, size))
+            publisher.publish(
+                make(
+                    "sensor_msgs/msg/Image",
+                    header=self._header(f"{name}_optical_frame"),
+                    height=size,
+                    width=size,
+                    encoding="rgb8",
+                    is_bigendian=0,
+                    step=3 * size,
+                    data=picture.reshape(-1),
+                )  # fmt: skip
+            )
+
+
+def pose(position: np.ndarray, quat: np.ndarray) -> dict[str, Any]:
+    """Fields of a geometry_msgs/Pose; quat w x y z."""
+    (px, py, pz), (w, x, y, z) = position.tolist(), quat.tolist()
+    return {"position": {"x": px, "y": py, "z": pz}, "orientation": {"x": x, "y": y, "z": z, "w": w}}

@@ -1,0 +1,201 @@
+"""The twin of a robot that walks: Unitree's messages, motors that obey their last command for ever, a body to fall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from real.bus import Node, Stamped, make, qos
+from real.clock import prefer_realtime_bus
+from real.robots.lowlevel import Motors
+from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.twin.base import Twin, pose
+from robot_rl.spec import UnitreeInterface
+from sim.tasks.base import Task
+
+TRUTH_TOPIC = "twin/odom"
+"""nav_msgs/Odometry: how the trunk really moves, at TRUTH_RATE."""
+TRUTH_RATE = 100.0
+"""Hz"""
+TIMESTEP = 0.002
+"""Physics step, s: one for each state that the robot reports."""
+
+
+@dataclass(frozen=True)
+class HiddenQuadruped:
+    """What is different about this robot; outside or at the edge of what training randomizes."""
+
+    action_delay: float = 0.02
+    """s; training sees at most 0.02, and the way of messages comes on top"""
+    stiffness_scale: float = 0.83
+    """Of the gains that a command asks for; training sees 0.85 to 1.15"""
+    damping_scale: float = 1.35
+    """Training sees 0.7 to 1.3"""
+    strength_scale: float = 0.85
+    """Training sees 0.85 to 1.1"""
+    joint_friction: float = 0.35
+    """N m; training sees at most 0.3"""
+    payload_mass: float = 2.2
+    """kg; training sees at most 2"""
+    com_x: float = 0.03
+    """Of the trunk's centre of mass, m; training sees at most 0.03"""
+    ground_friction: float = 0.45
+    """Training sees 0.5 to 1.25"""
+    push_speed: float = 0.5
+    """What a shove adds to the trunk's horizontal velocity, m/s; training sees at most 0.5"""
+    encoder_offset: float = 0.02
+    """rad, at most; training sees at most 0.02"""
+    joint_noise: float = 0.002
+    """rad"""
+    velocity_noise: float = 0.2
+    """rad/s"""
+    gyro_noise: float = 0.03
+    """rad/s"""
+    gyro_bias: float = 0.05
+    """rad/s, on each axis; training sees at most 0.05"""
+    tilt_bias: float = 0.03
+    """rad, on each axis; training sees at most 0.03"""
+
+
+class QuadrupedTwin(Twin):
+    """A simulated robot that lies on the ground until its motors are commanded. It has no accelerometer and no battery.
+
+    `push_every` seconds somebody shoves it; 0: nobody does.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        task: Task,
+        hidden: HiddenQuadruped | None = None,
+        seed: int = 0,
+        cameras: bool = True,
+        mjcf: str = "",
+        push_every: float = 0.0,
+    ):
+        super().__init__(node, task, replace(task.scene, timestep=TIMESTEP), seed, cameras, mjcf)
+        ros, base = self.robot.ros, self.robot.base
+        assert isinstance(ros, UnitreeInterface) and base is not None
+        self.hidden = hidden or HiddenQuadruped()
+        self.motors = Motors(self.robot)
+        self._motor = np.array([ros.motors.index(name) for name in self.robot.joint_names])
+        self._foot = np.array([base.feet.index(name) for name in ros.feet])
+        self._lying = np.array([base.lying or self.robot.home])
+        self._push_every = round(push_every * self.robot.command_rate)
+        self._every_truth = round(self.robot.command_rate / TRUTH_RATE)
+        self._offsets = self.rng.uniform(-1, 1, (3, max(3, len(self.robot.joints))))
+        """Directions of the errors of encoders, gyroscope and tilt."""
+        self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
+        self._report = self._state.empty()
+        self._report["head"], self._report["level_flag"] = (0xFE, 0xEF), 0xFF
+        self._report["motor_state"]["mode"][: self.motors.count] = 1
+        self._ordinary = True
+        self._raw = b""
+        """The last sound command, as it came: most of them are repeated, and looked at once."""
+        self._asked = self._meaning(self.motors.damp())
+        self._springs = self._asked[2][:0]
+        self._lean = np.array([1.0, *(self.hidden.tilt_bias / 2 * self._offsets[2, :3])])
+        self.rejected = 0
+        """Commands whose checksum or length was wrong."""
+        self.states = node.publisher(LOW_STATE, ros.low_state, qos.SENSOR)
+        self.truth = node.publisher("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR)
+        self._hide()
+        self.place(seed)
+        self.command = node.subscribe(LOW_COMMAND, ros.low_command, qos.COMMAND, self._on_command)
+
+    def _hide(self) -> None:
+        h = self.hidden
+        scales = {f"robot.{n}_scale": getattr(h, f"{n}_scale") for n in ("stiffness", "damping", "strength")}
+        others = {"robot.action_delay": h.action_delay, "robot.joint_friction": h.joint_friction}
+        body = {"payload.mass": h.payload_mass, "base.com_x": h.com_x, "ground.friction": h.ground_friction}
+        self._set(scales | others | body)
+
+    def _on_command(self, sample: Stamped) -> None:
+        if self._ordinary:
+            self._ordinary = False
+            prefer_realtime_bus()  # motors are never late because a computer is busy
+        if sample.raw == self._raw:
+            return
+        command = self._command.open(sample.raw)
+        if command is None:
+            self.rejected += 1
+        else:
+            self._raw, self._asked = bytes(sample.raw), self._meaning(command)
+
+    def _meaning(self, command: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which joints have a set-point, the set-points (J,), and stiffness, damping and torque (3, 1, J)."""
+        motors = command["motor_cmd"][self._motor]
+        q, dq, tau, kp, kd = np.nan_to_num([motors[name] for name in ("q", "dq", "tau", "kp", "kd")]).astype(float)
+        on = motors["mode"] == 1
+        # Without stiffness a set-point says nothing, and may be Unitree's "no position" of 2e9.
+        return on & (kp > 0), q, np.stack([on * kp, on * kd, on * (tau + kd * dq)])[:, None]
+
+    def place(self, seed: int) -> None:
+        """Lay the robot on its belly, legs folded, motors damped; where and how does not depend on the seed."""
+        self._raw, self._asked = b"", self._meaning(self.motors.damp())
+        self.engine.reset(np.array([0]), self._lying, {})
+        self._obey()
+        settle = torch.from_numpy(self._lying).float()[:, None].expand(-1, round(1 / TIMESTEP), -1)
+        self.engine.step(settle, settle)
+
+    def tick(self, count: int) -> None:
+        """Pull as the last command says, and report."""
+        if self._push_every and count and count % self._push_every == 0:
+            angle = self.rng.uniform(0, 2 * np.pi)
+            way = np.array([[np.cos(angle), np.sin(angle), 0.0]])
+            self.engine.push(np.array([0]), self.hidden.push_speed * way)
+        goal = self._obey()
+        self.engine.step(goal, goal)
+        self._publish(count)
+
+    def _obey(self) -> torch.Tensor:
+        """Set the motors' gains; return their set-points (1, 1, J)."""
+        pulled, goal, springs = self._asked
+        if springs is not self._springs:
+            self._springs = springs
+            self.engine.set_springs(*springs)
+        here = self.engine.joint_state()[0][0].numpy()
+        return torch.from_numpy(np.where(pulled, goal, here).astype(np.float32))[None, None]
+
+    def _publish(self, count: int) -> None:
+        h, noise, report = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 3), self._report
+        q, v = (view[0].numpy() for view in self.engine.joint_state())
+        base = {name: view[0].numpy() for name, view in self.engine.base_state().items()}
+        joints = len(q)
+        q = q + h.encoder_offset * self._offsets[0, :joints] + h.joint_noise * noise[:joints]
+        v = v + h.velocity_noise * noise[joints : 2 * joints]
+        motors, imu, order = report["motor_state"], report["imu_state"], self.motors.joint
+        motors["q"][:joints], motors["dq"][:joints] = q[order], v[order]
+        motors["tau_est"][:joints] = self.engine.joint_torque()[0].numpy()[order]
+        imu["quaternion"] = _times(base["base_quat"], self._lean)
+        spin = base["base_angular_velocity"]
+        imu["gyroscope"] = spin + h.gyro_bias * self._offsets[1, :3] + h.gyro_noise * noise[-3:]
+        report["foot_force"] = self.engine.foot_state()["foot_force"][0].numpy()[self._foot]
+        report["tick"] = round(count * 1000 / self.robot.command_rate)
+        self.states.publish(self._state.seal(report))
+        if count % self._every_truth == 0:
+            self._publish_truth(base)
+
+    def _publish_truth(self, base: dict[str, np.ndarray]) -> None:
+        linear, angular = (dict(zip("xyz", base[n].tolist(), strict=True))
+                           for n in ("base_velocity", "base_angular_velocity"))  # fmt: skip
+        self.truth.publish(
+            make(
+                "nav_msgs/msg/Odometry",
+                header=self._header("odom"),
+                child_frame_id="base",
+                pose={"pose": pose(base["base_position"], base["base_quat"])},
+                twist={"twist": {"linear": linear, "angular": angular}},
+            )  # fmt: skip
+        )
+
+    def summary(self) -> str:
+        return f"{super().summary()}; commands with a wrong checksum: {self.rejected}"
+
+
+def _times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Product of quaternions w x y z, of unit length where both are."""
+    w, x, y, z = a
+    return np.array([[w, -x, -y, -z], [x, w, -z, y], [y, z, w, -x], [z, -y, x, w]]) @ b

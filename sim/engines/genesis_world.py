@@ -1,0 +1,140 @@
+"""A Genesis scene of robot, ground and boxes, and where each of MuJoCo's numbers stands in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+
+from robot_rl.errors import UserError
+from robot_rl.spec import RobotSpec
+from sim.engines.model import box_model_spec, compile_model, robot_model_spec
+from sim.scenes import Scene
+
+SLIPPERY = 0.01
+"""Smallest friction coefficient that Genesis takes."""
+
+
+def start(device: str) -> Any:
+    """Import and initialize Genesis, once per process; "auto" is the GPU where there is one."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"unknown device {device!r}; use cpu, cuda or auto")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("no CUDA GPU is usable by PyTorch here; use --device cpu, or install PyTorch with CUDA")
+    hook = sys.excepthook
+    try:
+        import genesis as gs
+    except ImportError as error:
+        raise UserError(f'engine genesis needs genesis-world ({error}): pip install "robot-rl[sim]"') from None
+    sys.excepthook = hook  # Genesis puts its own there, which prints every error twice
+    wanted = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
+    if not gs._initialized:
+        gs.init(backend=getattr(gs, wanted), logging_level="error")
+    elif device != "auto" and gs.backend != getattr(gs, wanted):
+        raise UserError(
+            f"Genesis runs on {gs.backend.name} in this process already; use --device auto, or a new process"
+        )
+    return gs
+
+
+class World:
+    """n copies of a scene. Positions (nq,) and velocities (nv,) of `model` stand at `qs` and `dofs` of `solver`."""
+
+    def __init__(self, gs: Any, robot: RobotSpec, scene: Scene, num_envs: int, mjcf: str):
+        self.robot, self.model = robot, compile_model(robot, scene, mjcf)
+        self.scene = self._empty(gs)
+        rigid, slippery = gs.materials.Rigid, {"friction": SLIPPERY, "friction_torsional": 0.0}
+        ground = self.scene.add_entity(gs.morphs.Plane(), material=rigid(**slippery))
+        spec = robot_model_spec(robot, scene, mjcf)
+        for name in ("meshdir", "texturedir"):  # from memory there is no folder that these could be relative to
+            setattr(spec, name, str(Path(spec.modelfiledir) / getattr(spec, name)))
+        entities = [(spec, rigid() if robot.base else rigid(**slippery, gravity_compensation=1.0))]
+        entities += [(box_model_spec(box), rigid()) for box in scene.boxes]
+        built = []
+        for one, material in entities:
+            one.compile()
+            morph = gs.morphs.MJCF(file=one.to_xml(), visualization=False, align=False, default_armature=None)
+            built.append(self.scene.add_entity(morph, material=material))
+        self.body, self.boxes = built[0], {b.name: e for b, e in zip(scene.boxes, built[1:], strict=True)}
+        self.scene.build(n_envs=num_envs)
+        self.solver = self.scene.rigid_solver
+        self.qs, self.dofs = np.zeros(self.model.nq, int), np.zeros(self.model.nv, int)
+        for entity in built:
+            self._map(entity)
+        if robot.base:
+            self._soften(robot.base.feet[0], [*ground.geoms, *self.body.geoms])
+        self.joints = [self._dof(name) for name in robot.joint_names]
+        self.fingers = [self._dof(name) for name in (robot.gripper.joints if robot.gripper else ())]
+        self.grip = self._set_gripper()
+        """Target positions (F,) of the fingers per opening of the gripper."""
+
+    def _empty(self, gs: Any) -> Any:
+        option = self.model.opt
+        return gs.Scene(
+            sim_options=gs.options.SimOptions(dt=option.timestep, substeps=1, gravity=tuple(option.gravity)),
+            rigid_options=gs.options.RigidOptions(
+                batch_dofs_info=True,
+                batch_links_info=True,
+                integrator=gs.integrator.implicitfast,
+                friction_cone=gs.friction_cone.elliptic,
+                contact_resolution=gs.contact_resolution.convex,
+                enable_torsional_friction=bool((self.model.geom_condim > 3).any()),
+                impratio=option.impratio,
+                iterations=option.iterations,
+                ls_iterations=option.ls_iterations,
+            ),
+            profiling_options=gs.options.ProfilingOptions(show_FPS=False),
+            show_viewer=False,
+        )
+
+    def _map(self, entity: Any) -> None:
+        for joint in entity.joints:
+            if joint.n_dofs:
+                of = self.model.joint(joint.name)
+                self.qs[of.qposadr[0] + np.arange(joint.n_qs)] = joint.qs_idx
+                self.dofs[of.dofadr[0] + np.arange(joint.n_dofs)] = joint.dofs_idx
+                # Softness of limits and dry friction: Genesis has its own where the file does not say any.
+                joint.set_sol_params(np.concatenate([self.model.jnt_solref[of.id], self.model.jnt_solimp[of.id]]))
+
+    def _soften(self, foot: str, geoms: list[Any]) -> None:
+        """Contacts as soft as in MuJoCo, where a foot's numbers decide; Genesis takes the mean of both sides."""
+        at = self.model.body(foot).geomadr[0]
+        soft = np.concatenate([self.model.geom_solref[at], self.model.geom_solimp[at]])
+        self.solver.set_sol_params(np.tile(soft, (len(geoms), 1)), [g.idx for g in geoms])
+
+    def _dof(self, joint: str) -> int:
+        return int(self.dofs[self.model.joint(joint).dofadr[0]])
+
+    def _set_gripper(self) -> np.ndarray:
+        """Give every finger its share of the servo it hangs on; target positions (F,) per opening of the gripper."""
+        m, gripper, grip = self.model, self.robot.gripper, np.zeros(len(self.fingers))
+        for k, name in enumerate(gripper.joints if gripper else ()):
+            for a in range(m.nu):
+                joints, shares = _transmission(m, a)
+                if m.joint(name).id not in joints:
+                    continue
+                share, total, at = shares[joints.index(m.joint(name).id)], sum(shares), [self.fingers[k]]
+                stiffness, damping = -m.actuator_biasprm[a, 1:3]
+                self.solver.set_dofs_kp([stiffness * share * total], at)
+                self.solver.set_dofs_kv([damping * share * total], at)
+                if m.actuator_forcelimited[a]:
+                    low, high = m.actuator_forcerange[a] * share
+                    self.solver.set_dofs_force_range([low], [high], at)
+                assert gripper is not None
+                grip[k] = m.actuator_ctrlrange[a, 1] * m.actuator_gainprm[a, 0] / stiffness / total / gripper.width
+        return grip
+
+
+def _transmission(model: mujoco.MjModel, actuator: int) -> tuple[list[int], list[float]]:
+    """The joints that an actuator pulls, and with which coefficients."""
+    target = int(model.actuator_trnid[actuator, 0])
+    if model.actuator_trntype[actuator] == mujoco.mjtTrn.mjTRN_JOINT:
+        return [target], [1.0]
+    if model.actuator_trntype[actuator] == mujoco.mjtTrn.mjTRN_TENDON:
+        of = slice(model.tendon_adr[target], model.tendon_adr[target] + model.tendon_num[target])
+        return model.wrap_objid[of].tolist(), model.wrap_prm[of].tolist()
+    return [], []

@@ -1,0 +1,236 @@
+"""Twin, guard and policy in processes of their own, as they are on a robot: standing, walking to the end, dying."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from policies.base import Size
+from policies.bundle import Bundle, save_bundle
+from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from real.bus import Node, open_node, qos
+from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.twin import HiddenQuadruped
+from robot_rl.interface import Pipeline
+from robot_rl.robots.go2 import GO2
+from sim.tasks import tasks
+
+WALK = tasks.get("go2-velocity")
+pytestmark = pytest.mark.timeout(300)
+START = 90.0
+"""Seconds at most until a process has imported what it needs, on a busy machine."""
+REACTION = 0.1
+"""Seconds from a death to the first damping command, at most."""
+Build = Callable[..., Any]
+
+
+class Process:
+    """A robot-rl command; `said` grows while it runs."""
+
+    def __init__(self, *command: str, output: Path):
+        self.output = output
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "robot_rl.cli.main", *command],
+            stdout=subprocess.PIPE, stderr=output.open("w"), text=True,
+        )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+
+class Watch:
+    """What the motors are told and how the trunk moves, as a bystander sees it."""
+
+    def __init__(self, node: Node):
+        self.wire = layout(LOW_COMMAND)
+        self.limp = True
+        self.damped_at = 0.0
+        """When the newest stretch of damping began, monotonic s."""
+        self.commands = node.subscribe(LOW_COMMAND, "lowcmd", qos.SENSOR, self._on_command)
+        self.truth = node.subscribe("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR)
+        self.episode = node.subscribe("std_msgs/msg/String", "episode", qos.LATCHED)
+
+    def _on_command(self, sample: Any) -> None:
+        command = self.wire.open(sample.raw)
+        assert command is not None
+        limp = not command["motor_cmd"]["kp"].any()
+        if limp and not self.limp:
+            self.damped_at = sample.received
+        self.limp = limp
+
+    @property
+    def walking(self) -> bool:
+        """An episode runs: the robot stood up, and the policy acts."""
+        return self.episode.latest is not None and "running" in self.episode.latest.msg.data and not self.limp
+
+    @property
+    def height(self) -> float:
+        return self.truth.latest.msg.pose.pose.position.z if self.truth.latest else float("nan")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that does always the same: it stands, on legs straighter than at home, for the twin is heavy."""
+    pipeline = Pipeline(WALK.interface)
+    policy = FeedforwardPolicy(Size(pipeline.observer.spec.size, 12), FeedforwardConfig(hidden=(16,)))
+    with torch.no_grad():
+        for weight in policy.actor.parameters():
+            weight.zero_()
+        policy.actor[-1].bias.copy_(torch.tensor([0.0, -0.1, 0.2] * 4) / 0.6)
+    path = tmp_path_factory.mktemp("stand") / "bundle"
+    save_bundle(Bundle(policy, WALK.interface, GO2.fingerprint()), path)
+    return path
+
+
+@pytest.fixture
+def start(private_domain: int, tmp_path: Path, eventually: Build) -> Iterator[Build]:
+    running: list[Process] = []
+
+    def build(*command: str, until: str = "") -> Process:
+        running.append(Process(*command, output=tmp_path / f"{command[0]}-{len(running)}.txt"))
+        process = running[-1]
+        if until:
+            eventually(lambda: until in process.said or process.process.poll() is not None, until, START)
+            assert until in process.said, process.said
+        return process
+
+    yield build
+    for process in running[::-1]:
+        process.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def watch(private_domain: int) -> Iterator[Watch]:
+    with open_node("bystander") as node:
+        yield Watch(node)
+
+
+def robot_and_guard(start: Build, *options: str) -> tuple[Process, Process]:
+    twin = start("twin", "go2", "--task", "go2-velocity", "--no-camera", *options)
+    return twin, start("guard", "go2", "--wait", str(START), until="guard of go2 is up")
+
+
+def deploy(start: Build, bundle: Path, folder: Path, seconds: float) -> Process:
+    return start(
+        "deploy", str(bundle), "--robot", "go2", "--episodes", "1", "--seconds", str(seconds), "--commands", "person",
+        "--video-episodes", "0", "--json", "--out", str(folder),
+    )  # fmt: skip
+
+
+def test_a_policy_that_stands_is_deployed_from_the_ground_and_back(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
+) -> None:
+    twin, guard = robot_and_guard(start)
+    eventually(lambda: watch.height < 0.12, "the twin begins on its belly")
+    policy = deploy(start, bundle, tmp_path / "run", 3.0)
+    eventually(lambda: watch.height > 0.25, "standing up", START)
+    out, _ = policy.process.communicate(timeout=60)
+    assert policy.process.returncode == 0, policy.said
+    result = json.loads(out)
+    assert result["success"] == 1.0 and result["falls"] == 0 and result["where"] == "twin"
+    assert 0 <= result["fall_rate_low"] < result["fall_rate_high"] < 1
+    assert result["velocity_error"]["mean"] < 0.15 and result["yaw_error"]["mean"] < 0.3
+    eventually(lambda: watch.height < 0.12 and watch.limp, "lying down at the end")
+    loop = json.loads((tmp_path / "run" / "loop.json").read_text())
+    assert loop["rate"] == 500 and loop["ticks"] > 2000
+    assert not set(loop["shield"]) & {"tilt", "joint speed", "stop", "start mismatch", "stale state"}, loop["shield"]
+    assert guard.end() == 0 and re.search(r"guard: \d+ ticks, \d+ missed, lateness p50", guard.said)
+    assert twin.end() == 0 and "wrong checksum: 0" in twin.said
+
+
+def test_a_policy_killed_while_it_stands_is_damped(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    robot_and_guard(start)
+    policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    eventually(lambda: watch.walking, "an episode", START)
+    killed = time.monotonic()
+    policy.end(signal.SIGKILL)
+    eventually(lambda: watch.limp)
+    with capsys.disabled():
+        print(f"\nSIGKILL of the policy to damping: {1e3 * (watch.damped_at - killed):.1f} ms")
+    assert 0 < watch.damped_at - killed < REACTION
+    eventually(lambda: watch.height < 0.15, "it sinks down")
+
+
+def test_a_robot_that_falls_silent_is_damped(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twin, guard = robot_and_guard(start)
+    policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    eventually(lambda: watch.walking, "an episode", START)
+    cut = time.monotonic()
+    twin.process.send_signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: watch.limp)
+        with capsys.disabled():
+            print(f"\nsilence of the robot to damping: {1e3 * (watch.damped_at - cut):.1f} ms")
+        assert 0 < watch.damped_at - cut < REACTION
+        policy.process.wait(60)
+        assert "no joint state for 0.5 s: the robot is damped" in policy.said
+    finally:
+        twin.process.send_signal(signal.SIGCONT)
+    assert "damping: stale state" in guard.said or "damping: silence" in guard.said
+
+
+def test_interrupted_it_lies_down_first(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
+) -> None:
+    _, guard = robot_and_guard(start)
+    policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    eventually(lambda: watch.walking, "an episode", START)
+    policy.process.send_signal(signal.SIGINT)
+    guard.process.send_signal(signal.SIGINT)
+    eventually(lambda: watch.limp)
+    assert watch.height < 0.15, "it was down before it was let go"
+    assert policy.process.wait(30) == 130 and guard.process.wait(30) == 0
+
+
+def test_the_twin_counts_damaged_commands_and_keeps_the_last_sound_one(
+    start: Build, watch: Watch, private_domain: int, eventually: Build
+) -> None:
+    from real.robots.lowlevel import FIRMEST, Motors
+
+    twin = start("twin", "go2", "--task", "go2-velocity", "--no-camera", until="twin of go2 is up")
+    wire, motors = layout(LOW_COMMAND), Motors(GO2)
+    sound = wire.seal(motors.command(np.array(GO2.home), FIRMEST))
+    with open_node("driver") as node:
+        publisher = node.publisher(LOW_COMMAND, "lowcmd", qos.COMMAND)
+        states = node.subscribe(LOW_STATE, "lowstate", qos.SENSOR)
+        eventually(lambda: publisher.matched == 2)  # the twin and the bystander
+        publisher.publish(sound)
+        eventually(lambda: watch.height > 0.2, "one command is obeyed for ever")
+        count = states.latest.count
+        watch.commands.close()
+        publisher.publish(sound[:-1] + bytes([sound[-1] ^ 1]))
+        eventually(lambda: states.latest.count > count + 500)
+        assert watch.height > 0.2
+    assert twin.end() == 0 and "wrong checksum: 1" in twin.said
+
+
+def test_hidden_dynamics_are_at_or_beyond_the_edge_of_what_training_sees() -> None:
+    drawn, hidden = {r.parameter: r for r in WALK.randomization}, HiddenQuadruped()
+    assert hidden.action_delay >= drawn["robot.action_delay"].high
+    assert hidden.stiffness_scale < drawn["robot.stiffness_scale"].low
+    assert hidden.damping_scale > drawn["robot.damping_scale"].high
+    assert hidden.joint_friction > drawn["robot.joint_friction"].high
+    assert hidden.payload_mass > drawn["payload.mass"].high
+    assert hidden.ground_friction < drawn["ground.friction"].low

@@ -1,0 +1,98 @@
+"""Who commands a walking robot: the person, else cmd_vel, else the schedule, else nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real import steering as steering_module
+from real.bus import make, open_node, qos
+from real.steering import TOPIC, Steering
+from real.teleop.commands import RELEASED, Operator
+from robot_rl.errors import UserError
+from robot_rl.spec import VectorSpec, box
+from sim.tasks import tasks
+
+TASK = tasks.get("go2-velocity")
+SPEC = VectorSpec(TASK.interface.command)
+STAND = [[0.0, 0.0, 0.0]]
+
+
+@pytest.fixture
+def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """A Steering; `say(x, y, yaw)` publishes a Twist and waits until it has come."""
+    nodes = []
+
+    def build(schedule: Any = None) -> tuple[Steering, Callable[..., None]]:
+        nodes.extend([open_node("policy"), open_node("planner")])
+        steering = Steering(nodes[-2], SPEC, schedule)
+        publisher = nodes[-1].publisher("geometry_msgs/msg/Twist", TOPIC, qos.DEFAULT)
+        assert nodes[-1].wait_for(lambda: publisher.matched == 1, 30)
+
+        def say(x: float, y: float, yaw: float) -> None:
+            count = steering.twist.latest.count if steering.twist.latest else 0
+            publisher.publish(make("geometry_msgs/msg/Twist", linear={"x": x, "y": y}, angular={"z": yaw}))
+            eventually(lambda: steering.twist.latest is not None and steering.twist.latest.count > count)
+
+        return steering, say
+
+    yield build
+    for node in nodes:
+        node.close()
+
+
+def test_nobody_asks_for_anything(steer: Callable[..., Any]) -> None:
+    steering, _ = steer()
+    assert steering(None, 0, 0).tolist() == STAND
+    assert steering(RELEASED, 0, 0).tolist() == STAND
+
+
+def test_a_twist_counts_for_half_a_second_and_within_the_ranges(
+    steer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steering, say = steer()
+    say(0.4, -0.2, 0.3)
+    assert steering(None, 0, 0).tolist()[0] == pytest.approx([0.4, -0.2, 0.3])
+    say(9.0, -9.0, 0.5)
+    assert steering(None, 0, 0).tolist()[0] == pytest.approx([1.0, -0.5, 0.5])
+    say(float("nan"), 0.1, 0.1)
+    assert steering(None, 0, 0).tolist() == STAND
+    say(0.4, 0.0, 0.0)
+    later = steering.twist.latest.received + 0.51
+    monkeypatch.setattr(steering_module, "time", SimpleNamespace(monotonic=lambda: later))
+    assert steering(None, 0, 0).tolist() == STAND, "whoever sent it may be gone"
+
+
+def test_the_person_comes_first_and_full_deflection_is_the_end_of_the_range(steer: Callable[..., Any]) -> None:
+    steering, say = steer(lambda seed, step: torch.full((1, 3), 0.25))
+    say(0.4, 0.0, 0.0)
+    assert steering(Operator(held=True, motion=(-1.0, 0.5, 1.0)), 0, 0).tolist() == [[-1.0, 0.25, 1.0]]
+    assert steering(Operator(held=True), 0, 0).tolist() == STAND, "holding still is standing"
+    assert steering(RELEASED, 0, 0).tolist()[0] == pytest.approx([0.4, 0.0, 0.0])
+    assert steering(Operator(lost=True), 0, 0).tolist() == STAND, "a device lost while it steers"
+
+
+def test_the_schedule_is_that_of_the_episode_in_simulation(steer: Callable[..., Any]) -> None:
+    """Episode k asks on the robot what it asks in simulation, so results compare."""
+    from sim.env import TaskEnv
+
+    steering, _ = steer(lambda seed, step: TASK.commands.of_episode(SPEC, seed, step, 50.0))
+    simulation = TaskEnv(TASK, 2, threads=1, seed=7)
+    simulation.reset(seed=7)
+    for _ in range(3):
+        simulation.step(torch.zeros(2, 12))
+    for seed in (7, 8):
+        assert torch.equal(steering(None, seed, 3), simulation.state.command[seed - 7][None])
+    simulation.close()
+    asked = np.array([steering(None, 7, step)[0].tolist() for step in range(0, 2000, 50)])
+    assert len(np.unique(asked, axis=0)) > 5, "it changes"
+
+
+def test_a_policy_that_is_asked_for_something_else_is_refused(steer: Callable[..., Any]) -> None:
+    with open_node("policy") as node, pytest.raises(UserError, match="x, y and yaw only"):
+        Steering(node, VectorSpec((box("height", "z", "m", 0.1, 0.4),)))

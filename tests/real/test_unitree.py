@@ -1,0 +1,122 @@
+"""The driver of a robot with Unitree's messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real.bus import Node, open_node
+from real.robots import open_driver
+from real.robots.arm import ArmDriver
+from real.robots.base import NotReady
+from real.robots.unitree import UnitreeDriver
+from robot_rl.robots.go2 import GO2
+from robot_rl.robots.panda import PANDA
+
+Build = Callable[..., Any]
+TILTED = np.array([math.cos(0.2), 0.3 * math.sin(0.2), 0.5 * math.sin(0.2), math.sqrt(0.66) * math.sin(0.2)])
+
+
+@pytest.fixture
+def node(private_domain: int) -> Iterator[Node]:
+    with open_node("policy") as opened:
+        yield opened
+
+
+def test_the_driver_is_that_of_the_robots_topics(node: Node) -> None:
+    assert isinstance(open_driver(node, GO2), UnitreeDriver)
+    assert isinstance(open_driver(node, PANDA), ArmDriver)
+
+
+def test_joints_feet_and_trunk_arrive_in_the_order_of_the_spec(
+    node: Node, topic_quadruped: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped()
+    robot.position, robot.speed = np.arange(12) / 10, np.arange(12.0) - 5
+    robot.quat, robot.gyroscope = TILTED, np.array([0.1, -0.2, 0.3])
+    driver = UnitreeDriver(node, GO2)
+    driver.wait_ready(30)
+    eventually(lambda: abs(driver.reading().quat[3] - TILTED[3]) < 1e-6)
+    state = driver.state(torch.zeros(1, 12))
+    assert state is not None
+    assert state.joint_position[0].tolist() == pytest.approx((np.arange(12) / 10).tolist())
+    assert state.joint_velocity[0].tolist() == pytest.approx((np.arange(12.0) - 5).tolist())
+    assert state.base_quat[0].tolist() == pytest.approx(TILTED.tolist()), "w x y z"
+    assert state.base_angular_velocity[0].tolist() == pytest.approx([0.1, -0.2, 0.3])
+    assert state.foot_force[0].tolist() == [20, 10, 40, 30], "FR FL RR RL becomes FL FR RL RR"
+    _, x, y, _ = TILTED
+    assert driver.reading().upright == pytest.approx(1 - 2 * (x * x + y * y))
+
+
+@pytest.mark.parametrize("damage", ["checksum", "nan", "orientation", "length"])
+def test_a_damaged_state_is_rejected_and_counted(
+    node: Node, topic_quadruped: Build, eventually: Build, damage: str
+) -> None:
+    robot = topic_quadruped()
+    driver = UnitreeDriver(node, GO2)
+    driver.wait_ready(30)
+    robot.silent = True
+    message = robot.message()
+    if damage == "nan":
+        message["motor_state"]["q"][3] = np.nan
+    if damage == "orientation":
+        message["imu_state"]["quaternion"] = 0
+    raw = robot._state.seal(message)
+    if damage == "checksum":
+        raw = raw[:-1] + bytes([raw[-1] ^ 1])
+    before = driver.reading()
+    if damage == "length":
+        driver._on_state(type("Sample", (), {"raw": raw[:-8], "received": 0.0})())
+    else:
+        robot.states.publish(raw)
+    eventually(lambda: driver.rejected == 1)
+    assert driver.reading() is before or driver.reading().received < before.received + 0.1
+
+
+def test_without_a_robot_or_a_guard_the_error_says_what_to_start(node: Node, topic_quadruped: Build) -> None:
+    driver = UnitreeDriver(node, GO2)
+    with pytest.raises(NotReady, match="state of go2 on /lowstate.*robot-rl twin go2"):
+        driver.wait_ready(0.1)
+    topic_quadruped(commands="elsewhere")
+    driver.joints.wait(30)
+    with pytest.raises(NotReady, match="nobody listens on /lowcmd_wanted.*robot-rl guard go2"):
+        driver.wait_ready(0.2)
+
+
+def test_a_second_policy_is_refused(node: Node, topic_quadruped: Build, eventually: Build) -> None:
+    topic_quadruped()
+    with open_node("other") as other:
+        UnitreeDriver(other, GO2)
+        driver = UnitreeDriver(node, GO2)
+        eventually(driver.command.other_writers)
+        with pytest.raises(NotReady, match="/other already sends commands on /lowcmd_wanted"):
+            driver.wait_ready(30)
+
+
+def test_a_dry_run_has_no_way_to_send(node: Node, topic_quadruped: Build) -> None:
+    robot = topic_quadruped()
+    driver = UnitreeDriver(node, GO2, dry_run=True)
+    driver.wait_ready(30)
+    driver.send(np.array(GO2.home), 0.0)
+    driver.damp()
+    assert robot.obeyed.matched == 0 and not robot.commands
+
+
+def test_commands_arrive_as_set_points_of_the_named_joints(
+    node: Node, topic_quadruped: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped()
+    driver = UnitreeDriver(node, GO2)
+    driver.wait_ready(30)
+    driver.firmness = 0.5
+    driver.send(np.array(GO2.home), 0.0)
+    eventually(lambda: robot.commands)
+    motors = robot.commands[0][1]
+    assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 12.5).all()
+    driver.damp()
+    eventually(lambda: robot.limp)

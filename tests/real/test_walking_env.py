@@ -1,0 +1,242 @@
+"""A walking robot as an environment: it stands up, obeys, falls, is stopped, goes on, and lies down."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real.bus import open_node
+from real.env import RobotEnv
+from real.intervention import Arbiter
+from real.robots.base import NotReady
+from real.teleop.commands import RELEASED, Operator
+from sim.tasks import tasks
+
+WALK = replace(tasks.get("go2-velocity").interface, horizon=8)
+ZERO = torch.zeros(1, 12)
+Build = Callable[..., Any]
+
+
+@pytest.fixture
+def env(private_domain: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
+    from real import standing
+
+    monkeypatch.setattr(standing, "RISE", 0.4)
+    opened = []
+
+    def build(interface: Any = WALK, hands: Any = None, **options: Any) -> RobotEnv:
+        node = open_node("policy")
+        opened.append((node, None))
+        built = RobotEnv(node, interface, arbiter=Arbiter(hands) if hands is not None else None, **options)
+        opened[-1] = (node, built)
+        return built
+
+    yield build
+    for node, built in opened:
+        if built is not None:
+            built.close()
+        node.close()
+
+
+def part(e: RobotEnv, observation: Any, name: str) -> Any:
+    return observation["observation.state"][0, e.pipeline.observer.spec.slice(name)].tolist()
+
+
+def test_it_stands_up_along_a_path_with_growing_stiffness(env: Build, topic_quadruped: Build) -> None:
+    robot = topic_quadruped()
+    e = env()
+    assert e.loop.limp
+    observation, _ = e.reset(seed=0)
+    assert np.abs(robot.position - robot.home).max() < 0.02
+    assert part(e, observation, "joint_position") == pytest.approx(robot.home.tolist(), abs=0.02)
+    assert part(e, observation, "command") == [0, 0, 0] and not any(part(e, observation, "last_action"))
+    pulling = [motors for _, motors in robot.commands if motors["kp"].any()]
+    stiffness = np.array([motors["kp"][0] for motors in pulling])
+    assert stiffness[0] < 15 and stiffness.max() == 62.5 and stiffness[-1] == 25
+    assert (np.diff(stiffness[: stiffness.argmax()]) >= 0).all(), "growing, until the policy's own counts"
+    way = np.array([motors["q"] for motors in pulling])
+    assert np.abs(way[0] - robot.folded).max() < 0.1, "from where it lay"
+    assert np.abs(np.diff(way, axis=0)).max() < 0.25, "in small steps"
+
+
+def test_an_episode_that_lasts_to_its_end_succeeds_and_the_next_begins_where_it_stands(
+    env: Build, topic_quadruped: Build
+) -> None:
+    robot = topic_quadruped()
+    e = env()
+    e.reset(seed=0)
+    action = torch.full((1, 12), 0.2)
+    for k in range(1, 9):
+        _, reward, terminated, truncated, infos = e.step(action)
+        assert not terminated and bool(truncated) == (k == 8) == bool(infos["success"])
+    assert reward.item() == 1.0 and e.falls == 0
+    time.sleep(0.02)
+    before = robot.position.copy()
+    assert before == pytest.approx(robot.home + 0.2 * 0.6, abs=1e-5), "home and a fifth of the reach"
+    sent = len(robot.commands)
+    e.reset(seed=1)
+    assert all(motors["kp"].all() for _, motors in robot.commands[sent:]), "it stays up"
+    assert np.abs(robot.position - before).max() < 1e-6
+
+
+def test_a_fall_ends_the_episode_and_a_person_ends_the_damping(
+    env: Build, topic_quadruped: Build, hands: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped()
+    operator = hands()
+    e = env(replace(WALK, horizon=200), hands=operator)
+    e.reset(seed=0)
+    e.step(ZERO)
+    robot.quat = np.array([math.cos(0.6), math.sin(0.6), 0, 0])  # 69 degrees
+    fell = False
+    while not fell:
+        _, reward, terminated, truncated, infos = e.step(ZERO)
+        fell = bool(terminated | truncated)
+        assert e.steps < 30
+    assert reward.item() == 0 and not infos["success"] and e.falls == 1 and e.loop.stopped == "tilt"
+    eventually(lambda: robot.limp)
+    assert e.loop.events.counts["tilt"] == 1 and e.summary()["shield"]["tilt"] == 1
+    robot.quat = np.array([1.0, 0, 0, 0])
+    operator.now = Operator(reset=True)
+    e.reset(seed=1)
+    assert not e.loop.stopped and np.abs(robot.position - robot.home).max() < 0.02
+    operator.now = RELEASED
+    e.step(ZERO)
+
+
+def test_a_twin_is_put_back_by_itself(env: Build, topic_quadruped: Build, eventually: Build) -> None:
+    robot = topic_quadruped(twin=True)
+    e = env(replace(WALK, horizon=200))
+    eventually(lambda: e.placer.matched)
+    e.reset(seed=0)
+    assert not robot.seeds, "nothing to put back"
+    robot.quat = np.array([math.cos(0.6), 0, math.sin(0.6), 0])
+    eventually(lambda: e.loop.stopped == "tilt")
+    e.reset(seed=4)
+    assert robot.seeds == [4] and not e.loop.stopped
+    assert np.abs(robot.position - robot.home).max() < 0.02
+
+
+def test_it_does_not_stand_up_from_its_back(env: Build, topic_quadruped: Build) -> None:
+    robot = topic_quadruped()
+    e = env()
+    robot.quat = np.array([math.cos(0.45), math.sin(0.45), 0, 0])  # 52 degrees: no fall yet, but no way to stand
+    end = time.monotonic() + 30
+    while e.driver.reading().upright > 0.7:
+        assert time.monotonic() < end
+    with pytest.raises(NotReady, match="tilted by 52 degrees; set it on its belly"):
+        e.reset(seed=0)
+    assert all(not motors["kp"].any() for _, motors in robot.commands)
+
+
+def test_a_robot_that_is_held_down_is_reported(
+    env: Build, topic_quadruped: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    robot = topic_quadruped()
+    monkeypatch.setattr(robot, "_commanded", lambda sample: None)
+    robot.obeyed._callback = robot._commanded
+    e = env()
+    with pytest.raises(NotReady, match=r"did not stand up|not where"):
+        e.reset(seed=0)
+
+
+def test_the_persons_dead_man_steers_and_the_policy_goes_on_acting(
+    env: Build, topic_quadruped: Build, hands: Build
+) -> None:
+    topic_quadruped()
+    operator = hands()
+    e = env(replace(WALK, horizon=50), hands=operator)
+    e.reset(seed=0)
+    operator.now = Operator(held=True, motion=(0.5, 0.0, -1.0))
+    action = torch.full((1, 12), 0.1)
+    observation, *_, infos = e.step(action)
+    assert part(e, observation, "command") == [0.5, 0.0, -1.0]
+    assert torch.equal(infos["executed"], action) and not infos["intervention"].item()
+    assert not infos["takeover"].item() and not infos["handed_back"]
+    operator.now = RELEASED
+    observation, *_ = e.step(action)
+    assert part(e, observation, "command") == [0, 0, 0]
+
+
+def test_a_person_stops_it_at_once_and_resumes(
+    env: Build, topic_quadruped: Build, hands: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped()
+    operator = hands()
+    e = env(replace(WALK, horizon=50), hands=operator)
+    e.reset(seed=0)
+    e.step(ZERO)
+    operator.now = Operator(stop=True)
+    *_, truncated, _ = e.step(ZERO)
+    assert truncated and e.loop.stopped == "operator" and e.falls == 0
+    eventually(lambda: robot.limp)
+    answers = [RELEASED, Operator(held=True, reset=True), Operator(reset=True)]
+    operator.read = lambda now=None: answers.pop(0) if answers else RELEASED
+    e.reset(seed=1)
+    assert not answers and not e.loop.stopped and np.abs(robot.position - robot.home).max() < 0.02
+    *_, truncated, _ = e.step(ZERO)
+    assert not truncated, "and goes on"
+
+
+def test_a_stop_while_it_stands_up_is_no_end_either(
+    env: Build, topic_quadruped: Build, hands: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped()
+    operator = hands()
+    e = env(hands=operator)
+    standing = threading.Thread(target=lambda: e.reset(seed=0))
+    standing.start()
+    eventually(lambda: robot.commands and robot.commands[-1][1]["kp"].any())
+    operator.now = Operator(stop=True)
+    eventually(lambda: e.loop.stopped == "operator" and robot.limp)
+    operator.now = Operator(reset=True)
+    standing.join(30)
+    assert not standing.is_alive() and np.abs(robot.position - robot.home).max() < 0.02
+
+
+def test_closing_lays_it_down_and_damps(env: Build, topic_quadruped: Build, eventually: Build) -> None:
+    robot = topic_quadruped()
+    e = env()
+    e.reset(seed=0)
+    e.step(ZERO)
+    sent = len(robot.commands)
+    e.close()
+    eventually(lambda: robot.limp)
+    pulling = [motors for _, motors in robot.commands[sent:] if motors["kp"].any()]
+    assert np.abs(pulling[-1]["q"] - robot.folded).max() < 0.05, "down before it lets go"
+    assert pulling[-1]["kp"][0] <= 12.5, "letting go step by step"
+    count = len(robot.commands)
+    time.sleep(0.05)
+    assert len(robot.commands) == count, "and nothing after that"
+
+
+def test_closing_after_a_silence_damps_without_ado(env: Build, topic_quadruped: Build, eventually: Build) -> None:
+    robot = topic_quadruped()
+    e = env(replace(WALK, horizon=500))
+    e.reset(seed=0)
+    e.step(ZERO)
+    robot.silent = True
+    with pytest.raises(NotReady, match="no joint state for 0.5 s: the robot is damped"):
+        for _ in range(100):
+            e.step(ZERO)
+    assert robot.limp and e.loop.events.counts["stale state"] == 1
+    begin = time.monotonic()
+    e.close()
+    assert time.monotonic() - begin < 0.3 and robot.limp
+
+
+def test_a_dry_run_leaves_it_lying(env: Build, topic_quadruped: Build) -> None:
+    robot = topic_quadruped()
+    e = env(dry_run=True)
+    e.reset(seed=0)
+    for _ in range(3):
+        e.step(ZERO)
+    assert not robot.commands and np.abs(robot.position - robot.folded).max() < 1e-6

@@ -1,0 +1,181 @@
+"""The command thread of a robot that walks: when it damps, and what it takes to end that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real import loop as loop_module
+from real.loop import CommandLoop
+from real.robots.unitree import TrunkReading
+from robot_rl.interface import Pipeline
+from sim.tasks import tasks
+
+PIPELINE = Pipeline(tasks.get("go2-velocity").interface)
+HOME = torch.tensor(PIPELINE.robot.home)[None]
+TICK, PERIOD = PIPELINE.tick, 0.02
+
+
+class FakeDriver:
+    """A quadruped in memory that is where it was told to be; `None` in `sent` is damping."""
+
+    dry_run = False
+
+    def __init__(self, clock: Callable[[], float]):
+        self.clock, self.received = clock, None
+        self.position, self.velocity = np.array(PIPELINE.robot.home), np.zeros(12)
+        self.tilt = 0.0
+        self.sent: list[Any] = []
+
+    def wait_ready(self, timeout: float = 10.0) -> None:
+        pass
+
+    def reading(self) -> TrunkReading:
+        received = self.clock() if self.received is None else self.received
+        quat = np.array([math.cos(self.tilt / 2), math.sin(self.tilt / 2), 0.0, 0.0])
+        return TrunkReading(
+            self.position.copy(), self.velocity.copy(), 0.0, received, quat, np.zeros(3), np.zeros(4)
+        )  # fmt: skip
+
+    def send(self, position: np.ndarray, gripper: float) -> None:
+        self.sent.append(position.copy())
+        self.position = position.copy()
+
+    def damp(self) -> None:
+        self.sent.append(None)
+
+
+class Bench:
+    """The loop without its thread: the test lets each tick happen."""
+
+    def __init__(self, patch: pytest.MonkeyPatch):
+        self.now = 100.0
+        patch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.driver = FakeDriver(lambda: self.now)
+        self.loop = CommandLoop(self.driver, PIPELINE)  # type: ignore[arg-type]
+        patch.setattr(self.loop, "start", lambda: None)
+        patch.setattr(loop_module, "prefer_realtime", lambda *_: False)
+        patch.setattr(loop_module, "gc", SimpleNamespace(collect=int, freeze=int, disable=int))
+        self.loop.arm()
+
+    def run(self, seconds: float) -> list[Any]:
+        """What was sent meanwhile."""
+        before = len(self.driver.sent)
+        with torch.inference_mode():
+            for _ in range(round(seconds / TICK)):
+                self.now += TICK
+                self.loop._tick(self.now)
+        return self.driver.sent[before:]
+
+    def walk(self, seconds: float, offset: float = 0.05) -> list[Any]:
+        """With a policy that posts a goal every control period."""
+        sent = []
+        for _ in range(round(seconds / PERIOD)):
+            self.loop.set_goal(HOME + offset, 0.0, PERIOD)
+            sent += self.run(PERIOD)
+        return sent
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self.loop.events.counts
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def damped(sent: list[Any]) -> list[bool]:
+    return [command is None for command in sent]
+
+
+def test_it_stays_limp_until_the_first_goal(bench: Bench) -> None:
+    assert all(damped(bench.run(1.0))) and bench.loop.limp and not bench.counts
+    sent = bench.walk(0.1)
+    assert not any(damped(sent)) and not bench.loop.limp
+
+
+def test_set_points_are_given_at_once_as_in_simulation(bench: Bench) -> None:
+    sent = bench.walk(PERIOD, 0.03)
+    assert np.allclose(sent[0], HOME[0] + 0.03, atol=1e-6), "a spring's set-point is no path"
+
+
+def test_a_stale_state_damps_and_a_fresh_one_ends_it(bench: Bench) -> None:
+    bench.walk(0.1)
+    bench.driver.received = bench.now
+    sent = bench.walk(0.1)
+    first = damped(sent).index(True)
+    assert 0.05 <= first * TICK <= 0.055 and all(damped(sent[first:]))
+    assert bench.counts == {"stale state": 1}
+    bench.driver.received = None
+    assert not any(damped(bench.walk(0.1)[2:])) and bench.counts == {"stale state": 1}
+
+
+def test_a_silent_policy_is_waited_for_and_then_damped(bench: Bench) -> None:
+    bench.walk(0.1)
+    sent = bench.run(0.5)
+    first = damped(sent).index(True)
+    assert 0.3 <= first * TICK <= 0.31 and all(damped(sent[first:]))
+    assert bench.counts == {"stale goal": 1} and not bench.loop.stopped
+
+
+@pytest.mark.parametrize(("tilt", "falls"), [(58, False), (62, True)])
+def test_a_fall_latches_damping(bench: Bench, tilt: float, falls: bool) -> None:
+    bench.walk(0.1)
+    bench.driver.tilt = math.radians(tilt)
+    assert all(damped(bench.walk(0.1))) == falls
+    assert bench.counts == ({"tilt": 1, "stop": 1} if falls else {})
+    bench.driver.tilt = 0.0
+    assert all(damped(bench.walk(0.1))) == falls, "upright again is not enough"
+    if falls:
+        bench.loop.reset_stop()
+        assert all(damped(bench.run(0.1))) and not any(damped(bench.walk(0.1)))
+
+
+def test_three_states_too_fast_latch_damping_and_two_do_not(bench: Bench) -> None:
+    bench.walk(0.1)
+    fast, limit = bench.driver, PIPELINE.robot.joints[4].velocity
+    for samples, stops in ((2, False), (3, True)):
+        fast.velocity[4] = -1.25 * limit
+        bench.run(samples * TICK)
+        fast.velocity[4] = 1.15 * limit
+        bench.run(5 * TICK)
+        assert (bench.loop.stopped == "joint speed") == stops
+    assert bench.counts["joint speed"] == 1 and bench.driver.sent[-1] is None
+
+
+def test_an_operators_stop_damps_at_the_next_tick_until_it_is_reset(bench: Bench) -> None:
+    bench.walk(0.1)
+    bench.loop.stop("operator")
+    assert all(damped(bench.walk(0.2)))
+    assert bench.counts["stop"] == 1
+    bench.loop.reset_stop()
+    assert all(damped(bench.run(0.2))), "limp until somebody stands it up"
+
+
+def test_a_policy_does_not_go_on_with_a_robot_that_sat_down(bench: Bench) -> None:
+    bench.walk(0.1)
+    bench.run(0.5)
+    bench.driver.position = np.array(PIPELINE.robot.base.lying)  # type: ignore[union-attr]
+    sent = bench.walk(0.1)
+    assert all(damped(sent)) and bench.loop.stopped and bench.counts["start mismatch"] >= 1
+
+
+def test_three_goals_that_are_not_finite_latch_damping(bench: Bench) -> None:
+    bench.walk(0.1)
+    for _ in range(3):
+        bench.loop.set_goal(torch.full_like(HOME, float("nan")), 0.0, PERIOD)
+        bench.run(PERIOD)
+    assert "non-finite" in bench.loop.stopped and bench.driver.sent[-1] is None
+
+
+def test_closing_ends_with_damping(bench: Bench) -> None:
+    bench.walk(0.1)
+    bench.loop._closing.set()
+    assert all(damped(bench.run(3 * TICK))) and "closing" not in bench.counts

@@ -1,0 +1,170 @@
+"""Unitree's messages as records: the checksum, and the same bytes as the message's own encoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from real.bus import decode, encode, make
+from real.robots.lowlevel import DAMPING, NO_POSITION, Motors
+from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from robot_rl.robots.go2 import GO2
+
+HG_COMMAND, HG_STATE = "unitree_hg/msg/LowCmd", "unitree_hg/msg/LowState"
+
+
+def go_idle() -> np.ndarray:
+    command = layout(LOW_COMMAND).empty()
+    command["head"], command["level_flag"] = (0xFE, 0xEF), 0xFF
+    motors = command["motor_cmd"]
+    motors["mode"], motors["q"], motors["dq"] = 1, 2.146e9, 16000.0
+    return command
+
+
+def hg_ladder() -> np.ndarray:
+    command = layout(HG_COMMAND).empty()
+    command["mode_machine"] = 5
+    motors = command["motor_cmd"]
+    motors["mode"], motors["q"], motors["kp"], motors["kd"] = 1, 0.1 * np.arange(35), 60.0, 2.0
+    return command
+
+
+@pytest.mark.parametrize(
+    ("type_name", "command", "checksum"),
+    [
+        (LOW_COMMAND, layout(LOW_COMMAND).empty(), 0x4B5A4880),
+        (LOW_COMMAND, go_idle(), 0x06E577CD),
+        (HG_COMMAND, layout(HG_COMMAND).empty(), 0xFE172F9F),
+        (HG_COMMAND, hg_ladder(), 0x47E01511),
+    ],
+    ids=["go zeros", "go idle", "hg zeros", "hg ladder"],
+)
+def test_checksums_of_known_messages(type_name: str, command: np.ndarray, checksum: int) -> None:
+    assert layout(type_name).checksum(command) == checksum
+
+
+@pytest.mark.parametrize(
+    ("type_name", "size"), [(LOW_COMMAND, 812), (LOW_STATE, 1180), (HG_COMMAND, 1004), (HG_STATE, 2092)]
+)
+def test_the_record_is_the_c_struct(type_name: str, size: int) -> None:
+    assert layout(type_name).dtype.itemsize == size
+
+
+def filled(record: np.ndarray, rng: np.random.Generator) -> None:
+    for name in record.dtype.names or ():
+        dtype = record.dtype[name].base
+        if dtype.names:
+            for part in np.atleast_1d(record[name]):
+                filled(part, rng)
+        elif dtype.kind == "f":
+            record[name] = rng.normal(size=record[name].shape)
+        else:
+            record[name] = rng.integers(0, 100, record[name].shape)
+
+
+def as_fields(record: Any) -> Any:
+    if record.dtype.names and record.shape:
+        return [as_fields(part) for part in record]
+    if record.dtype.names:
+        return {name: as_fields(record[name]) for name in record.dtype.names}
+    return record if record.shape else record.item()
+
+
+@pytest.mark.parametrize("type_name", [LOW_COMMAND, LOW_STATE, HG_COMMAND, HG_STATE])
+def test_bytes_are_those_of_the_message_and_come_back(type_name: str) -> None:
+    wire = layout(type_name)
+    message = wire.empty()
+    filled(message, np.random.default_rng(0))
+    sealed = wire.seal(message)
+    fields = as_fields(message)
+    fields = {k: make(f"{type_name.split('/')[0]}/msg/{_type(type_name, k)}", **v) if isinstance(v, dict) else v
+              for k, v in fields.items()}  # fmt: skip
+    for name, value in fields.items():
+        if isinstance(value, list):
+            kind = f"{type_name.split('/')[0]}/msg/{_type(type_name, name)}"
+            fields[name] = [make(kind, **part) for part in value]
+    reference = bytes(encode(make(type_name, **fields), type_name))
+    assert sealed == reference
+    back = wire.open(sealed)
+    assert back is not None and back.tobytes() == message.tobytes()
+    assert decode(sealed, type_name).crc == message["crc"]
+
+
+def _type(type_name: str, field: str) -> str:
+    return {"motor_cmd": "MotorCmd", "bms_cmd": "BmsCmd", "imu_state": "IMUState", "motor_state": "MotorState",
+            "bms_state": "BmsState"}[field]  # fmt: skip
+
+
+def test_what_lies_in_the_padding_is_not_summed() -> None:
+    wire = layout(LOW_COMMAND)
+    message = np.frombuffer(b"\xff" * wire.dtype.itemsize, wire.dtype).reshape(()).copy()
+    for name in wire.dtype.names or ():
+        message[name] = np.zeros((), wire.dtype[name].base)
+    assert wire.open(wire.seal(message)) is not None
+    assert wire.checksum(message) == 0x4B5A4880
+
+
+def test_what_is_damaged_is_not_opened() -> None:
+    wire = layout(LOW_STATE)
+    raw = bytearray(wire.seal(wire.empty()))
+    assert wire.open(bytes(raw)) is not None
+    assert wire.open(bytes(raw[:-8])) is None, "cut short"
+    assert wire.open(b"\x00\x00" + bytes(raw[2:])) is None, "big-endian"
+    raw[100] ^= 1
+    assert wire.open(bytes(raw)) is None, "one bit"
+
+
+# ---- commands ----------------------------------------------------------------------------------------------------
+MOTORS = Motors(GO2)
+FR_CALF = 2
+"""Motor number 2 is the front right calf, joint 5 of the spec."""
+
+
+def test_a_command_is_in_the_order_of_the_motors_with_the_gains_of_the_spec() -> None:
+    command = MOTORS.command(np.array(GO2.home), firmness=0.5)
+    motors = command["motor_cmd"]
+    assert motors["q"][:3] == pytest.approx(GO2.home[3:6]), "the right leg first"
+    assert (motors["kp"][:12] == 12.5).all() and motors["kd"][:12] == pytest.approx(0.6)
+    assert (motors["mode"] == 1).all() and not motors["dq"][:12].any() and not motors["tau"].any()
+    assert (motors["q"][12:] == np.float32(NO_POSITION)).all() and not motors["kp"][12:].any()
+    assert command["head"].tolist() == [0xFE, 0xEF] and command["level_flag"] == 0xFF
+    assert MOTORS.refusal(command) == ""
+
+
+def test_damping_lets_go_and_brakes() -> None:
+    motors = MOTORS.damp()["motor_cmd"][:12]
+    assert not motors["kp"].any() and (motors["kd"] == DAMPING).all() and not motors["dq"].any()
+    assert MOTORS.refusal(MOTORS.damp()) == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("q", np.nan, "nonfinite command"),
+        ("kd", np.inf, "nonfinite command"),
+        ("q", GO2.joints[5].high + 0.05, "position out of limits"),
+        ("q", GO2.joints[5].low - 0.05, "position out of limits"),
+        ("kp", 63.0, "gain out of limits"),
+        ("kp", -1.0, "gain out of limits"),
+        ("kd", 6.0, "gain out of limits"),
+        ("tau", 36.0, "torque or speed out of limits"),
+        ("dq", 25.0, "torque or speed out of limits"),
+    ],
+)
+def test_what_must_not_reach_the_motors(field: str, value: float, reason: str) -> None:
+    command = MOTORS.command(np.array(GO2.home))
+    command["motor_cmd"][field][FR_CALF] = value
+    assert MOTORS.refusal(command) == reason
+
+
+def test_the_guard_needs_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, real.guard, robot_rl.cli.guard; from robot_rl.robots import robots; robots.get('go2');"
+        " sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

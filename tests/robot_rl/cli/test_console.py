@@ -1,0 +1,32 @@
+"""What a result looks like on the screen and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from robot_rl.cli.console import show
+from robot_rl.evaluation import Evaluation
+
+
+def test_means_are_shown_with_their_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    show({"height": {"mean": 0.31234, "low": 0.3, "high": 0.33}, "episodes": 5}, False)
+    shown = capsys.readouterr().out
+    assert "0.3123 [0.3, 0.33]" in shown and "5" in shown
+
+
+@pytest.mark.parametrize("values", [[], [0.3], [float("nan")]])
+def test_a_measure_without_interval_can_be_shown_and_read(
+    capsys: pytest.CaptureFixture[str], values: list[float]
+) -> None:
+    summary = Evaluation([True], [10], [0.0], {"height": values}).summary()
+    show(summary, False)
+    assert "[?, ?]" in capsys.readouterr().out
+    show(summary, True)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    again = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert again["height"]["low"] is None
