@@ -13,6 +13,8 @@ from robot_rl.data.video import encode_video
 from sim.env import TaskEnv
 
 HEIGHT, WIDTH = 360, 480
+MOST = 25
+"""Pictures per second of film that a faster task is thinned out to."""
 
 
 def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **simulation: Any) -> None:
@@ -23,18 +25,22 @@ def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **si
     frames: list[np.ndarray] = []
     env = TaskEnv(task, 1, **simulation)
     camera = env.task.scene.cameras[0].name
+    rate = env.task.interface.controller.rate
+    every = max(1, round(rate / MOST))
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
         runner = ChunkRunner(policy, 1)
         runner.reset()
         observation, _ = env.reset(seed=seed + episode)
-        done = False
+        done, step = False, 0
         while not done:
-            frames.append(env.engine.render(0, camera, HEIGHT, WIDTH, "video"))
+            if step % every == 0:
+                frames.append(env.engine.render(0, camera, HEIGHT, WIDTH, "video"))
+            step += 1
             observation, _, terminated, truncated, _ = env.step(runner.act(observation, rng))
             done = bool(terminated[0] | truncated[0])
     env.close()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
-    temporary.write_bytes(encode_video(frames, round(env.task.interface.controller.rate)))
+    temporary.write_bytes(encode_video(frames, round(rate / every)))
     temporary.replace(path)

@@ -134,6 +134,7 @@ def _go2(o: Options) -> list[Stage]:
     if o.robot:
         twin = ["robot:=go2", "twin:=true", f"task:={task}", f"policy:={train}"]
         episodes = f"episodes:={1 if o.quick else 3}"
+        twin += [f"seconds:={10 if o.quick else 40}", "push_every:=5"]
         out = f"out:={o.folder / 'deploy'}"
         stages.append(("deploy on the twin", ["launch", "quadruped", *twin, episodes, out, "label:=on the twin"]))
     return stages
