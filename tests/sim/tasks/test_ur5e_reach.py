@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 import sim.gym
+from robot_rl.data import Dataset
+from robot_rl.data.recording import load_episodes
 from robot_rl.errors import UnknownName
 from robot_rl.robots import robots
-from sim.collect import make_expert
+from sim.collect import collect, make_expert
 from sim.env import TaskEnv
 from sim.tasks import tasks
 
@@ -65,6 +68,15 @@ def test_the_target_stays_where_it_was_drawn_also_inside_the_arm() -> None:
     still = torch.tensor(env.robot.home).expand(4, 500, 6)
     env.engine.step(still, torch.zeros(4, 500, 1))
     assert torch.allclose(env.engine.object_pose("target"), before, atol=1e-6)
+
+
+def test_off_policy_learners_see_success_and_not_the_dense_reward(tmp_path: Path) -> None:
+    env = TaskEnv("ur5e-reach", 2, threads=1)
+    collect(env, tmp_path / "data", 2, seed=0, skill="STEADY", image_size=0)
+    recorded = Dataset(tmp_path / "data").columns(["next.reward"])["next.reward"]
+    assert (recorded < 0).any(), "the dataset keeps what the task paid"
+    for episode in load_episodes(tmp_path / "data", env.pipeline):
+        assert episode["reward"].tolist() == [0.0] * (len(episode["reward"]) - 1) + [1.0]
 
 
 def test_gymnasium_knows_every_task_by_a_name_of_its_own() -> None:
