@@ -182,8 +182,11 @@ def test_a_signal_asks_the_loop_to_end_and_says_how_to_go_on(run: Build, number:
     assert error.value.code == 128 + number and str(one.folder) in str(error.value)
 
 
-def test_a_second_ctrl_c_ends_at_once(run: Build) -> None:
+def test_a_second_ctrl_c_ends_at_once(run: Build, request: pytest.FixtureRequest) -> None:
     before = signal.getsignal(signal.SIGTERM)
+    # A shell starts what it runs in the background with Ctrl-C ignored, tests too.
+    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, ctrl_c))
     one = run()
     one.stop_on_signals()
     os.kill(os.getpid(), signal.SIGINT)
