@@ -11,7 +11,7 @@ NO_POSITION, NO_SPEED = 2.146e9, 16000.0
 """What a motor that is to do nothing is told: rad, rad/s."""
 DAMPING = 5.0
 """Of a robot that is to sink down, N m s/rad."""
-FIRMEST = 2.5
+FIRMEST = 1.5
 """Share of the spec's stiffness with which a robot stands up: at a walking policy's it would sag on bent knees."""
 STATE_TIMEOUT = 0.05
 """Oldest state to move a robot on, s."""

@@ -80,7 +80,7 @@ class World:
                 batch_dofs_info=True,
                 batch_links_info=True,
                 integrator=gs.integrator.implicitfast,
-                friction_cone=gs.friction_cone.elliptic,
+                friction_cone=gs.friction_cone(option.cone),  # both count pyramidal 0, elliptic 1
                 contact_resolution=gs.contact_resolution.convex,
                 enable_torsional_friction=bool((self.model.geom_condim > 3).any()),
                 impratio=option.impratio,

@@ -74,7 +74,7 @@ def test_it_damps_until_somebody_commands_and_when_nobody_does(bench: Bench, eve
     bench.raw = WIRE.seal(STAND.copy())
     eventually(lambda: not bench.robot.limp)
     motors = bench.robot.commands[-1][1]
-    assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 25).all()
+    assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 40).all()
     bench.raw = None
     eventually(lambda: bench.robot.limp)
     assert bench.guard.events == {"silence": 1}
@@ -100,7 +100,7 @@ def test_it_damps_instead_of_passing_on_what_is_not_sound(
     bench.raw = raw
     eventually(lambda: bench.guard.damping == reason)
     eventually(lambda: bench.robot.limp)
-    assert all(np.isfinite(motors["q"]).all() and (motors["kp"] <= 62.5).all() for _, motors in bench.robot.commands)
+    assert all(np.isfinite(motors["q"]).all() and (motors["kp"] <= 60).all() for _, motors in bench.robot.commands)
     bench.raw = WIRE.seal(STAND.copy())
     eventually(lambda: not bench.robot.limp)
     assert bench.guard.events == {reason: 1}

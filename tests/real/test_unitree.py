@@ -117,6 +117,6 @@ def test_commands_arrive_as_set_points_of_the_named_joints(
     driver.send(np.array(GO2.home), 0.0)
     eventually(lambda: robot.commands)
     motors = robot.commands[0][1]
-    assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 12.5).all()
+    assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 20).all()
     driver.damp()
     eventually(lambda: robot.limp)

@@ -126,7 +126,7 @@ def test_a_command_is_in_the_order_of_the_motors_with_the_gains_of_the_spec() ->
     command = MOTORS.command(np.array(GO2.home), firmness=0.5)
     motors = command["motor_cmd"]
     assert motors["q"][:3] == pytest.approx(GO2.home[3:6]), "the right leg first"
-    assert (motors["kp"][:12] == 12.5).all() and motors["kd"][:12] == pytest.approx(0.6)
+    assert (motors["kp"][:12] == 20).all() and motors["kd"][:12] == pytest.approx(1.0)
     assert (motors["mode"] == 1).all() and not motors["dq"][:12].any() and not motors["tau"].any()
     assert (motors["q"][12:] == np.float32(NO_POSITION)).all() and not motors["kp"][12:].any()
     assert command["head"].tolist() == [0xFE, 0xEF] and command["level_flag"] == 0xFF
@@ -146,7 +146,7 @@ def test_damping_lets_go_and_brakes() -> None:
         ("kd", np.inf, "nonfinite command"),
         ("q", GO2.joints[5].high + 0.05, "position out of limits"),
         ("q", GO2.joints[5].low - 0.05, "position out of limits"),
-        ("kp", 63.0, "gain out of limits"),
+        ("kp", 61.0, "gain out of limits"),
         ("kp", -1.0, "gain out of limits"),
         ("kd", 6.0, "gain out of limits"),
         ("tau", 36.0, "torque or speed out of limits"),

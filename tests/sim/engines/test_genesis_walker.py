@@ -32,7 +32,7 @@ pytest.importorskip("genesis")
 
 N, G, DT = 6, 9.81, 0.005
 TASK, GO2 = tasks.get("go2-velocity"), robots.get("go2")
-SCENE = replace(TASK.scene, iterations=50)
+SCENE = replace(TASK.scene, iterations=50, cone="elliptic", timestep=DT)
 """Solved to the end: with the task's few iterations, MuJoCo's dry friction differs from its own converged one."""
 HOME, J = torch.tensor(GO2.home), len(GO2.joints)
 NOMINAL = TRUNK | {
