@@ -37,13 +37,14 @@ def vector(num_envs: int, task: str, **kwargs: Any) -> Any:
 class GymTask(gym.Env[dict[str, np.ndarray], np.ndarray]):
     """One copy of a task with numpy arrays and Gymnasium's scalar API."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, task: str, render_mode: str | None = None, **kwargs: Any):
         from sim.env import TaskEnv
 
         self.render_mode = render_mode
         self.vector = TaskEnv(task, 1, threads=1, **kwargs)
+        self.metadata = self.metadata | {"render_fps": round(self.vector.rate)}
         self.action_space = self.vector.single_action_space
         self.observation_space = self.vector.single_observation_space
 

@@ -50,13 +50,10 @@ class Sim:
                     rows |= {f"{name}, {self.peers}, gymnasium": against_gymnasium(name, self.peers, self.seconds)}
                     update(len(rows), todo, f"{name} in Gymnasium")
         if self.json:
-            rows |= {"provenance": provenance()}
-        for name, row in rows.items():
-            if self.json:
-                continue
-            show(row, False, name)
-        if self.json:
-            show(rows, True)
+            show(rows | {"provenance": provenance()}, True)
+        else:
+            for name, row in rows.items():
+                show(row, False, name)
         return 0
 
 
@@ -111,15 +108,12 @@ def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
     for env in envs.values():
         env.reset(seed=0)
         env.action_space.seed(0)
+        _burst(env.step, env.action_space.sample)  # warms up
     while min(spent.values()) < seconds:
         for kind, env in envs.items():
             if spent[kind] < seconds:
-                count, time_taken = _burst(env.step, env.action_space.sample)
-                if steps[kind] or spent[kind]:
-                    spent[kind] += time_taken
-                    steps[kind] += count
-                else:
-                    spent[kind] = 1e-9
+                spent[kind] += _burst(env.step, env.action_space.sample)
+                steps[kind] += _BURST
     for env in envs.values():
         env.close()
     rate = {kind: size * steps[kind] / spent[kind] for kind in envs}
@@ -128,9 +122,13 @@ def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
     }
 
 
-def _burst(step: Callable[[Any], Any], sample: Callable[[], Any], count: int = 10) -> tuple[int, float]:
-    actions = [sample() for _ in range(count)]
+_BURST = 10
+"""Steps between two looks at the clock."""
+
+
+def _burst(step: Callable[[Any], Any], sample: Callable[[], Any]) -> float:
+    actions = [sample() for _ in range(_BURST)]
     start = time.perf_counter()
     for action in actions:
         step(action)
-    return count, time.perf_counter() - start
+    return time.perf_counter() - start

@@ -121,7 +121,7 @@ def _panda_learned(folder: Path) -> bool:
 # ---- a quadruped: reinforcement learning, the other engine, a twin that is told where to go ------------------------
 def _go2(o: Options) -> list[Stage]:
     task, train = "go2-velocity", o.folder / "train"
-    steps = ["--training.steps", "400000"] if o.quick else []
+    steps = ["--training.steps", "1200000"] if o.quick else []
     count, film = (20, 0) if o.quick else (100, 1)
     stages: list[Stage] = [
         ("train", ["train", task, "--recipe", "ppo", "--out", str(train), "--seed", str(o.seed), *steps]),

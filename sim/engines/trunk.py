@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 NOMINAL = {"base.mass_scale": 1.0, "base.com_x": 0.0, "base.com_y": 0.0, "base.com_z": 0.0, "payload.mass": 0.0}
@@ -38,6 +36,6 @@ def _point_inertia(at: np.ndarray) -> np.ndarray:
     return square - at[:, :, None] * at[:, None, :]
 
 
-def defaults(num_envs: int, names: Sequence[str] = tuple(NOMINAL)) -> dict[str, np.ndarray]:
+def defaults(num_envs: int) -> dict[str, np.ndarray]:
     """Nominal values (num_envs,) of the parameters."""
-    return {name: np.full(num_envs, NOMINAL[name]) for name in names}
+    return {name: np.full(num_envs, value) for name, value in NOMINAL.items()}

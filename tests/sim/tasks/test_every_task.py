@@ -109,3 +109,12 @@ def test_its_expert_and_its_mirror_are_what_they_should_be(name: str) -> None:
         from robot_rl.recipes.ppo import mirror_of
 
         assert mirror_of(task).action(torch.arange(12.0)).shape == (12,)
+
+
+@pytest.mark.parametrize("name", list(tasks))
+def test_films_of_the_registered_environment_have_the_tasks_rate(name: str) -> None:
+    from sim.gym import GymTask
+
+    env = GymTask(name, randomize=False)
+    assert env.metadata["render_fps"] == tasks.get(name).interface.controller.rate
+    env.close()
