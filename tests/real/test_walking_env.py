@@ -50,7 +50,9 @@ def part(e: RobotEnv, observation: Any, name: str) -> Any:
     return observation["observation.state"][0, e.pipeline.observer.spec.slice(name)].tolist()
 
 
-def test_it_stands_up_along_a_path_with_growing_stiffness(env: Build, topic_quadruped: Build) -> None:
+def test_it_stands_up_along_a_path_with_growing_stiffness(
+    env: Build, topic_quadruped: Build, eventually: Callable[..., Any]
+) -> None:
     robot = topic_quadruped()
     e = env()
     assert e.loop.limp
@@ -58,6 +60,7 @@ def test_it_stands_up_along_a_path_with_growing_stiffness(env: Build, topic_quad
     assert np.abs(robot.position - robot.home).max() < 0.02
     assert part(e, observation, "joint_position") == pytest.approx(robot.home.tolist(), abs=0.02)
     assert part(e, observation, "command") == [0, 0, 0] and not any(part(e, observation, "last_action"))
+    eventually(lambda: robot.commands[-1][1]["kp"][0] == 40)  # the loop's next tick after reset returned
     pulling = [motors for _, motors in robot.commands if motors["kp"].any()]
     stiffness = np.array([motors["kp"][0] for motors in pulling])
     assert stiffness[0] < 15 and stiffness.max() == 60 and stiffness[-1] == 40
