@@ -5,8 +5,6 @@ The robot's computer needs no simulator for end-effector control, and simulation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -15,45 +13,57 @@ from robot_rl.spec import RobotSpec
 
 
 class Kinematics:
-    """Forward kinematics of one robot for batches of joint positions."""
+    """Forward kinematics of one robot for batches of joint positions.
+
+    Robots stand along the last axis and every operation is elementwise: small matrix products are several times
+    slower, and their precision is what the process set for its networks.
+    """
 
     def __init__(self, spec: RobotSpec, dtype: torch.dtype = torch.float32):
-        def tensor(values: Sequence[tuple[float, ...]]) -> Tensor:
-            return torch.tensor(values, dtype=dtype)
-
         if spec.tool is None:
             raise ValueError(f"robot {spec.name!r} has no tool at the end of a chain")
-        # The tool is a last, fixed link of the chain.
-        self.offset = tensor([j.position for j in spec.joints] + [spec.tool.position])
-        quats = tensor([j.quat for j in spec.joints] + [spec.tool.quat])
-        self.rotation = quat_to_matrix(quats / quats.norm(dim=-1, keepdim=True))
-        x, y, z = tensor([j.axis for j in spec.joints]).unbind(-1)
-        zero = torch.zeros_like(x)
-        self.skew = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).unflatten(-1, (3, 3))
-        self.axis = torch.stack([x, y, z], -1)
+        # The tool is a last, fixed link of the chain. Frames are turned so that every joint turns about its z.
+        turn, links = torch.eye(3, dtype=torch.float64), []
+        places = [(j.position, j.quat, j.axis) for j in spec.joints] + [(spec.tool.position, spec.tool.quat, None)]
+        for position, quat, axis in places:
+            offset, rotation = (torch.tensor(x, dtype=torch.float64) for x in (position, quat))
+            own = torch.eye(3, dtype=torch.float64) if axis is None else _frame(torch.tensor(axis, dtype=torch.float64))
+            frame = turn.T @ quat_to_matrix(rotation / rotation.norm()) @ own
+            links.append(torch.cat([frame.T, (turn.T @ offset)[None]]))
+            turn = own
+        self.links = torch.stack(links)[..., None, None].to(dtype)
+        """(J + 1, 4, 3, 1, 1): axes and origin of each link's frame in the one before, at joint position 0."""
 
     def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """Tool position (n, 3) in m and rotation (n, 3, 3) in the base frame at joint positions (n, J) in rad."""
         position, rotation, _, _ = self._chain(q)
-        return position, rotation
+        return position.T.contiguous(), rotation.permute(2, 1, 0)
 
     def jacobian(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Tool position, rotation and geometric Jacobian (n, 6, J): linear rows first, base frame."""
         position, rotation, origins, axes = self._chain(q)
-        linear = torch.linalg.cross(axes, position[:, None] - origins)
-        return position, rotation, torch.cat([linear, axes], -1).transpose(1, 2)
+        a, r = torch.stack(axes, 1), position[:, None] - torch.stack(origins, 1)  # (3, J, n)
+        linear = torch.stack([a[1] * r[2] - a[2] * r[1], a[2] * r[0] - a[0] * r[2], a[0] * r[1] - a[1] * r[0]])
+        return position.T.contiguous(), rotation.permute(2, 1, 0), torch.cat([linear, a]).permute(2, 0, 1).contiguous()
 
-    def _chain(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        # Rodrigues' formula for all joints at once, then one product per joint along the chain.
-        sin, cos = q.sin()[..., None, None], q.cos()[..., None, None]
-        turn = torch.eye(3, dtype=q.dtype) + sin * self.skew + (1 - cos) * (self.skew @ self.skew)
-        local = self.rotation[:-1] @ turn
-        position, rotation = self.offset[0].expand(len(q), 3), local[:, 0]
-        origins, axes = [position], [self.rotation[0] @ self.axis[0].expand(len(q), 3).unsqueeze(-1)]
-        for j in range(1, local.shape[1]):
-            position = position + rotation @ self.offset[j]
+    def _chain(self, q: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+        """Tool position (3, n), axes of its frame (3 axes, 3, n), and each joint's origin and axis (3, n)."""
+        sin, cos = q.sin().T.contiguous(), q.cos().T.contiguous()
+        axes, position = torch.eye(3, dtype=q.dtype)[..., None], torch.zeros(3, 1, dtype=q.dtype)
+        origins, turned_about = [], []
+        for link, s, c in zip(self.links, sin, cos, strict=False):
+            x, y, z, step = (link * axes).sum(1)
+            position = (position + step).expand(3, len(q))
+            axes = torch.stack([c * x + s * y, c * y - s * x, z.expand(3, len(q))])
             origins.append(position)
-            axes.append(rotation @ (self.rotation[j] @ self.axis[j])[:, None])
-            rotation = rotation @ local[:, j]
-        position = position + rotation @ self.offset[-1]
-        return position, rotation @ self.rotation[-1], torch.stack(origins, 1), torch.stack(axes, 1).squeeze(-1)
+            turned_about.append(axes[2])
+        last = (self.links[-1] * axes).sum(1)
+        return position + last[3], last[:3], origins, turned_about
+
+
+def _frame(z: Tensor) -> Tensor:
+    """A rotation matrix whose last column points along z (3,)."""
+    z = z / z.norm()
+    x = torch.linalg.cross(torch.eye(3, dtype=z.dtype)[z.abs().argmin()], z)
+    x = x / x.norm()
+    return torch.stack([x, torch.linalg.cross(z, x), z], 1)

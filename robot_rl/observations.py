@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from robot_rl.errors import UnknownName, UserError
-from robot_rl.rotation import rotate_back
 from robot_rl.spec import NOTHING, Field, RobotSpec, VectorSpec, box
 from robot_rl.state import RobotState, asked
 
@@ -136,7 +135,8 @@ def foot_force(on: Context) -> Term:
 
 def down(quat: Tensor) -> Tensor:
     """The world's downward unit vector (n, 3) in frames of orientation (n, 4)."""
-    return rotate_back(quat, torch.tensor([0.0, 0.0, -1.0], dtype=quat.dtype).expand(len(quat), 3))
+    w, x, y, z = quat.unbind(-1)  # the third row of the rotation matrix, downwards
+    return torch.stack([2 * (w * y - x * z), -2 * (w * x + y * z), 2 * (x * x + y * y) - 1], -1)
 
 
 TERMS: dict[str, Callable[..., Term]] = {

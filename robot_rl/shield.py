@@ -77,17 +77,19 @@ class Shield:
             command = (position + (goal - position).clamp(-reach, reach)).clamp(self.low, self.high)
             return command, (command - position) / dt
         step = self.acceleration * dt
+        half, twice = step / 2, 2 * self.acceleration
 
         def braking(distance: Tensor) -> Tensor:
-            # The largest speed from which steps of `step` still stop within the distance.
-            return (step * step / 4 + 2 * self.acceleration * distance.clamp_min(0)).sqrt() - step / 2
+            # The largest speed from which steps of `step` still stop within the distance, which is not negative.
+            return torch.addcmul(half * half, twice, distance).sqrt() - half
 
         error = goal - position
-        desired = goal_velocity + torch.minimum(error.abs() / dt, braking(error.abs())) * error.sign()
+        away, direct = error.abs(), error / dt
+        desired = goal_velocity + torch.minimum(away / dt, braking(away)).copysign(error)
         # Close enough to land on the goal exactly.
-        desired = torch.where((error / dt - desired).abs() < step, error / dt, desired)
+        desired = torch.where((direct - desired).abs() < step, direct, desired)
         desired = _shrink(desired, self.velocity)
-        low, high = -braking(position - self.low), braking(self.high - position)
+        low, high = -braking((position - self.low).clamp_min(0)), braking((self.high - position).clamp_min(0))
         velocity = velocity + _shrink(desired.clamp(low, high) - velocity, step)
         # Scaling the row also scales the braking of a joint that is close to its limit: it comes first.
         velocity = velocity.clamp(low, high)

@@ -7,7 +7,7 @@ success tests and the shield read nothing else, which is why they run unchanged 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -29,8 +29,6 @@ class RobotState:
 
     tool_position: Tensor = ABSENT
     """(n, 3) m, forward kinematics of joint_position, base frame."""
-    tool_quat: Tensor = ABSENT
-    """(n, 4)."""
     gripper_width: Tensor = ABSENT
     """(n, 1) distance between the fingers, m."""
     objects: dict[str, Tensor] = field(default_factory=dict)
@@ -66,8 +64,7 @@ class RobotState:
     @property
     def views(self) -> dict[str, Tensor]:
         """All views that are there, by name; objects too."""
-        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "objects"}
-        return {k: v for k, v in named.items() if v is not ABSENT} | self.objects
+        return {k: v for k, v in vars(self).items() if k != "objects" and v is not ABSENT} | self.objects
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> RobotState:
         """A state whose views are change(name, view)."""
@@ -90,4 +87,4 @@ class RobotState:
 
 def asked(state: RobotState) -> Tensor:
     """(n,) bool: the command is not to stand still."""
-    return state.command.norm(dim=1) > 0.05
+    return state.command.square().sum(1) > 0.05**2

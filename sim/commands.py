@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.spec import VectorSpec
-from sim.randomization.noise import episode_key, uniforms
+from sim.randomization.noise import episode_keys, uniforms
 
 PURPOSE = 1
 """Of the numbers that an episode draws its commands from."""
@@ -32,4 +32,4 @@ class CommandSchedule:
 
     def of_episode(self, spec: VectorSpec, seed: int, step: int, rate: float) -> Tensor:
         """The command (1, C) of the first episode of `seed` in one control period: on a robot as in simulation."""
-        return self(spec, np.array([episode_key(seed, 0, PURPOSE)]), torch.tensor([step]), rate)
+        return self(spec, episode_keys([seed], 0, PURPOSE), torch.tensor([step]), rate)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -15,23 +16,38 @@ from torch import Tensor
 from robot_rl.errors import UnknownName, UserError
 from robot_rl.interface import Pipeline
 from robot_rl.observations import Observer
-from robot_rl.rotation import matrix_to_quat
 from robot_rl.shield import ramp
 from robot_rl.state import RobotState
 from sim.commands import PURPOSE as COMMAND
 from sim.engines import engines
 from sim.engines.base import Engine
 from sim.feet import FootTracker
-from sim.randomization import episode_rng
-from sim.randomization.noise import episode_key, normals, uniforms
+from sim.randomization import episode_rng, quantiles
+from sim.randomization.noise import episode_keys, normals, uniforms
 from sim.rewards import Moment, total
 from sim.sensors import PARAMETERS as SENSOR_PARAMETERS
 from sim.sensors import SensorModel, can_randomize
 from sim.tasks import tasks
 from sim.tasks.base import PLACE, Task
 
+_ALL = slice(None)
 _NOISE, _COMMAND, _PUSH = 0, COMMAND, 2
 """What an episode draws while it runs, each with a key of its own."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tensors of a thousand rows are too short to share between threads.
+
+    Whoever waits for a second thread waits long where other processes want the cores: steps took ten times as long
+    beside one.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class TaskEnv(VectorEnv):
@@ -81,14 +97,17 @@ class TaskEnv(VectorEnv):
         self.rate = interface.controller.rate
         self.tick = max(self.pipeline.tick, self.task.scene.timestep)
         self.ticks = round(1 / (self.rate * self.tick))
-        boxes = len(self.task.scene.boxes)
+        boxes = [box.name for box in self.task.scene.boxes]
         self.sensors = SensorModel(self.robot, boxes, num_envs, 1 / self.rate)
+        names = [r.parameter for r in self.randomization]
+        self._of_engine = [(k, self.engine.parameters[n]) for k, n in enumerate(names) if n in self.engine.parameters]
+        self._of_sensors = [k for k, n in enumerate(names) if n in SENSOR_PARAMETERS]
         self.feet: FootTracker | None = None
         if base := self.robot.base:
             self.feet = FootTracker(num_envs, len(base.feet), base.foot_radius, 1 / self.rate)
         actions, size = self.pipeline.actions.size, self.pipeline.observer.spec.size
         self.privileged = Observer(self.task.privileged, self.robot, self.pipeline.actions, self.pipeline.command)
-        self.privileged_size = 7 * boxes + self.privileged.spec.size + len(self.randomization)
+        self.privileged_size = 7 * len(boxes) + self.privileged.spec.size + len(self.randomization)
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (actions,), np.float32)
         self.single_observation_space = gym.spaces.Dict(
             {
@@ -141,15 +160,19 @@ class TaskEnv(VectorEnv):
         if options and options.get("stagger"):
             share = uniforms(self._keys[_PUSH], np.full(self.num_envs, -1), 1)[:, 0]
             self.steps = (share * self.task.interface.horizon).long()
-        self.true = self._true_state(everyone)
+        self.true = self._true_state()
         self.sensors.reset(everyone, self.true, self._directions)
-        self.state = self.sensors.measure(self.true, self._noise(everyone))
+        self.state = self.sensors.measure(self.true, self._noise())
         self.goal = self.command = self.state.joint_position
         self.velocity = torch.zeros_like(self.goal)
-        return self._observe(), {}
+        return self._observe(self.true, self.state), {}
 
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Act for one control period; see the class for what comes back."""
+        with _one_thread():
+            return self._step(actions)
+
+    def _step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         actions = torch.as_tensor(actions, dtype=torch.float32)
         valid = actions.isfinite().all(-1, keepdim=True)
         actions = torch.where(valid, actions, self.last_action).clamp(-1, 1)
@@ -158,18 +181,17 @@ class TaskEnv(VectorEnv):
         self._move(actions)
         self.last_action = actions
         self.steps += 1
-        everyone, before = torch.arange(self.num_envs), self.true
-        self.true = self._true_state(everyone)
+        before, self.true = self.true, self._true_state()
         broken = torch.from_numpy(self.engine.diverged())
         reward, success, terminated, truncated, infos = self._judge(before, broken)
         self.divergences += int(broken.sum())
-        self.state = self.sensors.measure(self.true, self._noise(everyone))
-        observation = self._observe()
+        self.state = self.sensors.measure(self.true, self._noise())
+        observation = self._observe(self.true, self.state)
         done = terminated | truncated
         infos |= {"success": success, "episode_steps": self.steps.clone()}
         if done.any():
             infos["final_obs"], infos["_final_obs"] = observation, done
-            observation = self._restart(done)
+            observation = self._restart(done.nonzero().squeeze(-1), observation)
         return observation, reward, terminated, truncated, infos
 
     def render(self) -> tuple[np.ndarray, ...]:
@@ -196,12 +218,15 @@ class TaskEnv(VectorEnv):
         goal, events = pipeline.shield.admit(target.position, self.goal)
         for reason, mask in events.items():
             self.shield_events[reason] += int(mask.sum())
-        way, step = ramp(self.goal, goal, self.ticks)
+        # Robots along the fastest axis: each tick looks for the joint that limits its robot.
+        start, end, command, velocity = (x.T.contiguous().T for x in (self.goal, goal, self.command, self.velocity))
+        way, step = ramp(start, end, self.ticks)
         commands = torch.empty(self.num_envs, self.ticks, goal.shape[1])
         for k in range(self.ticks):
-            at, speed = (goal, step) if self.robot.compliant else (way[k], step / self.tick)
-            self.command, self.velocity = pipeline.shield.follow(self.command, self.velocity, at, speed, self.tick)
-            commands[:, k] = self.command
+            at, speed = (end, step) if self.robot.compliant else (way[k], step / self.tick)
+            command, velocity = pipeline.shield.follow(command, velocity, at, speed, self.tick)
+            commands[:, k] = command
+        self.command, self.velocity = command, velocity
         self.engine.step(commands, target.gripper[:, None].expand(-1, self.ticks, -1))
         self.goal = goal
 
@@ -229,28 +254,28 @@ class TaskEnv(VectorEnv):
                 infos["metrics"] = self.task.measures(moment)
         return reward, success, terminated, (late | broken) & ~terminated, infos
 
-    def _noise(self, ids: Tensor) -> Tensor:
-        return normals(self._keys[_NOISE, ids.numpy()], self.steps[ids].numpy(), self.sensors.noises)
+    def _noise(self, ids: np.ndarray | slice = _ALL) -> Tensor:
+        return normals(self._keys[_NOISE, ids], self.steps.numpy()[ids], self.sensors.noises)
 
-    def _true_state(self, ids: Tensor) -> RobotState:
+    def _true_state(self, ids: np.ndarray | slice = _ALL) -> RobotState:
+        steps = self.steps[ids]
         views = {name: view[ids] for name, view in self.engine.views().items()}
         if self.pipeline.kinematics is not None:
-            position, rotation = self.pipeline.kinematics.forward(views["joint_position"])
-            views |= {"tool_position": position, "tool_quat": matrix_to_quat(rotation)}
+            views["tool_position"] = self.pipeline.kinematics.forward(views["joint_position"])[0]
         if self.task.commands is not None:
-            keys = self._keys[_COMMAND, ids.numpy()]
-            views["command"] = self.task.commands(self.pipeline.command, keys, self.steps[ids], self.rate)
+            views["command"] = self.task.commands(self.pipeline.command, self._keys[_COMMAND, ids], steps, self.rate)
         if self.task.interface.gait:
-            views["phase"] = self.pipeline.phase(self.steps[ids])
+            views["phase"] = self.pipeline.phase(steps)
         objects = {box.name: self.engine.object_pose(box.name)[ids] for box in self.task.scene.boxes}
         return RobotState(**views, last_action=self.last_action[ids], objects=objects)
 
-    def _observe(self) -> dict[str, Tensor]:
-        privileged = [*self.true.objects.values(), torch.from_numpy(self.drawn).float()]
+    def _observe(self, true: RobotState, seen: RobotState, ids: np.ndarray | slice = _ALL) -> dict[str, Tensor]:
+        """Observations of environments `ids`, whose states these are."""
+        privileged = [*true.objects.values(), torch.from_numpy(self.drawn[ids]).float()]
         if self.task.privileged:
-            privileged.insert(0, self.privileged(self.true))
+            privileged.insert(0, self.privileged(true))
         return {
-            "observation.state": self.pipeline.observer(self.state),
+            "observation.state": self.pipeline.observer(seen),
             "observation.environment_state": torch.cat(privileged, -1),
         }
 
@@ -260,17 +285,15 @@ class TaskEnv(VectorEnv):
         count, joints = len(self.task.randomization), len(self.robot.joints)
         episodes = [(self.seed + int(i), int(self._episode[i])) for i in ids]
         u = np.stack([episode_rng(*e).random(count + joints + self.sensors.biases) for e in episodes])
-        self._keys[:, ids] = np.array([[episode_key(*e, purpose) for e in episodes] for purpose in range(3)])
+        for purpose, keys in enumerate(self._keys):
+            keys[ids] = episode_keys([seed for seed, _ in episodes], self._episode[ids], purpose)
         self._episode[ids] += 1
-        values = {}
-        for k, (column, r) in enumerate(zip(self._columns, self.randomization, strict=True)):
-            values[r.parameter] = self.drawn[ids, k] = r.quantile(u[:, column])
+        self.drawn[ids] = drawn = quantiles(self.randomization, u[:, self._columns])
+        for k, put in self._of_engine:
+            put(ids, drawn[:, k])
+        self.sensors.set([self.randomization[k].parameter for k in self._of_sensors], ids, drawn[:, self._of_sensors])
+        values = {r.parameter: drawn[:, k] for k, r in enumerate(self.randomization)}
         zero = np.zeros(len(ids))
-        for name, value in values.items():
-            if name in self.engine.parameters:
-                self.engine.parameters[name](ids, value)
-            elif name in SENSOR_PARAMETERS:
-                self.sensors.set(name, ids, value)
         offset = values.get("robot.home_offset", zero)[:, None] * (2 * u[:, count : count + joints] - 1)
         self._directions = torch.from_numpy(2 * u[:, count + joints :] - 1).float()
         self.push_speed[ids] = torch.from_numpy(values.get("push.speed", zero)).float()
@@ -290,19 +313,19 @@ class TaskEnv(VectorEnv):
         if self.feet is not None:
             self.feet.reset(torch.from_numpy(ids))
 
-    def _restart(self, done: Tensor) -> dict[str, Tensor]:
-        ids = done.nonzero().squeeze(-1)
+    def _restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Begin new episodes in environments `ids` (k,); return a copy of the observation with theirs."""
+        rows = ids.numpy()
         self.last_action = self.last_action.clone()
-        self._begin(ids.numpy())
-        true = self._true_state(ids)
+        self._begin(rows)
+        true = self._true_state(rows)
         self.sensors.reset(ids, true, self._directions)
-        self.true = self.true.put(ids, true)
-        self.state = self.state.put(ids, self.sensors.measure(true, self._noise(ids), ids))
-        start = self.state.joint_position
-        self.goal = torch.where(done[:, None], start, self.goal)
-        self.command = torch.where(done[:, None], start, self.command)
-        self.velocity = torch.where(done[:, None], 0.0, self.velocity)
-        return self._observe()
+        seen = self.sensors.measure(true, self._noise(rows), ids)
+        self.true, self.state = self.true.put(ids, true), self.state.put(ids, seen)
+        self.goal[ids] = self.command[ids] = seen.joint_position
+        self.velocity[ids] = 0.0
+        new = self._observe(true, seen, rows)
+        return {name: values.index_copy(0, ids, new[name]) for name, values in observation.items()}
 
     # ---- resume ------------------------------------------------------------------------------------------------
     _TENSORS = ("goal", "command", "velocity", "last_action", "steps", "held", "push_speed", "push_every")
@@ -317,7 +340,7 @@ class TaskEnv(VectorEnv):
             "engine": self.engine.state_dict(),
             "state": self.state.views,
             "true": self.true.views,
-            "sensors": {n: getattr(self.sensors, n) for n in ("values", "direction", "previous")},
+            "sensors": {n: getattr(self.sensors, n) for n in SensorModel.MEMORY},
             "feet": {n: getattr(self.feet, n) for n in FootTracker.NAMES} if self.feet else {},
             "tensors": {name: getattr(self, name) for name in self._TENSORS},
             "shield_events": dict(self.shield_events),
@@ -338,7 +361,7 @@ class TaskEnv(VectorEnv):
             for name, value in values.items():
                 setattr(owner, name, value)
         self.shield_events.update(state["shield_events"])
-        return self._observe()
+        return self._observe(self.true, self.state)
 
     def episode_record(self, index: int) -> dict[str, float]:
         """What randomization drew for the running episode of one environment."""

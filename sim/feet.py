@@ -33,10 +33,13 @@ class FootTracker:
         contact = touching | self.touching
         self.landed = contact & ~over
         self.touching, self.contact = touching, contact
-        sole = state.foot_position.unflatten(1, (-1, 3))[..., 2] - self.radius
         swings = ~over
         self.air_time = (self.air_time + self.period) * swings
-        self.swing_height = torch.maximum(self.swing_height, sole) * swings
+        self.swing_height = torch.maximum(self.swing_height, self.sole(state)) * swings
+
+    def sole(self, state: RobotState) -> Tensor:
+        """Height (n, F) of the lowest point of each foot, m."""
+        return state.foot_position[:, 2::3] - self.radius
 
     def reset(self, ids: Tensor) -> None:
         """Robots `ids` stand."""

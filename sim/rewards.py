@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,6 +28,16 @@ class Moment:
     period: float
     """s"""
 
+    @cached_property
+    def asked(self) -> Tensor:
+        """(n,) bool: the robot was not asked to stand still."""
+        return asked(self.before)
+
+    @cached_property
+    def foot_speed(self) -> Tensor:
+        """Squared horizontal speed (n, F) of the feet, m^2/s^2."""
+        return self.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].square().sum(-1)
+
 
 @dataclass(frozen=True)
 class Reward:
@@ -40,14 +51,15 @@ class Reward:
 
 def total(rewards: tuple[Reward, ...], moment: Moment) -> tuple[Tensor, dict[str, Tensor]]:
     """Sum (n,) over the period, and each term's part by name."""
-    parts = {r.name: r.weight * moment.period * r.term(moment) for r in rewards}
-    return torch.stack(list(parts.values())).sum(0), parts
+    weights = torch.tensor([r.weight * moment.period for r in rewards])
+    parts = torch.stack([r.term(moment).float() for r in rewards]) * weights[:, None]
+    return parts.sum(0), dict(zip((r.name for r in rewards), parts, strict=True))
 
 
 # ---- of robots that walk after a command (vx, vy, yaw rate) -------------------------------------------------------
 def velocity_error(m: Moment) -> Tensor:
     """Distance between the trunk's horizontal velocity and the command, m/s."""
-    return (m.now.base_velocity[:, :2] - m.before.command[:, :2]).norm(dim=1)
+    return (m.now.base_velocity[:, :2] - m.before.command[:, :2]).square().sum(1).sqrt()
 
 
 def yaw_error(m: Moment) -> Tensor:
@@ -114,7 +126,7 @@ def action_rate(m: Moment) -> Tensor:
 def posture(m: Moment) -> Tensor:
     """Squared distance of the joints from home; ten times as much where nothing is asked."""
     off = (m.now.joint_position - torch.tensor(m.robot.home)).square().sum(1)
-    return torch.where(asked(m.before), off, 10 * off)
+    return torch.where(m.asked, off, 10 * off)
 
 
 def trots(m: Moment) -> Tensor:
@@ -122,42 +134,40 @@ def trots(m: Moment) -> Tensor:
     assert m.feet is not None
     first = m.before.phase < 0.5
     wanted = torch.cat([first, ~first, ~first, first], 1)  # front left and rear right, then the others
-    return (m.feet.touching == wanted).float().mean(1) * asked(m.before)
+    return (m.feet.touching == wanted).float().mean(1) * m.asked
 
 
 def clearance(m: Moment) -> Tensor:
     """Horizontal speed of each foot, m/s, times the square of how far its sole is from 7 cm, in units of 7 cm."""
     assert m.feet is not None
-    sole = m.now.foot_position.unflatten(1, (-1, 3))[..., 2] - m.feet.radius
-    off = (1 - sole / 0.07).square().clamp(max=4)
-    return (off * m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].norm(dim=-1)).sum(1)
+    off = (1 - m.feet.sole(m.now) / 0.07).square().clamp(max=4)
+    return (off * m.foot_speed.sqrt()).sum(1)
 
 
 def slip(m: Moment) -> Tensor:
     """Squared horizontal speed of the feet on the ground, m^2/s^2."""
     assert m.feet is not None
-    speed = m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].square().sum(-1)
-    return (speed * m.feet.touching).sum(1)
+    return (m.foot_speed * m.feet.touching).sum(1)
 
 
 def lifted_while_standing(m: Moment) -> Tensor:
     """Feet in the air where nothing is asked."""
     assert m.feet is not None
-    return (~m.feet.contact).sum(1) * ~asked(m.before)
+    return (~m.feet.contact).sum(1) * ~m.asked
 
 
 # ---- measurements, not rewarded ------------------------------------------------------------------------------------
 def measured(m: Moment) -> dict[str, Tensor]:
     """Figures of merit of a gait (n,), NaN where there is nothing to measure in this control period."""
     assert m.feet is not None
-    speed = m.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].norm(dim=-1)
     on, landed = m.feet.touching.float(), m.feet.landed.float()
+    landings = landed.sum(1)
     return {
         "velocity_error": velocity_error(m),
         "yaw_error": yaw_error(m),
-        "foot_slip": (speed * on).sum(1) / on.sum(1),
-        "swing_height": (m.feet.swing_height * landed).sum(1) / landed.sum(1),
-        "air_time": (m.feet.air_time * landed).sum(1) / landed.sum(1),
+        "foot_slip": (m.foot_speed.sqrt() * on).sum(1) / on.sum(1),
+        "swing_height": (m.feet.swing_height * landed).sum(1) / landings,
+        "air_time": (m.feet.air_time * landed).sum(1) / landings,
         "power": power(m),
         "base_height": m.now.base_position[:, 2],
     }

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from robot_rl.kinematics import Kinematics
-from robot_rl.rotation import matrix_to_quat
 from robot_rl.spec import RobotSpec
 from robot_rl.state import ABSENT, RobotState
 
@@ -19,8 +18,6 @@ PARAMETERS = (
     "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias", "sensor.state_delay",
     "sensor.object_noise", "sensor.object_bias", "sensor.object_delay",
 )  # fmt: skip
-_DELAYED = ("joint_position", "joint_velocity", "base_quat", "base_angular_velocity")
-"""Views that the robot itself sends, late by sensor.state_delay."""
 _UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
 _OF_TRUNK = ("sensor.velocity_noise", "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias")
 
@@ -30,82 +27,111 @@ def can_randomize(robot: RobotSpec, objects: int) -> set[str]:
     return {p for p in PARAMETERS if (robot.base or p not in _OF_TRUNK) and (objects or ".object_" not in p)}
 
 
-class SensorModel:
-    """Corrupts state views; with every parameter at zero it passes them on unchanged. What no sensor sees is absent."""
+@dataclass(frozen=True)
+class Channel:
+    """Some numbers of the measurement, and the parameters that spoil them."""
 
-    def __init__(self, robot: RobotSpec, objects: int, num_envs: int, period: float):
-        self.robot, self.period = robot, period
+    view: str
+    width: int
+    delay: str = ""
+    noise: str = ""
+    bias: str = ""
+    direction: int = 0
+    """Where the directions of its biases begin."""
+    start: int = 0
+    """First column of the view."""
+
+
+class SensorModel:
+    """Corrupts state views; with every parameter at zero it passes them on unchanged. What no sensor sees is absent.
+
+    All channels of a robot stand side by side in one row: reported = late(true) + noise * normal + bias.
+    """
+
+    MEMORY = ("values", "lag", "noise", "bias", "previous")
+
+    def __init__(self, robot: RobotSpec, objects: Sequence[str], num_envs: int, period: float):
+        self.robot, self.period, self.objects = robot, period, tuple(objects)
         self.kinematics = Kinematics(robot) if robot.tool else None
-        self.values = {name: torch.zeros(num_envs, 1) for name in PARAMETERS}
-        joints = len(robot.joints)
+        joints, state, late = len(robot.joints), "sensor.state_delay", "sensor.object_delay"
+        noisy = [Channel("joint_position", joints, state, "sensor.joint_noise", "sensor.encoder_offset")]
+        exact, tilt, speed = [], [], Channel("joint_velocity", joints, state)
+        if robot.base:
+            gyro = Channel("base_angular_velocity", 3, state, "sensor.gyro_noise", "sensor.gyro_bias", joints)
+            noisy += [replace(speed, noise="sensor.velocity_noise"), gyro]
+            exact += [Channel("base_quat", 4, state)]
+            tilt += [Channel("", 3, "", "sensor.tilt_noise", "sensor.tilt_bias", joints + 3)]
+        else:
+            exact += [speed]
+        for name in objects:
+            noisy += [Channel(name, 3, late, "sensor.object_noise", "sensor.object_bias", joints + 6)]
+            exact += [Channel(name, 4, late, start=3)]
+        self.channels = (*noisy, *exact)
+        """Of the true state, those with noise first."""
         self.biases = joints + 6 + 3
         """Directions in [-1, 1] that an episode draws: of encoders, gyroscope, tilt, and objects."""
-        self.noises = 2 * joints + 6 + 3 * objects if robot.base else joints + 3 * objects
+        self.noises = sum(c.width for c in (*noisy, *tilt))
         """Standard normal numbers of one measurement."""
-        self.direction = torch.zeros(num_envs, self.biases)
-        self.previous: dict[str, Tensor] = {}
+        self.seen = sum(c.width for c in noisy)
+        self._delays = self._parameters(self.channels, "delay")
+        self._noises, self._biases = (self._parameters((*noisy, *tilt), kind) for kind in ("noise", "bias"))
+        self._directions = torch.cat([torch.arange(c.direction, c.direction + c.width) for c in (*noisy, *tilt)])
+        self.values = torch.zeros(num_envs, len(PARAMETERS) + 1)
+        """Of the parameters; the last column is 0."""
+        self.lag, self.previous = (torch.zeros(num_envs, sum(c.width for c in self.channels)) for _ in range(2))
+        self.noise, self.bias = (torch.zeros(num_envs, self.noises) for _ in range(2))
+
+    @staticmethod
+    def _parameters(channels: Sequence[Channel], kind: str) -> Tensor:
+        """The column of `values` that each number of the channels depends on."""
+        names = [getattr(c, kind) for c in channels for _ in range(c.width)]
+        return torch.tensor([PARAMETERS.index(n) if n else len(PARAMETERS) for n in names])
+
+    def set(self, names: Sequence[str], ids: np.ndarray, values: np.ndarray) -> None:
+        """Give parameters of robots `ids` their values (k, P), in force from their next reset."""
+        for name, most in zip(names, values.max(0, initial=0.0), strict=True):
+            if name.endswith("_delay") and most > self.period + 1e-9:
+                raise ValueError(f"{name}: at most one control period ({self.period} s), not {most:.3f} s")
+        columns = [PARAMETERS.index(name) for name in names]
+        self.values[ids[:, None], columns] = torch.from_numpy(values).float()
 
     def reset(self, ids: Tensor, state: RobotState, direction: Tensor) -> None:
         """Start episodes `ids` at true states (k); `direction` (k, biases) in [-1, 1] are those of the biases."""
-        self.direction[ids] = direction
-        for name, view in state.views.items():
-            if name in _DELAYED or name in state.objects:
-                if name not in self.previous:
-                    self.previous[name] = torch.zeros(len(self.direction), view.shape[1])
-                self.previous[name][ids] = view
+        values = self.values[ids]
+        self.lag[ids] = values[:, self._delays] / self.period
+        self.noise[ids] = values[:, self._noises]
+        self.bias[ids] = values[:, self._biases] * direction[:, self._directions]
+        self.previous[ids] = self._signal(state)
 
-    def set(self, name: str, ids: np.ndarray, values: np.ndarray) -> None:
-        if name.endswith("_delay") and values.max(initial=0) > self.period + 1e-9:
-            raise ValueError(f"{name}: at most one control period ({self.period} s), not {values.max():.3f} s")
-        self.values[name][ids, 0] = torch.from_numpy(values).float()
+    def _signal(self, state: RobotState) -> Tensor:
+        views = state.views
+        return torch.cat([views[c.view][:, c.start : c.start + c.width] for c in self.channels], 1)
 
     def measure(self, true: RobotState, normals: Tensor, ids: Tensor | slice = slice(None)) -> RobotState:
         """The reported state of robots `ids`; call once per control period, it advances their delay lines.
 
-        `normals` (k, noises) are standard normal numbers: the caller decides what they depend on.
+        `normals` (k, noises) are standard normal numbers: the caller decides what they depend on. A delayed number is
+        what it was then, on the straight line between the last two control periods.
         """
-        value = {name: values[ids] for name, values in self.values.items()}
-        direction, joints = self.direction[ids], true.joint_position.shape[1]
-        late = {name: self._late(name, view, value["sensor.state_delay"], ids)
-                for name, view in true.views.items() if name in _DELAYED}  # fmt: skip
-        joint = late["joint_position"] + value["sensor.joint_noise"] * normals[:, :joints]
-        joint = joint + value["sensor.encoder_offset"] * direction[:, :joints]
-        seen: dict[str, Any] = dict.fromkeys((n for n in _UNSEEN if n in true.views), ABSENT)
-        seen |= {"joint_position": joint, "joint_velocity": late["joint_velocity"]}
+        signal = self._signal(true)
+        late = torch.lerp(signal, self.previous[ids], self.lag[ids])
+        self.previous[ids] = signal
+        error = torch.addcmul(self.bias[ids], self.noise[ids], normals)
+        late[:, : self.seen] += error[:, : self.seen]
+        parts: dict[str, list[Tensor]] = {}
+        for channel, part in zip(self.channels, late.split([c.width for c in self.channels], 1), strict=True):
+            parts.setdefault(channel.view, []).append(part)
+        objects = {n: torch.cat([parts[n][0], _unit(parts[n][1])], 1) for n in self.objects}
+        views = {n: part for n, (part, *_) in parts.items() if n not in self.objects} | dict.fromkeys(_UNSEEN, ABSENT)
         if self.kinematics is not None:
-            position, rotation = self.kinematics.forward(joint)
-            seen |= {"tool_position": position, "tool_quat": matrix_to_quat(rotation)}
-        used = joints
+            views["tool_position"] = self.kinematics.forward(views["joint_position"])[0]
         if self.robot.base:
-            speed, gyro, tilt = normals[:, joints : 2 * joints + 6].split([joints, 3, 3], 1)
-            used = 2 * joints + 6
-            drift, lean = direction[:, joints : joints + 6].split(3, 1)
-            seen["joint_velocity"] = late["joint_velocity"] + value["sensor.velocity_noise"] * speed
-            seen["base_angular_velocity"] = (
-                late["base_angular_velocity"] + value["sensor.gyro_noise"] * gyro + value["sensor.gyro_bias"] * drift
-            )
-            error = value["sensor.tilt_noise"] * tilt + value["sensor.tilt_bias"] * lean
-            seen["base_quat"] = _turned(late["base_quat"], error)
-        seen["objects"] = self._objects(true.objects, normals[:, used:], value, direction[:, -3:], ids)
-        return replace(true, **seen)
+            views["base_quat"] = _turned(views["base_quat"], error[:, self.seen :])
+        return replace(true, **views, objects=objects)
 
-    def _late(self, name: str, view: Tensor, delay: Tensor, ids: Tensor | slice) -> Tensor:
-        """The view as it was `delay` ago, on the straight line between the last two control periods."""
-        before = self.previous[name][ids].clone()  # of all of them it is a view
-        self.previous[name][ids] = view
-        late = view + delay / self.period * (before - view)
-        return late / late.norm(dim=-1, keepdim=True) if name == "base_quat" else late
 
-    def _objects(
-        self, true: dict[str, Tensor], normals: Tensor, value: dict[str, Tensor], direction: Tensor, ids: Tensor | slice
-    ) -> dict[str, Tensor]:
-        objects = {}
-        for (name, pose), normal in zip(true.items(), normals.split(3, -1), strict=True) if true else ():
-            late = self._late(name, pose, value["sensor.object_delay"], ids)
-            late[:, :3] += value["sensor.object_noise"] * normal + value["sensor.object_bias"] * direction
-            late[:, 3:] /= late[:, 3:].norm(dim=-1, keepdim=True)
-            objects[name] = late
-        return objects
+def _unit(vector: Tensor) -> Tensor:
+    return vector / vector.square().sum(1, keepdim=True).sqrt()
 
 
 def _turned(quat: Tensor, angle: Tensor) -> Tensor:
@@ -115,4 +141,4 @@ def _turned(quat: Tensor, angle: Tensor) -> Tensor:
     turned = torch.stack(
         [w - x * a - y * b - z * c, x + w * a + y * c - z * b, y + w * b + z * a - x * c, z + w * c + x * b - y * a], -1
     )
-    return turned / turned.norm(dim=-1, keepdim=True)
+    return _unit(turned)

@@ -30,18 +30,15 @@ def panda() -> Any:
 def state_at(panda: Any) -> Callable[..., Any]:
     """Measured state of robots at joint positions (n, J), tool by forward kinematics."""
     from robot_rl.kinematics import Kinematics
-    from robot_rl.rotation import matrix_to_quat
     from robot_rl.state import RobotState
 
     def build(q: torch.Tensor, **views: Any) -> RobotState:
-        position, rotation = Kinematics(panda).forward(q)
         n = len(q)
         state = RobotState(
             q,
             torch.zeros_like(q),
             torch.zeros(n, 4),
-            tool_position=position,
-            tool_quat=matrix_to_quat(rotation),
+            tool_position=Kinematics(panda).forward(q)[0],
             gripper_width=torch.full((n, 1), 0.08),
         )
         return replace(state, **views)

@@ -13,7 +13,6 @@ from torch import Tensor
 from real.bus import Node, Stamped, make, qos
 from real.robots.base import Driver, JointReading
 from robot_rl.kinematics import Kinematics
-from robot_rl.rotation import matrix_to_quat
 from robot_rl.spec import RobotSpec, RosInterface
 from robot_rl.state import ABSENT, RobotState
 
@@ -80,13 +79,11 @@ class ArmDriver(Driver):
         if reading is None or len(poses) < len(self.poses):
             return None
         joints = torch.from_numpy(reading.position).float()[None]
-        position, rotation = self.kinematics.forward(joints)
         return RobotState(
             joints,
             torch.from_numpy(reading.velocity).float()[None],
             last_action,
-            tool_position=position,
-            tool_quat=matrix_to_quat(rotation),
+            tool_position=self.kinematics.forward(joints)[0],
             gripper_width=torch.tensor([[reading.gripper]]) if self.robot.gripper else ABSENT,
             objects=poses,
         )

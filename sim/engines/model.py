@@ -127,14 +127,13 @@ def _free(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> None:
         for geom in foot.geoms:
             geom.priority = 1  # the friction of a contact is that of the foot
         foot.add_site(name=name, size=[0.03, 0, 0])
-        spec.add_sensor(
-            name=f"{name}.force", type=mujoco.mjtSensor.mjSENS_TOUCH, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=name
-        )
-        for kind, view in (
-            (mujoco.mjtSensor.mjSENS_FRAMEPOS, "position"),
-            (mujoco.mjtSensor.mjSENS_FRAMELINVEL, "velocity"),
-        ):
-            spec.add_sensor(name=f"{name}.{view}", type=kind, objtype=mujoco.mjtObj.mjOBJ_XBODY, objname=name)
+    for view, kind, of in (
+        ("force", mujoco.mjtSensor.mjSENS_TOUCH, mujoco.mjtObj.mjOBJ_SITE),
+        ("position", mujoco.mjtSensor.mjSENS_FRAMEPOS, mujoco.mjtObj.mjOBJ_XBODY),
+        ("velocity", mujoco.mjtSensor.mjSENS_FRAMELINVEL, mujoco.mjtObj.mjOBJ_XBODY),
+    ):
+        for name in base.feet:  # of one view side by side
+            spec.add_sensor(name=f"{name}.{view}", type=kind, objtype=of, objname=name)
 
 
 def box_model_spec(box: Box) -> mujoco.MjSpec:

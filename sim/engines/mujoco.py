@@ -14,7 +14,7 @@ from mujoco import batch
 from torch import Tensor
 
 from robot_rl.errors import UserError
-from robot_rl.rotation import matrix_to_quat, rotate_back
+from robot_rl.rotation import rotate_back
 from robot_rl.spec import RobotSpec
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, find_servos
@@ -22,6 +22,12 @@ from sim.engines.trunk import defaults, trunk_inertia
 from sim.scenes import Scene
 
 _SERVO = ("stiffness", "damping", "strength")
+_BAD = [
+    int(w)
+    for w in (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
+]
+_FASTEST = 1e3
+"""Of any joint or body, m/s or rad/s, that is still physics."""
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
@@ -41,12 +47,14 @@ class MujocoEngine(Engine):
         joints = [model.joint(name) for name in robot.joint_names]
         self._q = np.array([j.qposadr[0] for j in joints])
         self._v = np.array([j.dofadr[0] for j in joints])
+        self._at, self._speed_at = _span(self._q), _span(self._v)
         fingers = robot.gripper.joints if robot.gripper else ()
         self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers], int)
         self._objects = {b.name: model.joint(b.name).qposadr[0] for b in scene.boxes}
         self._base = model.joint(robot.base.body) if robot.base else None
         self._feet = self._sensors(robot.base.feet) if robot.base else {}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
+        self._driven = _span(np.array(self._actuators))
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
@@ -64,20 +72,20 @@ class MujocoEngine(Engine):
 
     # ---- state -------------------------------------------------------------------------------------------------
     def joint_state(self) -> tuple[Tensor, Tensor]:
-        q, v = self.qpos[:, self._q], self.qvel[:, self._v]
+        q, v = self.qpos[:, self._at], self.qvel[:, self._speed_at]
         return torch.from_numpy(q).float(), torch.from_numpy(v).float()
 
     def gripper_width(self) -> Tensor:
         return torch.from_numpy(self.qpos[:, self._fingers].sum(1, keepdims=True)).float()
 
-    def _sensors(self, feet: Sequence[str]) -> dict[str, np.ndarray]:
+    def _sensors(self, feet: Sequence[str]) -> dict[str, slice | np.ndarray]:
         """Where in sensordata each view of the feet stands."""
         at: dict[str, list[int]] = {}
         for view in ("position", "velocity", "force"):
             for foot in feet:
                 sensor = self.model.sensor(f"{foot}.{view}")
                 at.setdefault(f"foot_{view}", []).extend(range(sensor.adr[0], sensor.adr[0] + sensor.dim[0]))
-        return {view: np.array(places) for view, places in at.items()}
+        return {view: _span(np.array(places)) for view, places in at.items()}
 
     def base_state(self) -> dict[str, Tensor]:
         assert self._base is not None
@@ -97,7 +105,7 @@ class MujocoEngine(Engine):
         return {view: data[:, places] for view, places in self._feet.items()}
 
     def joint_torque(self) -> Tensor:
-        return torch.from_numpy(self._force[:, self._actuators]).float()
+        return torch.from_numpy(self._force[:, self._driven].astype(np.float32))
 
     def push(self, ids: np.ndarray, velocity: np.ndarray) -> None:
         assert self._base is not None
@@ -110,9 +118,11 @@ class MujocoEngine(Engine):
 
     def diverged(self) -> np.ndarray:
         # MuJoCo resets a simulation that blows up and goes on; all it leaves behind is a warning.
-        bad = [mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC]
-        finite = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel).max(1) < 1e3)
-        return ~finite | (self.batch.warning[:, [int(w) for w in bad], 1] > 0).any(1)
+        warned = self.batch.warning[:, _BAD, 1]
+        if np.isfinite(self.qpos.sum()) and max(self.qvel.max(), -self.qvel.min()) < _FASTEST and not warned.any():
+            return np.zeros(self.num_envs, bool)
+        finite = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel).max(1) < _FASTEST)
+        return ~finite | (warned > 0).any(1)
 
     # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:
@@ -188,6 +198,7 @@ class MujocoEngine(Engine):
         if self.robot.base:
             for name in self._trunk:
                 out[name] = self._remember(self._trunk, name)
+            self._links = np.setdiff1d(m.body_mass.nonzero()[0], [m.body(self.robot.base.body).id])
             out["robot.link_mass_scale"] = self._link_mass
             feet = [int(m.body(foot).geomadr[0]) for foot in self.robot.base.feet]
             out["ground.friction"] = self._writer("geom_friction", np.array(feet), 0)
@@ -246,15 +257,15 @@ class MujocoEngine(Engine):
         expand = self.batch.expand
         expand("body_mass")[ids, body.id], expand("body_ipos")[ids, body.id] = mass, centre
         expand("body_inertia")[ids, body.id] = principal
-        expand("body_iquat")[ids, body.id] = matrix_to_quat(torch.from_numpy(frame)).numpy()
+        quats = np.empty((len(ids), 4))
+        for quat, axes in zip(quats, frame.reshape(-1, 9), strict=True):
+            mujoco.mju_mat2Quat(quat, axes)
+        expand("body_iquat")[ids, body.id] = quats
         self._stale = True
 
     def _link_mass(self, ids: np.ndarray, values: np.ndarray) -> None:
         """Links of other density: masses and inertias of all bodies but the trunk."""
-        assert self.robot.base is not None
-        trunk = self.model.body(self.robot.base.body).id
-        links = np.array([b for b in range(1, self.model.nbody) if b != trunk and self.model.body_mass[b] > 0])
-        expand = self.batch.expand
+        expand, links = self.batch.expand, self._links
         expand("body_mass")[ids[:, None], links] = self.model.body_mass[links] * values[:, None]
         expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]
         self._stale = True
@@ -313,3 +324,9 @@ class MujocoEngine(Engine):
                 (self._servo if field in self._servo else self._trunk)[field][:] = values
             else:
                 self.batch.expand(field)[:] = values
+
+
+def _span(places: np.ndarray) -> slice | np.ndarray:
+    """The same places as a slice, which copies nothing, where they follow one another."""
+    follow = len(places) and (np.diff(places) == 1).all()
+    return slice(int(places[0]), int(places[-1]) + 1) if follow else places

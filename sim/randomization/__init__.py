@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,16 @@ class Randomize:
         drawn = DISTRIBUTIONS[self.distribution](u, self.low, self.high)
         # The tails of a normal distribution reach beyond low and high: never below half of what must stay positive.
         return np.maximum(drawn, self.low / 2) if self._positive else drawn
+
+
+def quantiles(parameters: Sequence[Randomize], u: np.ndarray) -> np.ndarray:
+    """Values (k, P) of P parameters at the points (k, P) of the unit cube."""
+    bounds = np.array([(p.low, p.high) for p in parameters]).reshape(-1, 2)
+    values: np.ndarray = bounds[:, 0] + u * (bounds[:, 1] - bounds[:, 0])
+    for column, parameter in enumerate(parameters):
+        if parameter.distribution != "uniform":
+            values[:, column] = parameter.quantile(u[:, column])
+    return values
 
 
 def _normal(u: np.ndarray, low: float, high: float) -> np.ndarray:

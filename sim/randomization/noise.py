@@ -6,6 +6,8 @@ Python loop per step. The mixer is splitmix64 (Steele et al. 2014, "Fast splitta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,12 +21,12 @@ def _mixed(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def episode_key(seed: int, episode: int, purpose: int) -> np.uint64:
-    """The key of one episode of one environment seed; different purposes have independent numbers."""
-    key = np.array([seed & (2**64 - 1)], np.uint64)
-    for part in (episode, purpose):
-        key = _mixed(key + _STRIDE * np.array([part + 1], np.uint64))
-    return np.uint64(key[0])
+def episode_keys(seeds: Sequence[int], episodes: np.ndarray | int, purpose: int) -> np.ndarray:
+    """Keys (n,) uint64 of episodes (n,) of environment seeds (n); different purposes have independent numbers."""
+    key = np.array([seed & (2**64 - 1) for seed in seeds], np.uint64)
+    for part in (episodes, purpose):
+        key = _mixed(key + _STRIDE * (np.atleast_1d(part) + 1).astype(np.uint64))
+    return key
 
 
 def _bits(keys: np.ndarray, counters: np.ndarray, width: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 from robot_rl.evaluation import HELD_OUT
 from robot_rl.spec import Field, VectorSpec
 from sim.commands import CommandSchedule
-from sim.randomization.noise import episode_key
+from sim.randomization.noise import episode_keys
 
 SPEC = VectorSpec(
     (Field("velocity", ("x", "y"), "m/s", (-1.0, -0.2), (2.0, 0.4)), Field("turn", ("yaw",), "rad/s", (-3.0,), (1.0,)))
@@ -18,7 +18,7 @@ RATE = 50.0
 
 
 def keys(count: int, seed: int = 0) -> np.ndarray:
-    return np.array([episode_key(seed + i, 0, 1) for i in range(count)])
+    return episode_keys(range(seed, seed + count), 0, 1)
 
 
 def test_commands_fill_their_ranges_evenly() -> None:

@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sim.randomization.noise import episode_key, normals, uniforms
+from sim.randomization.noise import episode_keys, normals, uniforms
 
 Draw = Callable[[np.ndarray, np.ndarray, int], Tensor]
 both = pytest.mark.parametrize("draw", [uniforms, normals])
+
+
+def episode_key(seed: int, episode: int, purpose: int) -> np.uint64:
+    return np.uint64(episode_keys([seed], episode, purpose)[0])
 
 
 def table(draw: Draw, purpose: int = 0, episodes: int = 50, steps: int = 40, width: int = 9) -> Tensor:

@@ -25,9 +25,9 @@ GYRO, TILT = slice(12, 15), slice(15, 18)
 @pytest.fixture
 def model(go2: Any) -> Callable[..., SensorModel]:
     def build(n: int, **values: Any) -> SensorModel:
-        sensors = SensorModel(go2, 0, n, PERIOD)
+        sensors = SensorModel(go2, (), n, PERIOD)
         for name, value in values.items():
-            sensors.set(f"sensor.{name}", np.arange(n), np.broadcast_to(np.asarray(value, float), n).copy())
+            sensors.set([f"sensor.{name}"], np.arange(n), np.broadcast_to(np.asarray(value, float), n)[:, None].copy())
         return sensors
 
     return build
