@@ -84,7 +84,9 @@ def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
             raise UserError(f"no task is for robot {robot.name!r}, so it has no twin; `robot-rl tasks` lists the tasks")
         pipeline = Pipeline(interface)
         network = FeedforwardPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size))
-        nn.init.zeros_(list(network.actor.parameters())[-2])  # the weights of the head; its bias is 0
+        head = network.actor[-1]
+        assert isinstance(head, nn.Linear)
+        nn.init.zeros_(head.weight)  # its bias is 0
         bundle = Bundle(network, interface, robot.fingerprint())
     # An arm that has succeeded goes on: the clock alone ends its episode.
     return replace(bundle, interface=replace(bundle.interface, success=""))
@@ -99,6 +101,7 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
     from real.launch import describe
     from real.processes import ProcessRunner
     from robot_rl.cli.launch import EXECUTABLE, private_domain
+    from robot_rl.errors import Interrupted, UserError
 
     said: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory(prefix="robot-rl-bench-") as name:
@@ -110,23 +113,29 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
         nodes = describe("quadruped" if robot.base else "arm", values)
         nodes = [replace(node, command=(*node.command, "--json")) if node.guards_robot else node for node in nodes]
         environment = os.environ | private_domain()
-        code = ProcessRunner(nodes, EXECUTABLE, lambda *line: said.append(line), environment).run()
-        _check(code, said)
+        runner = ProcessRunner(nodes, EXECUTABLE, lambda *line: said.append(line), environment)
+        code = runner.run()
+        if runner.interrupted:
+            raise Interrupted(
+                "interrupted; nothing was measured, and nothing is left running", runner.interrupted - 128
+            )
+        if code:
+            raise UserError(f"nothing was measured: {_first_to_end(said)}")
         loops = {"command loop": jsonlib.loads((folder / "run" / "loop.json").read_text())}
-    reports = [line for node, line in said if node == "guard" and line.startswith("{")]
-    return loops | ({"guard": jsonlib.loads(reports[-1])} if reports else {})
+    if robot.base:
+        reports = [line for node, line in said if node == "guard" and line.startswith("{")]
+        if not reports:
+            raise UserError("the guard was killed before it could report; see what ends processes here, and try again")
+        loops["guard"] = jsonlib.loads(reports[-1])
+    return loops
 
 
-def _check(code: int, said: list[tuple[str, str]]) -> None:
-    """Raise what ended the processes before they had measured."""
-    from robot_rl.errors import Interrupted, UserError
-
-    if code in (129, 130, 143):
-        raise Interrupted("interrupted; nothing was measured, and no process was left", code - 128)
-    if code:
-        errors = [f"{node}: {line.removeprefix('robot-rl: ')}" for node, line in said if line.startswith("robot-rl: ")]
-        last = ": ".join(said[-1]) if said else "nothing was said"
-        raise UserError(f"the robot's processes ended with status {code}: {errors[0] if errors else last}")
+def _first_to_end(said: list[tuple[str, str]]) -> str:
+    """Which process ended before it had measured, and in its own words why."""
+    ended = [line for node, line in said if node == "launch" and (" exited with " in line or " was killed " in line)]
+    first = ended[0] if ended else said[-1][1]
+    words = [line for node, line in said if node == first.split()[0] and line.startswith("robot-rl: ")]
+    return f"{first}; it said: {words[-1].removeprefix('robot-rl: ')}" if words else first
 
 
 def _print(loops: Mapping[str, Any], above: Mapping[str, float]) -> None:

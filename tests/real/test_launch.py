@@ -45,7 +45,8 @@ def test_arm_with_everything() -> None:
     found = commands("arm", **POLICY, twin="true", dry_run="true", teleop="gamepad", episodes="5", out="runs/x")
     assert found == {
         "twin": "twin panda --task panda-lift --seed 0",
-        "deploy": "deploy runs/lift/bundle --robot panda --episodes 5 --out runs/x --seconds 0 --runtime torch --dry-run",
+        "deploy": "deploy runs/lift/bundle --robot panda --episodes 5 --out runs/x --seconds 0 --runtime torch"
+        " --dry-run",
         "teleop": "teleop gamepad --task panda-lift",
     }
     assert commands("arm", **POLICY) == {"deploy": "deploy runs/lift/bundle --robot panda --seconds 0 --runtime torch"}
