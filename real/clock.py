@@ -124,7 +124,7 @@ def yield_to_robot() -> None:
         os.nice(19)
 
 
-def bare_loop(rate: float, seconds: float) -> dict[str, Any]:
+def bare_loop(rate: float, seconds: float) -> Timing:
     """Lateness of a loop that does nothing, at the command loop's priority: the floor of this machine."""
     found: list[Timing] = []
 
@@ -135,7 +135,7 @@ def bare_loop(rate: float, seconds: float) -> dict[str, Any]:
             ticker.wait()
         found.append(ticker.timing)
 
-    thread = threading.Thread(target=loop, name="bare-loop")
+    thread = threading.Thread(target=loop, name="bare-loop", daemon=True)  # Ctrl-C does not wait for it
     thread.start()
     thread.join()
-    return found[0].summary()
+    return found[0]

@@ -119,6 +119,8 @@ _DEPLOY = (
     Argument("teleop", "none", "device with which a person can take over", _DEVICES),
     Argument("label", "", "name of the policy in the report"),
     Argument("episodes", "", "episodes to run; empty: 10", minimum=1),
+    Argument("seconds", "0", "length of an episode, s; 0: the task's", minimum=0.0),
+    Argument("runtime", "torch", "what computes the policy; onnx needs `robot-rl export` first", ("torch", "onnx")),
     _OUT,
 )
 
@@ -159,7 +161,7 @@ def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
 
 def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodeProcess:
     command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out", "label"))
-    command += _options(values, *names)
+    command += _options(values, "seconds", "runtime", *names)
     if values["dry_run"] == "true":
         command += ("--dry-run",)
     if values["camera"] == "false":
@@ -174,7 +176,7 @@ def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
 def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
     twin = _twin(values, values["twin"] == "true", "--push-every", values["push_every"])
     guard = NodeProcess("guard", ("guard", values["robot"]), required=True, start_after="twin", guards_robot=True)
-    deploy = _deploy(values, "guard", "seconds", "commands")
+    deploy = _deploy(values, "guard", "commands")
     return [twin, guard, deploy, _teleop(values, "--robot", values["robot"])]
 
 
@@ -199,9 +201,8 @@ _FILES = {
     "quadruped": _File(
         "run a policy on a robot that walks, behind a guard",
         (
-            *(argument for argument in _DEPLOY if argument.name != "teleop"),
+            *(argument for argument in _defaults(_DEPLOY, seconds="60") if argument.name != "teleop"),
             Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES[:3]),
-            Argument("seconds", "60", "length of an episode, s; 0: the task's", minimum=0.0),
             Argument("commands", "schedule", "who asks while no device and no cmd_vel does", ("schedule", "person")),
             Argument("push_every", "0", "shove the twin every so many seconds; 0: never", minimum=0.0),
             # A picture takes the twin longer than a tick of its motors.

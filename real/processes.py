@@ -72,7 +72,8 @@ class ProcessRunner:
         self._waiting: list[tuple[float, NodeProcess]] = []  # to be started again, and when
         self._waves: list[list[Child]] | None = None  # what is still to be stopped, once stopping
         self._received: list[int] = []
-        self._interrupted = 0
+        self.interrupted = 0
+        """128 + the signal that stopped us, as a shell has it; 0: none did."""
         self._code: int | None = None
         self._failure = 0
 
@@ -92,7 +93,7 @@ class ProcessRunner:
             finally:
                 for child in self._children:
                     child.kill()
-        return self._code if self._code is not None else self._interrupted or self._failure
+        return self._code if self._code is not None else self.interrupted or self._failure
 
     def _start(self, node: NodeProcess) -> None:
         command = [*self._executable, *node.command, *node.ros_arguments()]
@@ -129,7 +130,7 @@ class ProcessRunner:
 
     def _on_signal(self, received: signal.Signals) -> None:
         if self._waves is None:
-            self._interrupted = 128 + received
+            self.interrupted = 128 + received
             self._say(f"{received.name}: stopping")
             self._stop()
         else:

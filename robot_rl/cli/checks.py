@@ -45,11 +45,11 @@ def packages() -> Iterator[Check]:
     except importlib.metadata.PackageNotFoundError:
         yield Check("packages", "fail", "robot-rl itself is not installed", INSTALL)
         return
-    groups: dict[str, list[str]] = {"core": [], "sim": [], "real": []}
+    groups: dict[str, list[str]] = {"core": [], "sim": [], "real": [], "onnx": []}
     for line in requires:
         extra = re.search(r"extra == ['\"](\w+)['\"]", line)
         groups.setdefault(extra[1] if extra else "core", []).append(line.partition(";")[0].strip())
-    for group in ("core", "sim", "real"):
+    for group in ("core", "sim", "real", "onnx"):
         found, wrong = {}, []
         for requirement in groups[group]:
             name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]

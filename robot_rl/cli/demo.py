@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shlex
 import signal
 import subprocess
@@ -41,6 +40,7 @@ class Demo:
         """Run all stages; return the exit status of the first that fails."""
         from robot_rl.cli.console import console
         from robot_rl.cli.journeys import JOURNEYS, Options
+        from robot_rl.cli.launch import private_domain
         from robot_rl.errors import UnknownName
 
         if self.name not in JOURNEYS:
@@ -50,7 +50,7 @@ class Demo:
         folder.mkdir(parents=True)
         stages = journey.stages(Options(folder, self.seed, self.quick, self.robot))
         stages.append(("report", ["report", str(folder), "--out", str(folder / "report.html")]))
-        environment = _private_domain()
+        environment = private_domain() | os.environ  # unless the user says otherwise
         begin = time.monotonic()
         for number, (stage, command) in enumerate(stages, 1):
             console.rule(f"[bold]{number}. {stage}", align="left")
@@ -83,11 +83,3 @@ def _finish(command: list[str], environment: dict[str, str]) -> int:
                 continue
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _private_domain() -> dict[str, str]:
-    """This machine only, and a domain of its own, unless the user says otherwise."""
-    environment = dict(os.environ)
-    environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    environment.setdefault("ROS_DOMAIN_ID", str(random.SystemRandom().randint(100, 199)))
-    return environment

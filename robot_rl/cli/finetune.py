@@ -84,7 +84,7 @@ class Finetune(Generic[R]):
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
             open_node("policy", ros_args=self.ros_args) as node,
         ):
-            bare = bare_loop(spec.command_rate, 2.0)
+            bare = bare_loop(spec.command_rate, 2.0).summary()
             policy = recipe.policy(bundle)
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(self.bundle), str(dataset), str(folder)]
             film = Filming(self.film, corrected_only=True)

@@ -18,6 +18,8 @@ class Guard:
     """Name of the robot, see `robot-rl robots`."""
     wait: float = 60.0
     """Longest wait for the robot's first state, s."""
+    json: bool = False
+    """Print its timing as one JSON object instead of a line."""
     ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
 
     def run(self) -> int:
@@ -28,7 +30,7 @@ class Guard:
 
         from real.bus import open_node
         from real.guard import Guard as RunningGuard
-        from robot_rl.cli.console import console
+        from robot_rl.cli.console import console, show
         from robot_rl.robots import robots
 
         robot = robots.get(self.robot)
@@ -44,5 +46,8 @@ class Guard:
             gc.collect()
             gc.disable()
             guard.run(lambda text: print(f"guard: {text}", file=sys.stderr))  # noqa: T201 - a table takes several ticks
-        console.print(f"guard: {guard.summary()}", soft_wrap=True)
+        if self.json:
+            show(guard.timing | {"damped": guard.events}, True)
+        else:
+            console.print(f"guard: {guard.summary()}", soft_wrap=True)
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from typing import NoReturn
 
@@ -42,6 +43,12 @@ def main(argv: list[str]) -> int:
     if flags:
         return _show(console, file)
     return _run(console, describe(file, parse(words[1:])))
+
+
+def private_domain() -> dict[str, str]:
+    """Environment of nodes that stay on this machine, in a domain of their own."""
+    domain = random.SystemRandom().randint(100, 199)
+    return {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": str(domain)}
 
 
 def parse(words: list[str]) -> dict[str, str]:

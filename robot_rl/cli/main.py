@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("robot_rl.cli.launch:main", "start a launch file's nodes without ROS 2"),
     "report": ("robot_rl.cli.report:Report", "write report.html from run folders"),
     "bench sim": ("robot_rl.cli.bench:Sim", "measure the speed of simulation beside peers"),
+    "bench loop": ("robot_rl.cli.bench_loop:Loop", "measure how late the command loop is, beside a bare one"),
     "dataset info": ("robot_rl.cli.dataset:Info", "show what a dataset holds"),
     "dataset verify": ("robot_rl.cli.dataset:Verify", "check a dataset file by file"),
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),

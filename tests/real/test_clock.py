@@ -121,7 +121,7 @@ def test_summary_of_nothing() -> None:
 
 
 def test_bare_loop_counts_its_ticks(time: Clock) -> None:
-    summary = bare_loop(200, 2.0)
+    summary = bare_loop(200, 2.0).summary()
     assert summary["ticks"] == 400 and summary["missed"] == 0
     assert sum(time.slept) == pytest.approx(2.0, rel=0.05)
 

@@ -45,16 +45,23 @@ def test_arm_with_everything() -> None:
     found = commands("arm", **POLICY, twin="true", dry_run="true", teleop="gamepad", episodes="5", out="runs/x")
     assert found == {
         "twin": "twin panda --task panda-lift --seed 0",
-        "deploy": "deploy runs/lift/bundle --robot panda --episodes 5 --out runs/x --dry-run",
+        "deploy": "deploy runs/lift/bundle --robot panda --episodes 5 --out runs/x --seconds 0 --runtime torch"
+        " --dry-run",
         "teleop": "teleop gamepad --task panda-lift",
     }
-    assert commands("arm", **POLICY) == {"deploy": "deploy runs/lift/bundle --robot panda"}
+    assert commands("arm", **POLICY) == {"deploy": "deploy runs/lift/bundle --robot panda --seconds 0 --runtime torch"}
+
+
+@pytest.mark.parametrize("file", ["arm", "quadruped"])
+def test_the_runtime_and_the_length_of_an_episode_reach_the_policys_process(file: str) -> None:
+    assert "--seconds 7 --runtime onnx" in commands(file, **POLICY, runtime="onnx", seconds="7")["deploy"]
+    assert "--runtime torch" in commands(file, **POLICY)["deploy"]
 
 
 def test_without_a_camera() -> None:
     found = commands("arm", **POLICY, twin="true", camera="false") | commands("finetune", **POLICY, camera="false")
     assert found["twin"] == "twin panda --task panda-lift --seed 0 --no-camera"
-    assert found["deploy"] == "deploy runs/lift/bundle --robot panda --video-episodes 0"
+    assert found["deploy"] == "deploy runs/lift/bundle --robot panda --seconds 0 --runtime torch --video-episodes 0"
     assert found["finetune"] == "finetune runs/lift/bundle --robot panda --recipe hil-serl --minutes 3 --no-camera"
 
 
@@ -71,8 +78,8 @@ def test_quadruped_puts_a_guard_between_policy_and_robot() -> None:
     assert found == {
         "twin": "twin go2 --task go2-velocity --seed 0 --no-camera --push-every 5",
         "guard": "guard go2",
-        "deploy": "deploy runs/lift/bundle --robot go2 --episodes 3 --seconds 60 --commands schedule"
-        " --video-episodes 0",
+        "deploy": "deploy runs/lift/bundle --robot go2 --episodes 3 --seconds 60 --runtime torch"
+        " --commands schedule --video-episodes 0",
         "teleop": "teleop keyboard --task go2-velocity --robot go2",
     }
     assert list(commands("quadruped", **POLICY)) == ["guard", "deploy"]
@@ -106,6 +113,8 @@ def test_namespace_domain_and_log_level_reach_every_node() -> None:
         ("arm", {**POLICY, "polcy": "x"}, "did you mean policy?"),
         ("arm", {**POLICY, "teleop": "keybord"}, "did you mean keyboard?"),
         ("arm", {**POLICY, "twin": "yes"}, "known: false, true"),
+        ("quadruped", {**POLICY, "runtime": "onx"}, "did you mean onnx?"),
+        ("arm", {**POLICY, "seconds": "-1"}, "seconds:=-1 is not a number of 0.0 or more"),
         ("arm", {**POLICY, "robot": "pandas"}, "did you mean panda?"),
         ("arm", {**POLICY, "episodes": "0"}, "episodes:=0 is not a whole number of 1 or more"),
         ("arm", {**POLICY, "episodes": "2.5"}, "is not a whole number"),

@@ -115,6 +115,7 @@ def edit(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (["finetune", "BUNDLE", "--robot", "pandaa"], "did you mean panda?"),
         (["finetune", "BUNDLE", "--recipe", "hil-sarl"], "did you mean hil-serl"),
         (["demo", "panda-lfit"], "did you mean panda-lift?"),
+        (["bench", "loop", "go3"], "unknown robot 'go3'; did you mean go2?"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(run: Run, bundle: Path, words: list[str], near: str) -> None:
@@ -143,7 +144,10 @@ def test_an_unknown_flag_suggests_the_nearest(run: Run, words: list[str], near: 
     assert code == 2 and out == "" and near in err
 
 
-@pytest.mark.parametrize("words", [["collect"], ["collect", "panda-lift", "--episodes", "many"], ["evaluate"]])
+@pytest.mark.parametrize(
+    "words",
+    [["collect"], ["collect", "panda-lift", "--episodes", "many"], ["evaluate"], ["bench", "loop", "--seconds", "nan"]],
+)
 def test_a_missing_or_malformed_value_is_wrong_usage(run: Run, words: list[str]) -> None:
     code, out, err = run(*words)
     assert code == 2 and out == "" and "Traceback" not in err

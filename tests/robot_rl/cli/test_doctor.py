@@ -54,12 +54,15 @@ def test_table_shows_remedies_and_a_failure_is_the_exit_code(
 def test_a_missing_or_old_package(monkeypatch: pytest.MonkeyPatch) -> None:
     requires = ["numpy>=999", "no-such-thing>=1", 'mujoco>=4.0; extra == "sim"', 'ruff; extra == "dev"']
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: requires)
-    core, sim, real = checks.packages()
-    assert (core.status, sim.status, real.status) == ("fail", "ok", "ok")
+    core, sim, real, onnx = checks.packages()
+    assert (core.status, sim.status, real.status, onnx.status) == ("fail", "ok", "ok", "ok")
     assert "numpy>=999 is needed" in core.detail and "no-such-thing>=1 is missing" in core.detail
     assert "constraints.txt" in core.remedy
     requires.append('no-such-thing>=1; extra == "real"')
     assert list(checks.packages())[2].status == "warn"  # training needs no robot
+    requires.append('onnxruntime>=999; extra == "onnx"')
+    (check,) = [check for check in checks.packages() if check.name == "packages: onnx"]
+    assert check.status == "warn" and "onnxruntime>=999" in check.detail and check.remedy
 
 
 def test_python_too_old(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,161 @@
+"""`robot-rl bench loop` with real processes over loopback: its figures, and that it leaves nothing running."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robot_rl.cli.bench_loop import acting
+from robot_rl.robots import robots
+
+PROGRAM = [sys.executable, "-m", "robot_rl.cli.main", "bench", "loop"]
+WAIT = 200.0
+"""Seconds at most until everything has started, on a busy machine."""
+pytestmark = pytest.mark.timeout(400)
+
+
+class Bench:
+    """The command in a process of its own, with a folder for temporary files by which its children are known."""
+
+    def __init__(self, folder: Path, *words: str):
+        self.folder = folder
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ROS_")} | {"TMPDIR": str(folder)}
+        self.process = subprocess.Popen(
+            [*PROGRAM, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def running(self) -> dict[int, str]:
+        """Command lines of every process that has our folder in its environment, itself included."""
+        found = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"TMPDIR={self.folder}\0".encode() in (process / "environ").read_bytes():
+                    found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
+            except OSError:  # it has just ended, or is not ours
+                continue
+        return found
+
+    def child(self, command: str) -> int:
+        """The process that runs `command`, once it runs."""
+        end = time.monotonic() + WAIT
+        while time.monotonic() < end and self.process.poll() is None:
+            for number, line in self.running().items():
+                if f"robot_rl.cli.main {command} " in line:
+                    return number
+            time.sleep(0.05)
+        raise AssertionError(f"{command} was never started: {self.process.communicate()}")
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=WAIT)
+        return self.process.returncode, out, err
+
+    def nothing_left(self) -> bool:
+        return not self.running() and not list(self.folder.iterdir())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    started: list[Bench] = []
+
+    def build(*words: str) -> Bench:
+        started.append(Bench(tmp_path, *words))
+        return started[-1]
+
+    yield build
+    for one in started:
+        one.process.kill()
+        one.process.communicate()
+
+
+def check_loops(result: dict[str, Any], rate: float, seconds: float) -> None:
+    """Every row is whole, and agrees with itself."""
+    bare = result["loops"]["bare loop"]
+    assert bare["ticks"] + bare["missed"] >= rate * seconds
+    assert set(result["p99_above_bare_us"]) == set(result["loops"]) - {"bare loop"}
+    for name, row in result["loops"].items():
+        late = row["lateness_us"]
+        assert row["rate"] == pytest.approx(rate)
+        assert row["ticks"] + row["missed"] >= rate * seconds, name
+        assert 0 <= late["p50"] <= late["p99"] <= late["p999"] <= late["max"] and 0 <= row["late_share"] <= 1
+        assert row["drift_us"] <= late["max"]
+        if name != "bare loop":
+            assert result["p99_above_bare_us"][name] == pytest.approx(late["p99"] - bare["lateness_us"]["p99"])
+
+
+def test_a_go2_is_measured_through_its_guard(bench: Callable[..., Bench]) -> None:
+    one = bench("go2", "--seconds", "2", "--json")
+    code, out, err = one.end()
+    assert code == 0, err
+    result = json.loads(out)
+    assert list(result["loops"]) == ["command loop", "guard", "bare loop"] and result["policy"] == "zero actions"
+    check_loops(result, 500, 2)
+    assert result["loops"]["guard"]["ticks"] > result["loops"]["command loop"]["ticks"], "it is there first and last"
+    assert result["provenance"]["command"][1:] == ["bench", "loop", "go2", "--seconds", "2", "--json"]
+    assert one.nothing_left()
+
+
+def test_an_arm_has_no_guard_and_the_table_a_row_for_each_loop(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    from policies.bundle import save_bundle
+
+    save_bundle(acting(robots.get("panda"), None), tmp_path / "policy")
+    one = bench("panda", "--policy", str(tmp_path / "policy"), "--seconds", "2")
+    code, out, err = one.end()
+    assert code == 0, err
+    rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["command loop", "bare loop"], out
+    assert all(row[1] == "200" and int(row[2]) + int(row[3]) >= 400 for row in rows), out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing_running(bench: Callable[..., Bench], number: signal.Signals) -> None:
+    one = bench("go2", "--seconds", "2")
+    one.child("deploy")
+    assert {"twin", "guard"} <= {line.split("robot_rl.cli.main ")[1].split()[0] for line in one.running().values()}
+    one.process.send_signal(number)
+    code, out, err = one.end()
+    assert code == 128 + number and not out, (out, err)
+    assert err.splitlines()[-1] == "robot-rl: interrupted; nothing was measured, and nothing is left running"
+    assert one.nothing_left()
+
+
+def test_ctrl_c_does_not_wait_for_the_bare_loop(bench: Callable[..., Bench]) -> None:
+    one = bench("go2", "--seconds", "1000")
+    assert one.process.stderr is not None and "bare loop at 500 Hz" in one.process.stderr.readline()
+    time.sleep(0.5)
+    one.process.send_signal(signal.SIGINT)
+    assert one.end()[0] == 130 and one.nothing_left()
+
+
+def test_a_twin_that_dies_is_one_sentence(bench: Callable[..., Bench]) -> None:
+    one = bench("go2", "--seconds", "2")
+    twin = one.child("twin")
+    one.child("deploy")
+    os.kill(twin, signal.SIGKILL)
+    code, out, err = one.end()
+    assert code == 1 and not out and "Traceback" not in err
+    assert err.splitlines()[-1] == "robot-rl: nothing was measured: twin was killed by SIGKILL", err
+    assert one.nothing_left()
+
+
+def test_without_a_policy_every_robot_gets_zero_actions() -> None:
+    import torch
+
+    for name in robots:
+        robot = robots.get(name)
+        bundle = acting(robot, None)
+        size = bundle.policy.size
+        state = torch.randn(1, size.observation, generator=torch.Generator().manual_seed(0))
+        action = bundle.policy.act({"observation.state": state}, torch.Generator())
+        assert action.shape == (1, 1, size.action) and not action.any()
+        assert bundle.interface.robot == name and not bundle.interface.success
+        bundle.check_robot(robot)
