@@ -119,6 +119,7 @@ _DEPLOY = (
     Argument("teleop", "none", "device with which a person can take over", _DEVICES),
     Argument("label", "", "name of the policy in the report"),
     Argument("episodes", "", "episodes to run; empty: 10", minimum=1),
+    Argument("first_episode", "", "seed of the first one: objects on a twin, commands; empty: 1000000000", minimum=0),
     _OUT,
 )
 
@@ -160,6 +161,8 @@ def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
 def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodeProcess:
     command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out", "label"))
     command += _options(values, *names)
+    if values["first_episode"]:
+        command += ("--seed", values["first_episode"])
     if values["dry_run"] == "true":
         command += ("--dry-run",)
     if values["camera"] == "false":
