@@ -3,7 +3,8 @@
     python -m benchmarks.go2_twin runs/walk --runs 20 --seconds 60 --jobs 2
 
 Each run is the `robot-rl launch quadruped` that a user would type, with shoves. Results go to
-benchmarks/results/go2_twin.json with machine, versions and commit. Two jobs need about four quiet cores.
+benchmarks/results/go2_twin.json with machine, versions and commit. On two busy cores two
+jobs are late for each other: states grow stale, runs are stopped, and the table says so.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def one_run(index: int, bundle: Path, folder: Path, seconds: float, push_every: 
     guard = re.search(r"\[guard\].*; damped: (\{.*\})", done.stdout)
     # The guard always falls back to damping once, when the commands end with the run.
     damped = Counter(json.loads(guard[1])) if guard else Counter(unknown=1)
+    row["fell_lying_down"] = loop["shield"].get("tilt", 0) > seen["falls"]
     return row | {"events": loop["shield"], "guard": dict(damped - Counter(silence=1))}
 
 
@@ -74,6 +76,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     events = {kind: dict(sum((Counter(row[kind]) for row in started), Counter())) for kind in ("events", "guard")}
     found = {"runs": len(rows), "failed": len(rows) - len(started), "stopped": len(started) - len(ended)}
     found |= {"walked": len(ended), "falls": falls}
+    found["fell_lying_down"] = sum(row["fell_lying_down"] for row in ended)  # after the end of the episode: no fall
     found |= {"fall_rate_low": low, "fall_rate_high": high} | events
     return found | {name: mean_interval([row[name] for row in ended]) for name in ERRORS}
 
@@ -92,6 +95,7 @@ def table(rows: list[dict[str, Any]], total: dict[str, Any]) -> str:
     low, high = total["fall_rate_low"], total["fall_rate_high"]
     lines.append("{runs} runs, {failed} failed, {stopped} stopped".format(**total))
     lines.append(f"falls in {total['falls']} of {total['walked']} runs that walked [{low:.3f}, {high:.3f}]")
+    lines.append("tipped over afterwards, lying down, in {fell_lying_down}".format(**total))
     for name in ERRORS:
         if total[name]["low"] is not None:
             lines.append("{}: {mean:.3f} [{low:.3f}, {high:.3f}]".format(name, **total[name]))
