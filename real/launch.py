@@ -121,6 +121,7 @@ _DEPLOY = (
     Argument("episodes", "", "episodes to run; empty: 10", minimum=1),
     Argument("seconds", "0", "length of an episode, s; 0: the task's", minimum=0.0),
     Argument("runtime", "torch", "what computes the policy; onnx needs `robot-rl export` first", ("torch", "onnx")),
+    Argument("first_episode", "", "seed of the first one: objects on a twin, commands; empty: 1000000000", minimum=0),
     _OUT,
 )
 
@@ -162,6 +163,8 @@ def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
 def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodeProcess:
     command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out", "label"))
     command += _options(values, "seconds", "runtime", *names)
+    if values["first_episode"]:
+        command += ("--seed", values["first_episode"])
     if values["dry_run"] == "true":
         command += ("--dry-run",)
     if values["camera"] == "false":

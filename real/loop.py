@@ -131,6 +131,13 @@ class CommandLoop(threading.Thread):
         prefer_realtime(20)
         self.start()
 
+    @property
+    def goal(self) -> Tensor:
+        """(1, J) the newest goal that the shield admitted, rad."""
+        with self._lock:
+            assert self._goal is not None, "arm() first"
+            return self._goal.position
+
     def set_goal(self, position: Tensor, gripper: float, duration: float) -> None:
         """Post a goal (1, J) to reach `duration` seconds from now; the shield decides what becomes of it."""
         self.check()

@@ -59,8 +59,8 @@ class Standing:
         if self.driver.dry_run or loop.stopped or loop.limp or not loop.is_alive() or not self._level():
             return
         try:
-            # Out of a stride onto four feet first: folding two of them tips the robot over.
-            self._go(self.home, 0.1, FIRMEST, RISE / 4)
+            # Out of a stride onto four feet first, and soon: folding two of them tips the robot over.
+            self._go(self.home, 0.1, FIRMEST, RISE / 10)
             self._go(self.home, 0.1, FIRMEST, RISE / 4)
             self._go(self.lying, 0.1, FIRMEST)
             self._go(self.lying, 1.0, 0.0, RISE / 4)  # it rests on its belly: let go slowly
@@ -105,14 +105,16 @@ class Standing:
             raise NotReady(f"the robot did not stand up, a joint is {off:.1f} rad from where it should be; is it held?")
 
     def _go(self, goal: Tensor, firm: float, last: float, seconds: float = RISE) -> bool:
-        """Lead the joints from where they are to `goal` (1, J); False if a stop ends it.
+        """Lead the joints to `goal` (1, J) from where they are, or from their set-points if the robot stands on them:
+        springs whose set-points jumped to where the joints are would let it drop. False if a stop ends it.
 
         Stiffness rises to its full value within the share `firm` of the time where the robot was limp, and changes
         towards `last` where it was not.
         """
         env, loop = self.env, self.env.loop
         shield = env.pipeline.shield
-        start = env.read().joint_position.clamp(shield.low, shield.high)  # folded legs rest on their stops
+        here = env.read().joint_position if loop.limp else loop.goal
+        start = here.clamp(shield.low, shield.high)  # folded legs rest on their stops
         first = 0.0 if loop.limp else self.driver.firmness
         steps = round(seconds / env.period)
         rate = Ticker(env.period)

@@ -28,6 +28,15 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
     return (0.0 if successes == 0 else centre - half), (1.0 if successes == trials else centre + half)
 
 
+def mean_interval(values: list[float]) -> dict[str, float | None]:
+    """Mean with its 95 % interval, normal approximation; NaN is left out, None stands where there is too little."""
+    x = [v for v in values if not math.isnan(v)]
+    if len(x) < 2:
+        return {"mean": x[0] if x else None, "low": None, "high": None}
+    mean, half = fmean(x), 1.96 * stdev(x) / math.sqrt(len(x))
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
 @dataclass
 class Evaluation:
     """Outcome of a number of episodes."""
@@ -52,16 +61,7 @@ class Evaluation:
             "steps": sum(self.steps) / max(1, n),
             "steps_of_successes": sum(done) / max(1, len(done)),
             "action_change": sum(self.roughness) / max(1, n),
-        } | {name: self._mean(values) for name, values in self.measures.items()}
-
-    @staticmethod
-    def _mean(values: list[float]) -> dict[str, float | None]:
-        """Mean over episodes with its 95 % interval, normal approximation; None where there are too few."""
-        x = [v for v in values if not math.isnan(v)]
-        if len(x) < 2:
-            return {"mean": x[0] if x else None, "low": None, "high": None}
-        mean, half = fmean(x), 1.96 * stdev(x) / math.sqrt(len(x))
-        return {"mean": mean, "low": mean - half, "high": mean + half}
+        } | {name: mean_interval(values) for name, values in self.measures.items()}
 
 
 def evaluate(

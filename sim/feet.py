@@ -28,12 +28,12 @@ class FootTracker:
 
         `contact`: on the ground now or a control period ago, for light touches flicker; `landed`: only just.
         """
-        over = self.contact  # what was on the ground has no swing to go on with
+        over = self.contact
         touching = state.foot_force > CONTACT_FORCE
         contact = touching | self.touching
         self.landed = contact & ~over
         self.touching, self.contact = touching, contact
-        swings = ~over
+        swings = ~(over & contact)
         self.air_time = (self.air_time + self.period) * swings
         self.swing_height = torch.maximum(self.swing_height, self.sole(state)) * swings
 

@@ -164,7 +164,8 @@ class TopicQuadruped:
         self.motor = np.array([self.robot.ros.motors.index(name) for name in self.robot.joint_names])
         self.home, self.folded = np.array(self.robot.home), np.array(self.robot.base.lying)
         self.position = (self.folded if lying else self.home).copy()
-        self.speed = np.zeros(12)
+        self.speed, self.sag = np.zeros(12), np.zeros(12)
+        """Speed, and how far its weight pulls each joint from its set-point."""
         self.quat = np.array([1.0, 0.0, 0.0, 0.0])
         self.gyroscope, self.force = np.zeros(3), np.array([10, 20, 30, 40])
         self.commands: list[tuple[float, np.ndarray]] = []
@@ -199,7 +200,7 @@ class TopicQuadruped:
 
     def message(self) -> np.ndarray:
         message = self._state.empty()
-        for name, values in (("q", self.position), ("dq", self.speed)):
+        for name, values in (("q", self.position + self.sag), ("dq", self.speed)):
             message["motor_state"][name][self.motor] = values
         message["imu_state"]["quaternion"], message["imu_state"]["gyroscope"] = self.quat, self.gyroscope
         message["foot_force"] = self.force

@@ -74,12 +74,14 @@ def test_finetune_starts_the_operator_first() -> None:
 
 
 def test_quadruped_puts_a_guard_between_policy_and_robot() -> None:
-    found = commands("quadruped", **POLICY, twin="true", teleop="keyboard", push_every="5", episodes="3")
+    found = commands(
+        "quadruped", **POLICY, twin="true", teleop="keyboard", push_every="5", episodes="3", first_episode="7"
+    )
     assert found == {
         "twin": "twin go2 --task go2-velocity --seed 0 --no-camera --push-every 5",
         "guard": "guard go2",
         "deploy": "deploy runs/lift/bundle --robot go2 --episodes 3 --seconds 60 --runtime torch"
-        " --commands schedule --video-episodes 0",
+        " --commands schedule --seed 7 --video-episodes 0",
         "teleop": "teleop keyboard --task go2-velocity --robot go2",
     }
     assert list(commands("quadruped", **POLICY)) == ["guard", "deploy"]

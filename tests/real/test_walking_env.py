@@ -90,6 +90,22 @@ def test_an_episode_that_lasts_to_its_end_succeeds_and_the_next_begins_where_it_
     assert np.abs(robot.position - before).max() < 1e-6
 
 
+def test_it_lies_down_from_its_set_points(env: Build, topic_quadruped: Build) -> None:
+    """Not from where its weight holds the joints: springs let a robot drop whose set-points jump there."""
+    robot = topic_quadruped()
+    e = env()
+    e.reset(seed=0)
+    e.step(ZERO)
+    folds = np.sign(robot.folded - robot.home)
+    robot.sag = -0.15 * folds  # away from where lying down leads
+    time.sleep(0.05)
+    sent = len(robot.commands)
+    e.close()
+    way = np.array([motors["q"] for _, motors in robot.commands[sent:] if motors["kp"].all()])
+    assert np.abs(way[-1] - robot.folded).max() < 0.05, "it lay down"
+    assert ((way - robot.home) * folds > -1e-3).all()
+
+
 def test_a_fall_ends_the_episode_and_a_person_ends_the_damping(
     env: Build, topic_quadruped: Build, hands: Build, eventually: Build
 ) -> None:

@@ -1,0 +1,129 @@
+"""A walking policy on its own topics: runs on the twin, each another twin, other commands, a DDS domain of its own.
+
+    python -m benchmarks.go2_twin runs/walk --runs 20 --seconds 60 --jobs 2
+
+Each run is the `robot-rl launch quadruped` that a user would type, with shoves. Results go to
+benchmarks/results/go2_twin.json with machine, versions and commit. On two busy cores two
+jobs are late for each other: states grow stale, runs are stopped, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from robot_rl.evaluation import HELD_OUT, mean_interval, wilson
+from robot_rl.training.run import provenance, write_json
+
+RESULTS = Path(__file__).parent / "results" / "go2_twin.json"
+TASK = "go2-velocity"
+SPREAD = 10
+"""Distance of the seeds of two runs, so that a run of several episodes shares none with the next."""
+FIRST_DOMAIN, DOMAINS = 100, 100
+ERRORS = ("velocity_error", "yaw_error")
+"""m/s, rad/s"""
+
+
+def one_run(index: int, bundle: Path, folder: Path, seconds: float, push_every: float, domain: int) -> dict[str, Any]:
+    """Walk for one episode; a run that a process ended early has a status and no figures."""
+    out = folder / str(index)
+    values = {
+        "robot": "go2", "twin": "true", "task": TASK, "policy": bundle, "out": out, "episodes": 1, "seconds": seconds,
+        "push_every": push_every, "seed": index, "first_episode": HELD_OUT + SPREAD * index,
+        "domain_id": FIRST_DOMAIN + (domain + index) % DOMAINS,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "robot_rl.cli.main", "launch", "quadruped"]
+    command += [f"{name}:={value}" for name, value in values.items()]
+    environment = {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"} | os.environ
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    row: dict[str, Any] = {"seed": index, "status": done.returncode}
+    if done.returncode or not (out / "evaluation.json").is_file():
+        sys.stderr.write(f"run {index} failed with status {done.returncode}:\n{done.stdout[-3000:]}{done.stderr}\n")
+        return row | {"status": done.returncode or 1}
+    seen, loop = (json.loads((out / f"{name}.json").read_text()) for name in ("evaluation", "loop"))
+    row |= {"falls": seen["falls"], "stopped": not seen["falls"] and not seen["success"]}
+    row |= {"seconds": seen["steps"] / 50, "action_change": seen["action_change"]}
+    row |= {name: seen[name]["mean"] for name in ERRORS}
+    row |= {"late_share": loop["late_share"], "inference_p99_ms": loop["inference_ms"]["p99"]}
+    guard = re.search(r"\[guard\].*; damped: (\{.*\})", done.stdout)
+    # The guard always falls back to damping once, when the commands end with the run.
+    damped = Counter(json.loads(guard[1])) if guard else Counter(unknown=1)
+    row["fell_lying_down"] = loop["shield"].get("tilt", 0) > seen["falls"]
+    return row | {"events": loop["shield"], "guard": dict(damped - Counter(silence=1))}
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Falls with their Wilson interval, errors with that of their mean, events by reason.
+
+    Of a run that was stopped before its end and not by a fall, a computer that was late for instance, only the events
+    count.
+    """
+    started = [row for row in rows if not row["status"]]
+    ended = [row for row in started if not row["stopped"]]
+    falls = sum(row["falls"] > 0 for row in ended)
+    low, high = wilson(falls, len(ended))
+    events = {kind: dict(sum((Counter(row[kind]) for row in started), Counter())) for kind in ("events", "guard")}
+    found = {"runs": len(rows), "failed": len(rows) - len(started), "stopped": len(started) - len(ended)}
+    found |= {"walked": len(ended), "falls": falls}
+    found["fell_lying_down"] = sum(row["fell_lying_down"] for row in ended)  # after the end of the episode: no fall
+    found |= {"fall_rate_low": low, "fall_rate_high": high} | events
+    return found | {name: mean_interval([row[name] for row in ended]) for name in ERRORS}
+
+
+def table(rows: list[dict[str, Any]], total: dict[str, Any]) -> str:
+    """One line for each run, and what they come to."""
+    line = "{:>4}  {:>6}  {:>6}  {:>12}  {:>12}  {:>7}  {}".format
+    lines = [line("seed", "falls", "s", "velocity m/s", "yaw rad/s", "late %", "stops and events")]
+    for row in rows:
+        if row["status"]:
+            lines.append(line(row["seed"], "", "", "", "", "", f"failed with status {row['status']}"))
+            continue
+        said = " ".join(f"{reason}: {n}" for kind in ("events", "guard") for reason, n in row[kind].items())
+        errors = [f"{row[name]:.3f}" for name in ERRORS]
+        lines.append(line(row["seed"], row["falls"], row["seconds"], *errors, f"{100 * row['late_share']:.2f}", said))
+    low, high = total["fall_rate_low"], total["fall_rate_high"]
+    lines.append("{runs} runs, {failed} failed, {stopped} stopped".format(**total))
+    lines.append(f"falls in {total['falls']} of {total['walked']} runs that walked [{low:.3f}, {high:.3f}]")
+    lines.append("tipped over afterwards, lying down, in {fell_lying_down}".format(**total))
+    for name in ERRORS:
+        if total[name]["low"] is not None:
+            lines.append("{}: {mean:.3f} [{low:.3f}, {high:.3f}]".format(name, **total[name]))
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run all and write the table; the exit status is 1 if a run failed or was stopped by other than a fall."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path, help="bundle, or a run folder that holds one")
+    parser.add_argument("--runs", type=int, default=20, help="number of runs")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of a run, s")
+    parser.add_argument("--push-every", type=float, default=5.0, help="time between two shoves, s; 0: none")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    a = parser.parse_args()
+    domain = random.SystemRandom().randrange(DOMAINS)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(a.jobs) as pool:
+        walk = partial(one_run, bundle=a.bundle, folder=Path(folder), seconds=a.seconds, push_every=a.push_every)
+        rows = list(pool.map(partial(walk, domain=domain), range(a.runs)))
+    total = summary(rows)
+    result = {"task": TASK, "seconds": a.seconds, "push_every": a.push_every, "jobs": a.jobs}
+    result |= total | {"rows": rows, "provenance": provenance()}
+    write_json(a.out, result)
+    sys.stdout.write((json.dumps(result) if a.json else table(rows, total)) + "\n")
+    return 1 if total["failed"] or total["stopped"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

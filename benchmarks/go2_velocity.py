@@ -1,0 +1,129 @@
+"""The README's figures of a Go2 that walks: learning from nothing and held-out episodes in both engines, over seeds.
+
+    python -m benchmarks.go2_velocity --seeds 3
+
+Each seed runs the first three stages of `robot-rl demo go2` on more episodes: train, evaluate in MuJoCo, evaluate in
+Genesis. Results go to benchmarks/results/go2_velocity.json with machine, versions and commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from robot_rl.training.run import provenance, write_json
+
+RESULTS = Path(__file__).parent / "results" / "go2_velocity.json"
+TASK = "go2-velocity"
+EPISODES = {"mujoco": 200, "genesis": 64}
+MEASURES = ("velocity_error", "yaw_error", "foot_slip", "swing_height", "power")
+"""m/s, rad/s, m/s, m, W"""
+LONGEST = 360.0
+"""Bar of the time to learn, s."""
+BARS = {
+    "mujoco": {"velocity_error": 0.15, "yaw_error": 0.2, "fall_rate": 0.02},
+    "genesis": {"velocity_error": 0.3, "fall_rate": 0.05},
+}
+"""What the means over the episodes of every seed must stay below."""
+
+
+def robot_rl(*words: str) -> None:
+    """Run a command as a user would; an error ends the benchmark."""
+    subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *words], check=True)
+
+
+def one_seed(seed: int, folder: Path, steps: int, episodes: dict[str, int]) -> dict[str, Any]:
+    """Learn, and measure in each engine; `seconds` are wall clock of the whole `train`, imports to bundle."""
+    start = time.monotonic()
+    more = ("--training.steps", str(steps)) if steps else ()
+    robot_rl("train", TASK, "--recipe", "ppo", "--out", str(folder), "--seed", str(seed), *more)
+    row: dict[str, Any] = {"seed": seed, "seconds": round(time.monotonic() - start, 1)}
+    for engine, count in episodes.items():
+        out = folder / f"{engine}.json"
+        size = ("--episodes", str(count), "--num-envs", str(min(100, count)))
+        robot_rl("evaluate", str(folder), "--engine", engine, *size, "--out", str(out))
+        row[engine] = figures(json.loads(out.read_text()))
+    return row
+
+
+def figures(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of an evaluation; whoever did not last to the end of the episode has fallen."""
+    falls = {
+        "fall_rate": 1 - evaluation["success"],
+        "fall_rate_low": 1 - evaluation["success_high"],
+        "fall_rate_high": 1 - evaluation["success_low"],
+    }
+    return {name: evaluation[name] for name in ("episodes", "device", "action_change", *MEASURES)} | falls
+
+
+def missed(row: dict[str, Any]) -> list[str]:
+    """The bars that a seed misses, in words."""
+    found = [f"learning took {row['seconds']:.0f} s of {LONGEST:g} s"] if row["seconds"] > LONGEST else []
+    for engine, bars in BARS.items():
+        for name, bar in bars.items():
+            value = row[engine][name]
+            value = value["mean"] if isinstance(value, dict) else value
+            if value is None or not value < bar:
+                found.append(f"{name} in {engine}: {value} is not below {bar:g}")
+    return [f"seed {row['seed']}: {text}" for text in found]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Means with their 95 % intervals, one line for each seed and engine, and the bars."""
+    line = "{:>5}  {:>8}  {:>8}  {:>20}  {:>20}  {:>20}  {:>6}  {:>7}  {:>6}  {:>7}".format
+    heads = ("velocity_error m/s", "yaw_error rad/s", "falls", "slip", "swing m", "W", "action")
+    lines = [line("seed", "learn s", "engine", *heads)]
+    for row in rows:
+        for engine in BARS:
+            seen = row[engine]
+            errors = [interval(seen[name]) for name in ("velocity_error", "yaw_error")]
+            rate = {k: seen[f"fall_rate{end}"] for k, end in (("mean", ""), ("low", "_low"), ("high", "_high"))}
+            rest = [number(seen[n]["mean"], digits) for n, digits in zip(MEASURES[2:], (3, 3, 0), strict=True)]
+            change = number(seen["action_change"], 3)
+            lines.append(line(row["seed"], row["seconds"], engine, *errors, interval(rate), *rest, change))
+    for engine, bars in BARS.items():
+        below = [f"< {bars[name]:g}" if name in bars else "" for name in ("velocity_error", "yaw_error", "fall_rate")]
+        lines.append(line("bar", f"< {LONGEST:g}", engine, *below, *[""] * 4))
+    return "\n".join(lines)
+
+
+def interval(value: dict[str, float | None]) -> str:
+    return f"{number(value['mean'], 3)} [{number(value['low'], 3)}, {number(value['high'], 3)}]"
+
+
+def number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def main() -> int:
+    """Run all seeds and write the table; the exit status is 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--steps", type=int, default=0, help="environment steps of learning; 0: the recipe's")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
+    for engine, count in EPISODES.items():
+        parser.add_argument(f"--{engine}", type=int, default=count, metavar="N", help=f"episodes in {engine}")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    arguments = parser.parse_args()
+    episodes = {engine: getattr(arguments, engine) for engine in EPISODES}
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(arguments.first, arguments.first + arguments.seeds):
+            rows.append(one_seed(seed, Path(folder) / str(seed), arguments.steps, episodes))
+    misses = [text for row in rows for text in missed(row)]
+    result = {"task": TASK, "bars": BARS | {"seconds": LONGEST}, "rows": rows, "missed": misses}
+    result |= {"provenance": provenance()}
+    write_json(arguments.out, result)
+    sys.stdout.write(json.dumps(result) + "\n" if arguments.json else "\n".join([table(rows), *misses, ""]))
+    return 1 if misses else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
