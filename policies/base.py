@@ -24,6 +24,7 @@ class Policy(nn.Module):
     execute: int
     """Actions of a chunk that are executed before the next one is asked for."""
     config: Any
+    size: Size
 
     @abstractmethod
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:

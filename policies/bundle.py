@@ -25,8 +25,8 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from policies.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
-from robot_rl.errors import UnknownName, UserError
-from robot_rl.interface import Interface
+from robot_rl.errors import Misfit, UnknownName, UserError
+from robot_rl.interface import Interface, Pipeline
 from robot_rl.robots import robots
 from robot_rl.spec import RobotSpec
 
@@ -50,17 +50,46 @@ class Bundle:
     provenance: dict[str, Any] = field(default_factory=dict)
     """Task, recipe, seed, dataset, commit, versions."""
     critic: dict[str, Tensor] = field(default_factory=dict)
+    folder: Path | None = None
+    """Where it was read from."""
+
+    @property
+    def called(self) -> str:
+        """How a sentence begins that is about it."""
+        return f"bundle {self.folder}" if self.folder else "this bundle"
 
     def check_robot(self, robot: RobotSpec) -> None:
         """Refuse another robot, naming the fields that differ."""
-        theirs = robot.fingerprint()
-        different = [k for k, v in theirs.items() if self.robot.get(k) != v]
+        theirs = robot.fingerprint() | {"interface": robot.name}
+        ours = self.robot | {"interface": self.interface.robot}
+        different = [k for k, v in theirs.items() if ours.get(k) != v]
         if different:
             name = different[0]
-            raise BundleError(
-                f"this bundle is for robot {self.robot.get('name')!r}, not for {robot.name!r}: {', '.join(different)} "
-                f"differ ({name} is {self.robot.get(name)} in the bundle, {theirs[name]} on the robot)"
+            raise WrongBundle(
+                f"{self.called} is for robot {ours.get('name')!r}, not for {robot.name!r}: {', '.join(different)} "
+                f"differ ({name} is {ours.get(name)} in the bundle, {theirs[name]} on the robot)"
             )
+        pipeline, size = Pipeline(self.interface, robot), self.policy.size
+        wanted = (pipeline.observer.spec.size, pipeline.actions.size)
+        if (size.observation, size.action) != wanted:
+            raise WrongBundle(
+                f"{self.called} does not fit together: the policy reads {size.observation} numbers and writes "
+                f"{size.action}, its interface has {wanted[0]} and {wanted[1]}; train it again"
+            )
+
+    def check_task(self, interface: Interface) -> None:
+        """Refuse a task whose policies see other observations, or whose actions do something else."""
+        for name in ("robot", "observations", "command", "gait", "controller"):
+            ours, theirs = getattr(self.interface, name), getattr(interface, name)
+            if ours != theirs:
+                raise WrongBundle(
+                    f"{self.called} was trained for other {name} than task {interface.task!r} has: {ours} in it, "
+                    f"{theirs} in the task; train it again, or use the commit in its provenance"
+                )
+
+
+class WrongBundle(BundleError, Misfit):  # noqa: N818 - it reads as a sentence
+    """A sound bundle for something else."""
 
 
 def _build(spec: dict[str, Any]) -> Policy:
@@ -143,7 +172,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
         robots.get(interface.robot)
         if not isinstance(meta["robot"], dict):
             raise TypeError("robot is no table")
-        bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}))
+        bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}), folder=path)
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UnknownName) as error:
         raise BundleError(f"{file} is damaged or foreign ({error}); export the bundle again") from None
     weights = _read(path / "policy.safetensors")

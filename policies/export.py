@@ -99,12 +99,6 @@ def export_onnx(path: Path) -> tuple[FeedforwardPolicy, OnnxPolicy, float]:
     require("onnxruntime")
     bundle.check_robot(robot)
     metadata = describe(bundle.interface, robot, policy.config.history, folder / "policy.safetensors")
-    sizes = sum(size for _, size in metadata["observations"]), len(metadata["action_names"])
-    if sizes != (policy.size.observation, policy.size.action):
-        raise BundleError(
-            f"{folder}: the policy reads {policy.size.observation} numbers and writes {policy.size.action}, its "
-            f"interface has {sizes[0]} and {sizes[1]}; train it again"
-        )
     record = {"version": __version__, "commit": bundle.provenance.get("commit", "unknown")}
     model = build(policy, metadata | record)
     exported = OnnxPolicy(model, policy.size, policy.config)

@@ -11,10 +11,16 @@ class UserError(Exception):
     """Something the user can mend. The command line prints it without a traceback.
 
     Attributes:
-        code: process exit status; 2 for a wrong name or flag, 1 for everything else.
+        code: process exit status; 2 for a wrong name, flag or file that does not fit, 1 for everything else.
     """
 
     code = 1
+
+
+class Misfit(UserError):  # noqa: N818 - it reads as a sentence
+    """What was asked for cannot be as it stands: a flag, a task, a robot's file, a bundle; said before it runs."""
+
+    code = 2
 
 
 class Interrupted(UserError):  # noqa: N818 - it reads as a sentence
@@ -35,7 +41,11 @@ class UnknownName(UserError):  # noqa: N818 - it reads as a sentence
     code = 2
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
-        known = sorted(known)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-        super().__init__(f"unknown {kind} {name!r}; {hint}")
+        super().__init__(f"unknown {kind} {name!r}; {nearest(name, known)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the names that resemble one, or at all."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from robot_rl.errors import UnknownName
+from robot_rl.errors import Misfit, UnknownName
 
 
 @dataclass
@@ -22,11 +23,19 @@ class Registry:
     entries: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def get(self, name: str) -> Any:
-        """Import and return the named entry; raises UnknownName with the nearest names."""
+        """Import and return the named entry; raises UnknownName with the nearest names, or Misfit with the file."""
         if name not in self.entries:
             raise UnknownName(self.kind, name, self.entries)
         module, attribute = self.entries[name][0].split(":")
-        return getattr(importlib.import_module(module), attribute)
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ValueError, SyntaxError, AttributeError) as error:
+            spec = importlib.util.find_spec(module)
+            raise Misfit(f"{self.kind} {name!r} in {spec.origin if spec else module}: {error}") from error
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            raise Misfit(f"{self.kind} {name!r} is registered in {module}, which cannot be found") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.entries))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -13,12 +14,13 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from robot_rl.errors import UnknownName, UserError
+from robot_rl.errors import Misfit, UnknownName, nearest
 from robot_rl.interface import Pipeline
 from robot_rl.observations import Observer
 from robot_rl.shield import ramp
 from robot_rl.state import RobotState
 from sim.commands import PURPOSE as COMMAND
+from sim.divergence import Recorder, quiet
 from sim.engines import engines
 from sim.engines.base import Engine
 from sim.feet import FootTracker
@@ -75,8 +77,11 @@ class TaskEnv(VectorEnv):
         device: str = "auto",
         randomize: bool = True,
         without: Sequence[str] = (),
+        diverged: Path | None = None,
     ):
-        """`without` names parameters that are not randomized; the others are drawn as if they were."""
+        """`without` names parameters that are not randomized; the others are drawn as if they were. `diverged` is the
+        folder in which episodes whose physics diverge are kept for `sim.divergence.replay`; None keeps none.
+        """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         interface = self.task.interface
         self.pipeline = Pipeline(interface)
@@ -91,6 +96,7 @@ class TaskEnv(VectorEnv):
         self.randomization = tuple(self.task.randomization[k] for k in self._columns)
         kind: type[Engine] = engines.get(engine)
         self._refuse_unsupported(engine, kind.can_randomize(self.robot, self.task.scene))
+        quiet()
         self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
         self.simulation = {"engine": engine, "device": self.engine.device.type, "without": list(without)}
         """What differs between two simulations of the task; belongs beside every figure measured in one."""
@@ -130,6 +136,8 @@ class TaskEnv(VectorEnv):
         """m/s, and control periods between two pushes."""
         self.shield_events = {"nonfinite": 0, "position": 0, "workspace": 0}
         self.divergences = 0
+        """Episodes that ended because their physics blew up."""
+        self.recorder = Recorder(self, diverged, mjcf, randomize) if diverged else None
 
     def _refuse_unsupported(self, engine: str, parameters: set[str]) -> None:
         boxes = [b.name for b in self.task.scene.boxes]
@@ -138,9 +146,11 @@ class TaskEnv(VectorEnv):
         known = parameters | can_randomize(self.robot, len(boxes)) | own
         unknown = [r.parameter for r in self.randomization if r.parameter not in known]
         if unknown:
-            raise UserError(
+            typos = sorted(set(unknown) - Engine.can_randomize(self.robot, self.task.scene))
+            remedy = f"to keep them at their nominal values, add --without {' '.join(unknown)}"
+            raise Misfit(
                 f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}; "
-                f"to keep them at their nominal values, add --without {' '.join(unknown)}"
+                + (nearest(typos[0], known) if typos else remedy)
             )
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
@@ -150,11 +160,11 @@ class TaskEnv(VectorEnv):
         """Start new episodes everywhere; with a seed, episode 0 of environment i is that of seed + i.
 
         With options {"stagger": True} these begin at different times of their clock, so that they will not all be cut
-        off in the same step.
+        off in the same step. With {"episode": e} and a seed, episode e is the first.
         """
         if seed is not None:
             self.seed = seed
-            self._episode[:] = 0
+            self._episode[:] = (options or {}).get("episode", 0)
         everyone = torch.arange(self.num_envs)
         self._begin(everyone.numpy())
         if options and options.get("stagger"):
@@ -183,6 +193,11 @@ class TaskEnv(VectorEnv):
         self.steps += 1
         before, self.true = self.true, self._true_state()
         broken = torch.from_numpy(self.engine.diverged())
+        if self.recorder:
+            self.recorder.step(actions, broken)
+        if broken.any():  # no learner is to see what physics that blew up has left: the last sound state stands in
+            ids = broken.nonzero().squeeze(-1)
+            self.true = self.true.put(ids, before.select(ids))
         reward, success, terminated, truncated, infos = self._judge(before, broken)
         self.divergences += int(broken.sum())
         self.state = self.sensors.measure(self.true, self._noise())
@@ -288,6 +303,8 @@ class TaskEnv(VectorEnv):
         for purpose, keys in enumerate(self._keys):
             keys[ids] = episode_keys([seed for seed, _ in episodes], self._episode[ids], purpose)
         self._episode[ids] += 1
+        if self.recorder:
+            self.recorder.begin(ids)
         self.drawn[ids] = drawn = quantiles(self.randomization, u[:, self._columns])
         for k, put in self._of_engine:
             put(ids, drawn[:, k])
@@ -361,7 +378,13 @@ class TaskEnv(VectorEnv):
             for name, value in values.items():
                 setattr(owner, name, value)
         self.shield_events.update(state["shield_events"])
+        if self.recorder:
+            self.recorder.forget()
         return self._observe(self.true, self.state)
+
+    def episode_number(self, index: int) -> int:
+        """Number of the running episode of one environment."""
+        return int(self._episode[index]) - 1
 
     def episode_record(self, index: int) -> dict[str, float]:
         """What randomization drew for the running episode of one environment."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Misfit, UserError
 from robot_rl.spec import RobotSpec
 
 
@@ -25,6 +25,13 @@ class Box:
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
     solid: bool = True
     """False: a mark, which stays where it is put and goes through everything."""
+
+    def __post_init__(self) -> None:
+        for name, value, unit in (("size", self.size, "m"), ("mass", self.mass, "kg")):
+            if not value > 0:
+                raise ValueError(f"box {self.name!r}: {name} {value} {unit} is not positive")
+        if self.friction < 0:
+            raise ValueError(f"box {self.name!r}: friction {self.friction} is negative")
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def robot_model(robot: RobotSpec, path: str = "") -> Path:
     if path:
         model = Path(path)
         if not model.is_file():
-            raise UserError(f"robot model {path}: no such file; name an MJCF file of {robot.name!r}")
+            raise Misfit(f"robot model {path}: no such file; name an MJCF file of {robot.name!r}")
         return model
     package = importlib.util.find_spec("genesis")
     if package is None or not package.submodule_search_locations:

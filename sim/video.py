@@ -40,7 +40,12 @@ def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **si
             observation, _, terminated, truncated, _ = env.step(runner.act(observation, rng))
             done = bool(terminated[0] | truncated[0])
     env.close()
+    write_film(frames, path, round(rate / every))
+
+
+def write_film(frames: list[np.ndarray], path: Path, rate: int) -> None:
+    """Write pictures (H, W, 3) to an mp4, `rate` per second; it appears only when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
-    temporary.write_bytes(encode_video(frames, round(rate / every)))
+    temporary.write_bytes(encode_video(frames, rate))
     temporary.replace(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -51,6 +52,7 @@ class Collect:
         from robot_rl.errors import UnknownName
         from robot_rl.training.run import provenance, write_json
         from sim.collect import collect
+        from sim.divergence import report
         from sim.env import TaskEnv
 
         if self.skill not in ("CLUMSY", "STEADY"):
@@ -58,7 +60,7 @@ class Collect:
         out = self.out or Path("datasets") / self.task
         env = TaskEnv(
             self.task, self.num_envs, engine=self.engine, seed=self.seed, mjcf=self.mjcf, device=self.device,
-            without=self.without,
+            without=self.without, diverged=out / "diverged",
         )  # fmt: skip
         with bar("demonstrations") as update:
             result = collect(
@@ -66,7 +68,13 @@ class Collect:
                 keep_failures=self.keep_failures, resume=self.resume,
                 progress=lambda done, attempts: update(done, self.episodes, f"{attempts} attempts"),
             )  # fmt: skip
-        summary = {"path": str(out), "episodes": result.episodes, "frames": result.frames, "attempts": result.attempts}
+        summary: dict[str, Any] = {
+            "path": str(out),
+            "episodes": result.episodes,
+            "frames": result.frames,
+            "attempts": result.attempts,
+        }
+        summary |= {"divergences": env.divergences} | (report(out / "diverged") if env.divergences else {})
         if self.log:
             facts = summary | env.simulation | {"success_of_demonstrator": result.successes / max(1, result.attempts)}
             facts["fps"] = env.task.interface.controller.rate

@@ -57,33 +57,40 @@ class Evaluate:
         from robot_rl.cli.console import bar, show
         from robot_rl.errors import UserError
         from robot_rl.evaluation import evaluate
+        from robot_rl.robots import robots
         from robot_rl.training.run import write_json
+        from sim.divergence import report
         from sim.env import TaskEnv
+        from sim.tasks import tasks
         from sim.video import record
 
         torch.set_num_threads(self.threads)
         simulation: dict[str, Any] = {
             "engine": self.engine, "device": self.device, "mjcf": self.mjcf, "without": self.without,
         }  # fmt: skip
+        diverged = self.out.parent / "diverged" if self.out else None
         name, _, task = str(self.bundle).partition(":")
         if name == "random" and task:
             if self.runtime != "torch":
                 raise UserError(f"random actions need no runtime; leave out --runtime {self.runtime}")
-            env = TaskEnv(task, min(self.num_envs, self.episodes), **simulation)
+            env = TaskEnv(task, min(self.num_envs, self.episodes), diverged=diverged, **simulation)
             policy: Policy = RandomPolicy(env.pipeline.actions.size)
         else:
             bundle = load_bundle(self.bundle, self.runtime)
-            env = TaskEnv(bundle.interface.task, min(self.num_envs, self.episodes), **simulation)
-            bundle.check_robot(env.robot)
+            bundle.check_task(tasks.get(bundle.interface.task).interface)
+            bundle.check_robot(robots.get(bundle.interface.robot))
+            size = min(self.num_envs, self.episodes)
+            env = TaskEnv(bundle.interface.task, size, diverged=diverged, **simulation)
             policy = bundle.policy
         start = time.monotonic()
         with bar("evaluate") as update:
             result = evaluate(
                 policy, env, self.episodes, self.seed, lambda done, _: update(done, self.episodes, "episodes")
             )
-        summary = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
+        summary: dict[str, Any] = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
         summary |= {"runtime": self.runtime}
-        summary |= env.simulation | result.summary()
+        summary |= env.simulation | result.summary() | {"divergences": env.divergences}
+        summary |= report(diverged) if diverged and env.divergences else {}
         summary["seconds"] = time.monotonic() - start
         if self.video:
             record(policy, env.task.name, self.video, self.video_episodes, self.seed, **simulation)

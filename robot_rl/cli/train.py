@@ -59,6 +59,8 @@ class Train(Generic[R]):
         from robot_rl.recipes.job import Job
         from robot_rl.training.numerics import learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance
+        from sim.divergence import report
+        from sim.engines import engines
         from sim.tasks import tasks
 
         recipe: Any = self.config
@@ -67,6 +69,7 @@ class Train(Generic[R]):
                 f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
             )
         tasks.get(self.task)
+        engines.get(self.engine)
         torch.set_num_threads(self.threads)
         runs = Path("runs")
         if self.out is not None:
@@ -87,13 +90,23 @@ class Train(Generic[R]):
                     done, total, what + "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
                 )
 
-            simulation = {"engine": self.engine, "mjcf": self.mjcf, "device": self.device, "without": self.without}
+            simulation: dict[str, Any] = {
+                "engine": self.engine,
+                "mjcf": self.mjcf,
+                "device": self.device,
+                "without": self.without,
+            }
+            simulation |= {"diverged": folder / "diverged"}
             bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, simulation, progress))
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
             save_bundle(bundle, folder / "bundle")
             elapsed = run.elapsed
         result = {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}
-        show(result | ({"without": list(self.without)} if self.without else {}), self.json, self.recipe)
+        show(
+            result | report(folder / "diverged") | ({"without": list(self.without)} if self.without else {}),
+            self.json,
+            self.recipe,
+        )
         return 0
 
 

@@ -23,5 +23,5 @@ class Job:
     dataset: Path
     base: Path | None
     simulation: dict[str, Any]
-    """Keywords of `TaskEnv`: engine, device, mjcf, without."""
+    """Keywords of `TaskEnv`: engine, device, mjcf, without, diverged."""
     progress: Progress

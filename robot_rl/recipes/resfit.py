@@ -19,6 +19,7 @@ from robot_rl.data.recording import load_episodes
 from robot_rl.errors import UserError
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.recipes.job import Job
+from robot_rl.robots import robots
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 
 
@@ -33,6 +34,7 @@ class ResFiT:
     def train(self, job: Job) -> Bundle:
         """Return the improved policy, with its critics."""
         from sim.env import TaskEnv
+        from sim.tasks import tasks
 
         if job.base is None:
             raise UserError("recipe resfit improves an existing policy: name its bundle with --base")
@@ -43,6 +45,8 @@ class ResFiT:
             raise UserError(
                 f"recipe resfit needs a chunked base policy; {job.base} holds a {type(bundle.policy).__name__}"
             )
+        bundle.check_task(tasks.get(job.task).interface)
+        bundle.check_robot(robots.get(bundle.interface.robot))
         env = TaskEnv(job.task, self.training.num_envs, seed=job.seed, **job.simulation)
         torch.manual_seed(job.seed)
         policy = ResidualPolicy(bundle.policy, self.residual)

@@ -25,6 +25,12 @@ def report(run: Run, step: int, row: dict[str, float], progress: Progress) -> No
     progress(step, row)
 
 
+def counts(env: Any, step: int) -> dict[str, float]:
+    """Environment steps so far, and of a simulation the episodes that ended because their physics diverged."""
+    row = {"train/steps": float(step)}
+    return row | ({"train/divergences": float(env.divergences)} if hasattr(env, "divergences") else {})
+
+
 class Episodes:
     """Return and length of the running episodes; means over those that ended last."""
 

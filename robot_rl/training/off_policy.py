@@ -13,7 +13,7 @@ from torch import Tensor
 from policies.residual import ResidualPolicy
 from robot_rl.data.replay import Replay, sample_batches
 from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.training.metrics import Progress, report
+from robot_rl.training.metrics import Progress, counts, report
 from robot_rl.training.run import Run
 
 
@@ -142,7 +142,7 @@ def train_off_policy(
             owed += config.updates_per_step * env.num_envs
         success = sum(recent) / max(1, len(recent))
         if step % config.log_every < env.num_envs:
-            row_out = {k: float(v) for k, v in metrics.items()} | {"train/success": success, "train/steps": step}
+            row_out = {k: float(v) for k, v in metrics.items()} | {"train/success": success} | counts(env, step)
             report(run, step, row_out, progress)
         stop = len(recent) == recent.maxlen and success >= config.stop_at
         if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop or run.asked:

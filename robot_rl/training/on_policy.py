@@ -17,7 +17,7 @@ from torch import Tensor
 
 from robot_rl.learning.gae import advantages
 from robot_rl.learning.ppo import PPO
-from robot_rl.training.metrics import Episodes, Progress, report
+from robot_rl.training.metrics import Episodes, Progress, counts, report
 from robot_rl.training.run import Run
 
 
@@ -67,7 +67,7 @@ def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed
             raise FloatingPointError(f"{error} at step {step}; the last checkpoint is intact") from None
         speed = each / (time.monotonic() - begun)
         measured |= {"train/steps_per_second": speed, "train/update_seconds": time.monotonic() - acted}
-        report(run, step, episodes.summary() | measured | {"train/steps": step}, progress)
+        report(run, step, episodes.summary() | measured | counts(env, step), progress)
         if step % config.checkpoint_every < each or step >= config.steps or run.asked:
             run.save(
                 step,

@@ -3,7 +3,7 @@
 runs/<date>-<task>-<recipe>/
     config.json  provenance.json  requirements.txt
     metrics.jsonl  tensorboard/
-    checkpoint.safetensors  bundle/  evaluation.json  videos/
+    checkpoint.safetensors  bundle/  evaluation.json  videos/  diverged/
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 import torch
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Misfit, UnknownName, UserError
 from robot_rl.spec import RobotSpec
 from sim.engines.model import box_model_spec, compile_model, robot_model_spec
 from sim.scenes import Scene
@@ -22,9 +22,9 @@ SLIPPERY = 0.01
 def start(device: str) -> Any:
     """Import and initialize Genesis, once per process; "auto" is the GPU where there is one."""
     if device not in ("auto", "cpu", "cuda"):
-        raise UserError(f"unknown device {device!r}; use cpu, cuda or auto")
+        raise UnknownName("device", device, ("auto", "cpu", "cuda"))
     if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("no CUDA GPU is usable by PyTorch here; use --device cpu, or install PyTorch with CUDA")
+        raise Misfit("no CUDA GPU is usable by PyTorch here; use --device cpu, or install PyTorch with CUDA")
     hook = sys.excepthook
     try:
         import genesis as gs

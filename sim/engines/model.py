@@ -9,7 +9,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Misfit, nearest
 from robot_rl.spec import FloatingBase, RobotSpec
 from sim.scenes import Box, Scene, robot_model
 
@@ -29,7 +29,7 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
     except ValueError as error:
         reason = " ".join(str(error).split())
         path = robot_model(robot, mjcf)
-        raise UserError(f"{path} does not compile: {reason}; do its meshes lie where it says?") from None
+        raise Misfit(f"{path} does not compile: {reason}; do its meshes lie where it says?") from None
 
 
 def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
@@ -40,7 +40,7 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
         spec.compiler.fusestatic = False  # feet are links of their own
         spec.compiler.discardvisual = False  # what does not collide is still to be seen
     except ValueError as error:
-        raise UserError(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
+        raise Misfit(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
     spec.option.timestep = scene.timestep
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     cones = {"elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC, "pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL}
@@ -54,7 +54,8 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     _name_joints(spec, robot)
     missing = {*robot.joint_names, *fingers} - {j.name for j in spec.joints}
     if missing:
-        raise UserError(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}")
+        hint = nearest(min(missing), {j.name for j in spec.joints} - {*robot.joint_names})
+        raise Misfit(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}; {hint}")
     if not robot.base:  # positions are told in the frame of the root link, wherever a file puts that in its world
         spec.bodies[1].pos, spec.bodies[1].quat = [0, 0, 0], [1, 0, 0, 0]
     for body in spec.bodies[1:]:
@@ -116,7 +117,8 @@ def _free(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> None:
     """Let the trunk float, let the robot collide with the world alone, and give its feet sensors."""
     missing = {base.body, *base.feet} - {b.name for b in spec.bodies}
     if missing:
-        raise UserError(f"{path} lacks the bodies {sorted(missing)}")
+        hint = nearest(min(missing), {b.name for b in spec.bodies[1:]})
+        raise Misfit(f"{path} lacks the bodies {sorted(missing)}; {hint}")
     trunk = spec.body(base.body)
     trunk.add_freejoint(name=base.body)
     trunk.pos = [0, 0, base.height]
@@ -195,5 +197,5 @@ def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.
     }
     absent = [name for name in joints if name not in of_joint]
     if absent:
-        raise UserError(f"the model of {robot!r} has no position actuator for the joints {absent}")
+        raise Misfit(f"the model of {robot!r} has no position actuator for the joints {absent}")
     return np.array([of_joint[name] for name in joints])

@@ -13,7 +13,7 @@ import torch
 from mujoco import batch
 from torch import Tensor
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Misfit
 from robot_rl.rotation import rotate_back
 from robot_rl.spec import RobotSpec
 from sim.engines.base import Engine, Setter
@@ -38,7 +38,7 @@ class MujocoEngine(Engine):
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
     ):
         if device not in ("auto", "cpu"):
-            raise UserError(f"engine 'mujoco' runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
+            raise Misfit(f"engine 'mujoco' runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
         self.robot, self.scene, self.num_envs, self.device = robot, scene, num_envs, torch.device("cpu")
         self.model = model = compile_model(robot, scene, mjcf)
         self.batch = batch.Batch(model, nsim=num_envs, nthread=threads)

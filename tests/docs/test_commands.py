@@ -112,7 +112,7 @@ def check_names(command: Any, page: Path) -> None:
         assert value is None or not isinstance(value, str) or value in known(kind, page), f"no {kind} {value!r}"
     what, _, task = str(getattr(command, "bundle", "")).partition(":")
     assert what != "random" or task in known("task", page), f"no task {task!r}"
-    if hasattr(command, "device"):
+    if getattr(command, "device", ""):
         from robot_rl.cli.teleop import DEVICES
 
         assert command.device in (("auto", "cpu", "cuda") if hasattr(command, "engine") else DEVICES)

@@ -148,8 +148,8 @@ def test_weights_that_do_not_fit_are_refused(saved: Path, damage: str) -> None:
         load_bundle(saved)
 
 
-def test_another_robot_is_refused_by_field(saved: Path, panda: Any) -> None:
-    bundle = load_bundle(saved)
+def test_another_robot_is_refused_by_field(saved: Path, panda: Any, diffusion: Callable[..., Any]) -> None:
+    bundle = replace(load_bundle(saved), policy=diffusion(21, 4))
     bundle.check_robot(panda)
     short = replace(panda, joints=(replace(panda.joints[0], high=1.0), *panda.joints[1:]))
     for other, name in (

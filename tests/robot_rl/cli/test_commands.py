@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from robot_rl.cli import main as cli
 from robot_rl.data import DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.interface import Pipeline
+from robot_rl.robots import panda as panda_module
+from robot_rl.robots import robots
 from robot_rl.training.run import Run as RunFolder
 from sim.scenes import robot_model
 from sim.tasks import tasks
@@ -82,9 +85,9 @@ def bundle(tmp_path: Path, dataset: Path) -> Path:
     return tmp_path / "bundle"
 
 
-def sentence(code: int, out: str, err: str, *words: object) -> None:
-    """The error is for the person at the keyboard."""
-    assert code == 1, (code, out, err)
+def sentence(code: int, out: str, err: str, *words: object, status: int = 1) -> None:
+    """The error is for the person at the keyboard; status 2: what was asked for cannot be as it stands."""
+    assert code == status, (code, out, err)
     assert err.startswith("robot-rl: ") and "Traceback" not in err and "(a defect" not in err, err
     assert err.count("\n") == 1, err
     for word in words:
@@ -106,6 +109,7 @@ def edit(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (["collect", "panda-lift", "--skill", "CLUMSEY"], "did you mean CLUMSY"),
         (["collect", "panda-lift", "--engine", "mujuco"], "did you mean mujoco?"),
         (["train", "panda-lfit"], "did you mean panda-lift?"),
+        (["train", "panda-lift", "--engine", "mujuco"], "unknown engine 'mujuco'; did you mean mujoco?"),
         (["train", "panda-lift", "--recipe", "difusion-bc"], "unknown recipe 'difusion-bc'; did you mean diffusion-bc"),
         (["train", "panda-lift", "--recipe=resfitt"], "did you mean resfit?"),
         (["evaluate", "random:panda-lfit"], "did you mean panda-lift?"),
@@ -166,7 +170,7 @@ def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for command in (["collect", "panda-lift"], ["evaluate", "random:panda-lift"]):
-        sentence(*run(*command, *words), remedy)
+        sentence(*run(*command, *words), remedy, status=2)
 
 
 def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) -> None:
@@ -214,7 +218,85 @@ def test_a_bundle_that_is_none(run: Run, bundle: Path, use: list[str], damage: s
 @pytest.mark.parametrize("use", USES, ids=lambda use: use[0])
 def test_a_bundle_for_another_robot_names_what_differs(run: Run, bundle: Path, use: list[str]) -> None:
     edit(bundle, lambda meta: meta["robot"].update(name="fr3", home=[0.0] * 7))
-    sentence(*run(use[0], bundle, *use[1:]), "'fr3'", "'panda'", "name, home differ")
+    sentence(*run(use[0], bundle, *use[1:]), "'fr3'", "'panda'", "name, home differ", status=2)
+
+
+def swap(names: list[str]) -> None:
+    names[0], names[1] = names[1], names[0]
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use[0])
+def test_a_bundle_for_another_order_of_joints_names_it(run: Run, bundle: Path, use: list[str]) -> None:
+    edit(bundle, lambda meta: swap(meta["robot"]["joint_names"]))
+    sentence(*run(use[0], bundle, *use[1:]), "joint_names differ", "['joint2', 'joint1',", status=2)
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use[0])
+def test_a_bundle_whose_interface_names_another_robot(run: Run, bundle: Path, use: list[str]) -> None:
+    edit(bundle, lambda meta: meta["interface"].update(robot="ur5e"))
+    sentence(*run(use[0], bundle, *use[1:]), "panda", "ur5e", status=2)
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use[0])
+def test_a_bundle_whose_policy_reads_other_observations(run: Run, bundle: Path, use: list[str]) -> None:
+    """What the robot would find out in the first control period."""
+    edit(bundle, lambda meta: meta["interface"]["observations"].append("joint_velocity"))
+    said = "trained for other observations" if use[0] == "evaluate" else f"reads {SIZE} numbers"
+    sentence(*run(use[0], bundle, *use[1:]), said, status=2)
+
+
+def test_a_task_that_has_changed_since_training_is_not_evaluated(run: Run, bundle: Path) -> None:
+    """The sizes agree; only the order of the observations does not."""
+    edit(bundle, lambda meta: swap(meta["interface"]["observations"]))
+    sentence(*run("evaluate", bundle, "--episodes", "2"), "other observations", "'panda-lift'", status=2)
+
+
+# ---- tasks and robots of one's own -------------------------------------------------------------------------------
+TASK = """
+from dataclasses import replace
+from sim.randomization import Randomize
+from sim.scenes import Box
+from sim.tasks.panda_lift import TASK as LIFT
+"""
+
+
+@pytest.mark.parametrize("engine", ["mujoco", "genesis"])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("randomization=(Randomize('cube.mass', 0.3, 0.1, 'kg'),)", ["cube.mass: low 0.3 is above high 0.1"]),
+        ("randomization=(Randomize('cube.mass', -0.1, 0.1, 'kg'),)", ["cube.mass: cannot be negative", "-0.1 kg"]),
+        ("scene=replace(LIFT.scene, boxes=(Box('cube', 0.02, -0.1),))", ["box 'cube': mass -0.1 kg"]),
+        ("scene=replace(LIFT.scene, boxes=(Box('cube', 0.0, 0.1),))", ["box 'cube': size 0.0 m"]),
+        ("scene=", ["invalid syntax"]),
+    ],
+)
+def test_a_task_file_with_impossible_numbers_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: list[str], engine: str
+) -> None:
+    file = tmp_path / "impossible_task.py"
+    file.write_text(f"{TASK}TASK = replace(LIFT, {line})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(tasks.entries, "mine", ("impossible_task:TASK", "of one's own"))
+    for command in (["collect", "mine"], ["evaluate", "random:mine"], ["train", "mine", "--recipe", "ppo"]):
+        sentence(*run(*command, "--engine", engine), f"task 'mine' in {file}", *words, status=2)
+
+
+def test_a_misspelt_parameter_suggests_the_nearest(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "misspelt_task.py").write_text(
+        f"{TASK}TASK = replace(LIFT, randomization=(Randomize('cube.mas', 0.1, 0.3, 'kg'),))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(tasks.entries, "mine", ("misspelt_task:TASK", "of one's own"))
+    sentence(*run("collect", "mine"), "cannot randomize cube.mas;", "did you mean cube.mass", status=2)
+
+
+def test_a_joint_that_the_robot_lacks_suggests_the_nearest(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    panda = robots.get("panda")
+    joints = tuple(replace(j, name=j.name.replace("joint7", "jiont7")) for j in panda.joints)
+    monkeypatch.setattr(panda_module, "PANDA", replace(panda, joints=joints))
+    words = ("panda.xml lacks the joints ['jiont7'] of robot 'panda'", "did you mean joint7")
+    sentence(*run("evaluate", "random:panda-lift"), *words, status=2)
 
 
 def test_a_bundle_whose_policy_has_another_size(run: Run, bundle: Path) -> None:
@@ -360,7 +442,7 @@ def test_a_robot_model_that_is_none(
     elif damage != "missing":
         model.write_text({"truncated": text[:-200], "foreign": "<mujoco/>", "no meshes": text}[damage])
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    sentence(*run(*words, "--mjcf", model), "mine.xml")
+    sentence(*run(*words, "--mjcf", model), "mine.xml", status=2)
     assert not (tmp_path / "datasets").exists()
 
 
