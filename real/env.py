@@ -183,8 +183,11 @@ class RobotEnv(VectorEnv):
         return success, won or failed, won or bad or late
 
     def _steer(self, hands: Operator | None) -> None:
+        """Ask for what the person wants; for nothing in the last second, since it lies down well from four feet only."""
         if self.steering is not None:
-            self.command = self.steering(hands, self.seed, self.steps)
+            left = (self.interface.horizon - self.steps) * self.period
+            ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
+            self.command = torch.zeros_like(self.command) if ends else self.steering(hands, self.seed, self.steps)
 
     def _tracking(self, before: RobotState) -> dict[str, Tensor]:
         """How far a twin's trunk is from what was asked, (1,) each, as the simulation measures it; empty elsewhere."""

@@ -48,7 +48,7 @@ def _success(file: Path) -> float:
 class Scale:
     """How much of everything in the arm's demonstration."""
 
-    demonstrations: int = 20
+    demonstrations: int = 15
     updates: int = 2000
     steps: int = 40_000
     evaluations: int = 200
