@@ -61,13 +61,13 @@ class RobotEnv(VectorEnv):
     ):
         """`schedule` commands a walking robot while neither a person nor `cmd_vel` does."""
         self.node, self.pipeline = node, Pipeline(interface)
-        self.interface = interface
+        self.interface, self.period = interface, 1 / interface.controller.rate
         robot = self.pipeline.robot
         self.driver = open_driver(node, robot, self.pipeline.observer.objects, cameras, dry_run)
         self.arbiter = arbiter or Arbiter(None)
         self.steering: Steering | None = None
         if self.pipeline.command.fields:
-            self.steering = Steering(node, self.pipeline.command, schedule)
+            self.steering = Steering(node, self.pipeline.command, self.period, schedule)
             self.arbiter.steers = True
         self.truth = node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if robot.base else None
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
@@ -80,7 +80,6 @@ class RobotEnv(VectorEnv):
         )
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, 1)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, 1)
-        self.period = 1 / interface.controller.rate
         self.last_action = torch.zeros(1, self.pipeline.actions.size)
         self.command = torch.zeros(1, self.pipeline.command.size)
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
@@ -183,11 +182,11 @@ class RobotEnv(VectorEnv):
         return success, won or failed, won or bad or late
 
     def _steer(self, hands: Operator | None) -> None:
-        """Ask for what the person wants; for nothing in the last second, since it lies down well from four feet only."""
+        """Ask for what the person wants, for nothing in the last second: it lies down well from four feet only."""
         if self.steering is not None:
             left = (self.interface.horizon - self.steps) * self.period
             ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
-            self.command = torch.zeros_like(self.command) if ends else self.steering(hands, self.seed, self.steps)
+            self.command = self.steering(hands, self.seed, self.steps, rest=ends)
 
     def _tracking(self, before: RobotState) -> dict[str, Tensor]:
         """How far a twin's trunk is from what was asked, (1,) each, as the simulation measures it; empty elsewhere."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from real.bus import Node, qos
 from real.teleop.commands import Operator
 from robot_rl.errors import UserError
+from robot_rl.interface import COMMAND_RAMP
 from robot_rl.spec import VectorSpec
 
 TOPIC = "cmd_vel"
@@ -24,16 +25,31 @@ Schedule = Callable[[int, int], Tensor]
 
 
 class Steering:
-    """Decides on the command once per control period."""
+    """Decides on the command once per control period; it changes no faster than in training, see `COMMAND_RAMP`."""
 
-    def __init__(self, node: Node, spec: VectorSpec, schedule: Schedule | None = None):
+    def __init__(self, node: Node, spec: VectorSpec, period: float, schedule: Schedule | None = None):
         if spec.size != 3:
             raise UserError(f"this policy is asked for {spec.names}; a person and {TOPIC} steer x, y and yaw only")
         self.low, self.high, self.schedule = spec.low[None], spec.high[None], schedule
+        self.step = (self.high - self.low) * period / COMMAND_RAMP
+        """Largest change in one control period."""
+        self.command = torch.zeros_like(self.low)
         self.twist = node.subscribe("geometry_msgs/msg/Twist", TOPIC, qos.DEFAULT)
 
-    def __call__(self, hands: Operator | None, seed: int, step: int) -> Tensor:
+    def __call__(self, hands: Operator | None, seed: int, step: int, rest: bool = False) -> Tensor:
         """The command (1, 3), within the ranges of the policy's interface, for control period `step` of an episode.
+
+        It goes towards what is wanted: with `rest` to stand, else as the person, `cmd_vel` or the schedule say. An
+        episode begins with nothing asked.
+        """
+        if step == 0:
+            self.command = torch.zeros_like(self.low)
+        wanted = torch.zeros_like(self.low) if rest else self._wanted(hands, seed, step)
+        self.command = wanted.clamp(self.command - self.step, self.command + self.step)
+        return self.command
+
+    def _wanted(self, hands: Operator | None, seed: int, step: int) -> Tensor:
+        """What somebody wants now.
 
         While the dead-man is held the person's deflections count, full ones being the ends of the ranges. A device that
         fell silent with the dead-man down asks to stand until it speaks again.

@@ -18,6 +18,12 @@ from robot_rl.shield import Shield, ShieldConfig
 from robot_rl.spec import Field, RobotSpec, VectorSpec
 from robot_rl.success import Test, state_test
 
+COMMAND_RAMP = 0.5
+"""Time in which a command goes from one end of its range to the other, s.
+
+Asked to stop at once, policies that walked well fell over their own feet: of 20 falls in 1,200 episodes all were in the
+second after such a command."""
+
 
 @dataclass(frozen=True)
 class Interface:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robot_rl.interface import COMMAND_RAMP
 from robot_rl.spec import VectorSpec
 from sim.randomization.noise import episode_keys, uniforms
 
@@ -17,7 +18,10 @@ PURPOSE = 1
 
 @dataclass(frozen=True)
 class CommandSchedule:
-    """Commands drawn uniformly within the ranges of the interface, each held for a while."""
+    """Commands drawn uniformly within the ranges of the interface, each held for a while.
+
+    An episode begins with nothing asked; one command becomes the next within `COMMAND_RAMP`, on a straight line.
+    """
 
     hold: float = 4.0
     """Time between two commands, s."""
@@ -26,9 +30,14 @@ class CommandSchedule:
 
     def __call__(self, spec: VectorSpec, keys: np.ndarray, steps: Tensor, rate: float) -> Tensor:
         """Commands (n, C) of episodes `keys` (n,) in their control periods `steps` (n,) at `rate` Hz."""
-        u = uniforms(keys, (steps // round(self.hold * rate)).numpy(), spec.size + 1)
-        command = spec.low + u[:, 1:] * (spec.high - spec.low)
-        return torch.where(u[:, :1] < self.standing, 0.0, command)
+        hold = round(self.hold * rate)
+        number, since = (steps // hold).numpy(), steps % hold
+        # The command of now and the one before it, in one call.
+        u = uniforms(np.concatenate([keys, keys]), np.concatenate([number, number - 1]), spec.size + 1)
+        command = torch.where(u[:, :1] < self.standing, 0.0, spec.low + u[:, 1:] * (spec.high - spec.low))
+        now, before = command.chunk(2)
+        before = torch.where(steps[:, None] < hold, 0.0, before)
+        return torch.lerp(before, now, (since / (COMMAND_RAMP * rate)).clamp(max=1.0)[:, None])
 
     def of_episode(self, spec: VectorSpec, seed: int, step: int, rate: float) -> Tensor:
         """The command (1, C) of the first episode of `seed` in one control period: on a robot as in simulation."""

@@ -15,12 +15,23 @@ from real.bus import make, open_node, qos
 from real.steering import TOPIC, Steering
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.errors import UserError
+from robot_rl.interface import COMMAND_RAMP
 from robot_rl.spec import VectorSpec, box
 from sim.tasks import tasks
 
 TASK = tasks.get("go2-velocity")
 SPEC = VectorSpec(TASK.interface.command)
 STAND = [[0.0, 0.0, 0.0]]
+PERIOD = 0.02
+LONG = round(COMMAND_RAMP / PERIOD)
+"""Control periods in which a command reaches any other."""
+
+
+def settle(steering: Steering, hands: Operator | None = None, **more: Any) -> list[list[float]]:
+    """The command once it has reached what is wanted."""
+    for k in range(LONG):
+        steering(hands, 0, k + 1, **more)
+    return steering(hands, 0, LONG + 1, **more).tolist()
 
 
 @pytest.fixture
@@ -30,7 +41,7 @@ def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Calla
 
     def build(schedule: Any = None) -> tuple[Steering, Callable[..., None]]:
         nodes.extend([open_node("policy"), open_node("planner")])
-        steering = Steering(nodes[-2], SPEC, schedule)
+        steering = Steering(nodes[-2], SPEC, PERIOD, schedule)
         publisher = nodes[-1].publisher("geometry_msgs/msg/Twist", TOPIC, qos.DEFAULT)
         assert nodes[-1].wait_for(lambda: publisher.matched == 1, 30)
 
@@ -52,29 +63,42 @@ def test_nobody_asks_for_anything(steer: Callable[..., Any]) -> None:
     assert steering(RELEASED, 0, 0).tolist() == STAND
 
 
+def test_a_command_grows_as_in_training_and_an_episode_begins_with_none(steer: Callable[..., Any]) -> None:
+    steering, _ = steer()
+    full = Operator(held=True, motion=(1.0, -1.0, 0.0))
+    path = torch.cat([steering(full, 0, k) for k in range(LONG)])
+    assert path[0].tolist() == pytest.approx([2 / LONG, -1 / LONG, 0]), "a step of the range's share"
+    assert torch.allclose(path.diff(dim=0)[: LONG // 2 - 1], path[0].expand(LONG // 2 - 1, 3), atol=1e-6)
+    assert path[-1].tolist() == pytest.approx([1.0, -0.5, 0.0])
+    assert settle(steering, full, rest=True) == STAND, "whoever holds the stick"
+    steering(full, 0, 1)
+    assert steering(None, 0, 0).tolist() == STAND
+
+
 def test_a_twist_counts_for_half_a_second_and_within_the_ranges(
     steer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steering, say = steer()
     say(0.4, -0.2, 0.3)
-    assert steering(None, 0, 0).tolist()[0] == pytest.approx([0.4, -0.2, 0.3])
+    assert settle(steering)[0] == pytest.approx([0.4, -0.2, 0.3])
     say(9.0, -9.0, 0.5)
-    assert steering(None, 0, 0).tolist()[0] == pytest.approx([1.0, -0.5, 0.5])
+    assert settle(steering)[0] == pytest.approx([1.0, -0.5, 0.5])
     say(float("nan"), 0.1, 0.1)
-    assert steering(None, 0, 0).tolist() == STAND
+    assert settle(steering) == STAND
     say(0.4, 0.0, 0.0)
     later = steering.twist.latest.received + 0.51
     monkeypatch.setattr(steering_module, "time", SimpleNamespace(monotonic=lambda: later))
-    assert steering(None, 0, 0).tolist() == STAND, "whoever sent it may be gone"
+    assert settle(steering) == STAND, "whoever sent it may be gone"
 
 
 def test_the_person_comes_first_and_full_deflection_is_the_end_of_the_range(steer: Callable[..., Any]) -> None:
     steering, say = steer(lambda seed, step: torch.full((1, 3), 0.25))
     say(0.4, 0.0, 0.0)
-    assert steering(Operator(held=True, motion=(-1.0, 0.5, 1.0)), 0, 0).tolist() == [[-1.0, 0.25, 1.0]]
-    assert steering(Operator(held=True), 0, 0).tolist() == STAND, "holding still is standing"
-    assert steering(RELEASED, 0, 0).tolist()[0] == pytest.approx([0.4, 0.0, 0.0])
-    assert steering(Operator(lost=True), 0, 0).tolist() == STAND, "a device lost while it steers"
+    assert settle(steering, Operator(held=True, motion=(-1.0, 0.5, 1.0))) == [[-1.0, 0.25, 1.0]]
+    assert settle(steering, Operator(held=True)) == STAND, "holding still is standing"
+    say(0.4, 0.0, 0.0)
+    assert settle(steering, RELEASED)[0] == pytest.approx([0.4, 0.0, 0.0])
+    assert settle(steering, Operator(lost=True)) == STAND, "a device lost while it steers"
 
 
 def test_the_schedule_is_that_of_the_episode_in_simulation(steer: Callable[..., Any]) -> None:
@@ -83,16 +107,17 @@ def test_the_schedule_is_that_of_the_episode_in_simulation(steer: Callable[..., 
 
     steering, _ = steer(lambda seed, step: TASK.commands.of_episode(SPEC, seed, step, 50.0))
     simulation = TaskEnv(TASK, 2, threads=1, seed=7)
-    simulation.reset(seed=7)
-    for _ in range(3):
-        simulation.step(torch.zeros(2, 12))
     for seed in (7, 8):
-        assert torch.equal(steering(None, seed, 3), simulation.state.command[seed - 7][None])
+        simulation.reset(seed=7)
+        for step in range(30):
+            asked = simulation.state.command[seed - 7][None]
+            assert torch.allclose(steering(None, seed, step), asked, atol=1e-6), step
+            simulation.step(torch.zeros(2, 12))
     simulation.close()
-    asked = np.array([steering(None, 7, step)[0].tolist() for step in range(0, 2000, 50)])
-    assert len(np.unique(asked, axis=0)) > 5, "it changes"
+    path = np.array([steering(None, 7, step)[0].tolist() for step in range(1, 2000)])
+    assert len(np.unique(path[150::200].round(3), axis=0)) > 5, "it changes"
 
 
 def test_a_policy_that_is_asked_for_something_else_is_refused(steer: Callable[..., Any]) -> None:
     with open_node("policy") as node, pytest.raises(UserError, match="x, y and yaw only"):
-        Steering(node, VectorSpec((box("height", "z", "m", 0.1, 0.4),)))
+        Steering(node, VectorSpec((box("height", "z", "m", 0.1, 0.4),)), PERIOD)

@@ -18,6 +18,7 @@ from real.env import RobotEnv
 from real.intervention import Arbiter
 from real.robots.base import NotReady
 from real.teleop.commands import RELEASED, Operator
+from robot_rl.interface import COMMAND_RAMP
 from sim.tasks import tasks
 
 WALK = replace(tasks.get("go2-velocity").interface, horizon=8)
@@ -177,7 +178,8 @@ def test_the_persons_dead_man_steers_and_the_policy_goes_on_acting(
     operator.now = Operator(held=True, motion=(0.5, 0.0, -1.0))
     action = torch.full((1, 12), 0.1)
     observation, *_, infos = e.step(action)
-    assert part(e, observation, "command") == [0.5, 0.0, -1.0]
+    share = e.period / COMMAND_RAMP
+    assert part(e, observation, "command") == pytest.approx([2 * share, 0.0, -2 * share]), "on its way to 0.5 and -1"
     assert torch.equal(infos["executed"], action) and not infos["intervention"].item()
     assert not infos["takeover"].item() and not infos["handed_back"]
     operator.now = RELEASED

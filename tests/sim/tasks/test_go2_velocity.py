@@ -112,15 +112,16 @@ def test_the_reward_is_the_sum_of_its_reported_parts(walk: Build) -> None:
 
 
 def test_commands_change_on_schedule(walk: Build) -> None:
-    env = TaskEnv(walk(commands=CommandSchedule(hold=0.1, standing=0.0)), 2, threads=1, randomize=False)
+    env = TaskEnv(walk(commands=CommandSchedule(hold=1.0, standing=0.0)), 2, threads=1, randomize=False)
     columns = env.pipeline.observer.spec.slice("command")
     observation, _ = env.reset(seed=0)
     path = [observation["observation.state"][:, columns]]
-    for _ in range(17):
+    for _ in range(90):
         path.append(env.step(still(2))[0]["observation.state"][:, columns])
     asked = torch.stack(path)
     changes = (asked.diff(dim=0) != 0).any(2)
-    assert (changes.nonzero()[:, 0].unique() + 1).tolist() == [5, 10, 15] and changes.all(1).sum() == 3
+    assert (changes.nonzero()[:, 0].unique() + 1).tolist() == [*range(1, 26), *range(51, 76)], "ramps of half a second"
+    assert changes.all(1).sum() == 50
     assert not torch.equal(asked[:, 0], asked[:, 1]), "each robot is asked for its own"
     spec = env.pipeline.command
     assert ((asked >= spec.low) & (asked <= spec.high)).all()
