@@ -36,8 +36,8 @@ class HilSerl:
             entropy=True,
             initial_temperature=1e-3,
             target_entropy=-8.0,
-            l2=0.1,
-            imitation=1.0,
+            l2=0.02,
+            imitation=10.0,
             averaging=0.998,
         )
     )
