@@ -59,14 +59,17 @@ class Finetune(Generic[R]):
         from real.session import Filming, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
-        from robot_rl.errors import Interrupted, UserError
+        from robot_rl.data.recording import load_episodes
+        from robot_rl.errors import Interrupted, Misfit, UserError
+        from robot_rl.interface import Pipeline
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
+        from robot_rl.training.human_in_the_loop import WEIGHTS
         from robot_rl.training.run import Run, new_folder, provenance
 
         recipe: Any = self.config
         if not hasattr(recipe, "learner"):
-            raise UserError(f"recipe {self.recipe} trains in simulation: use `robot-rl train --recipe {self.recipe}`")
+            raise Misfit(f"recipe {self.recipe} trains in simulation: use `robot-rl train --recipe {self.recipe}`")
         torch.set_num_threads(1)
         bundle = load_bundle(self.bundle)
         spec = robots.get(self.robot)
@@ -74,6 +77,8 @@ class Finetune(Generic[R]):
         dataset = self.dataset or Path(bundle.provenance.get("dataset", ""))
         if not (dataset / "meta" / "info.json").exists():
             raise UserError(f"no demonstrations at {dataset or '(unknown)'}: name the dataset with --dataset")
+        policy = recipe.policy(bundle)
+        load_episodes(dataset, Pipeline(bundle.interface))  # the learner will: a broken one is found before it moves
         folder = self.out or new_folder(Path("runs"), bundle.interface.task, self.recipe)
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
         dataset = dataset.resolve()
@@ -85,8 +90,7 @@ class Finetune(Generic[R]):
             open_node("policy", ros_args=self.ros_args) as node,
         ):
             bare = bare_loop(spec.command_rate, 2.0).summary()
-            policy = recipe.policy(bundle)
-            command = [sys.executable, "-m", "robot_rl.cli.learner", str(self.bundle), str(dataset), str(folder)]
+            command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = Filming(self.film, corrected_only=True)
             arbiter = Arbiter(OperatorInput(node))
             env = RobotEnv(node, bundle.interface, cameras=cameras, arbiter=arbiter)
@@ -94,7 +98,7 @@ class Finetune(Generic[R]):
             session = Session(env, policy, run, self.seed, film)
             number = 0
             try:
-                with LearnerProcess([*command, self.recipe, str(self.seed)]) as learner, bar("finetune") as update:
+                with LearnerProcess(command, folder / WEIGHTS) as learner, bar("finetune") as update:
                     try:
                         session.learn(learner, 60 * self.minutes, update)
                     finally:

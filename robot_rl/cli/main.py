@@ -7,6 +7,7 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from robot_rl.errors import Interrupted, UnknownName, UserError
@@ -82,8 +83,13 @@ def main(argv: list[str] | None = None) -> int:
 
         sys.stdout.write(f"robot-rl {__version__}\n")
         return 0
+    return answer(lambda: _run(argv), debug)
+
+
+def answer(command: Callable[[], int], debug: bool = False) -> int:
+    """Run something for the person at the keyboard: an error becomes one sentence on stderr and an exit status."""
     try:
-        code = _run(argv)
+        code = command()
         sys.stdout.flush()  # here, where a reader that left is no error
         return code
     except UserError as error:

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -234,6 +234,13 @@ class Run:
 
 def _plain(config: Any) -> Any:
     return asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
+
+
+def configured(template: Any, values: Any) -> Any:
+    """A dataclass like `template`, with the values that config.json holds of another one."""
+    if is_dataclass(template) and not isinstance(template, type):
+        return replace(template, **{k: configured(getattr(template, k), v) for k, v in values.items()})
+    return tuple(values) if isinstance(template, tuple) else values
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

@@ -355,6 +355,13 @@ def test_finetune_without_demonstrations_says_which_flag(run: Run, bundle: Path,
     sentence(*run("finetune", bundle), str(dataset), "--dataset")
 
 
+def test_finetune_reads_its_demonstrations_before_the_robot_moves(run: Run, bundle: Path, dataset: Path) -> None:
+    file = next(dataset.glob("data/**/*.parquet"))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    sentence(*run("finetune", bundle, "--out", "r"), file)
+    assert not Path("r").exists()
+
+
 # ---- where results go --------------------------------------------------------------------------------------------
 def test_out_that_cannot_be_written(run: Run, dataset: Path) -> None:
     Path("file").write_text("mine")
