@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Misfit
 
 R = TypeVar("R")
 
@@ -65,7 +65,7 @@ class Train(Generic[R]):
 
         recipe: Any = self.config
         if not hasattr(recipe, "train"):
-            raise UserError(
+            raise Misfit(
                 f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
             )
         tasks.get(self.task)

@@ -184,8 +184,8 @@ def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) ->
 
 
 def test_a_recipe_for_the_other_command_says_which(run: Run, bundle: Path) -> None:
-    sentence(*run("train", "panda-lift", "--recipe", "hil-serl"), "robot-rl finetune")
-    sentence(*run("finetune", bundle, "--recipe", "resfit"), "robot-rl train")
+    sentence(*run("train", "panda-lift", "--recipe", "hil-serl"), "robot-rl finetune", status=2)
+    sentence(*run("finetune", bundle, "--recipe", "resfit"), "robot-rl train", status=2)
 
 
 # ---- bundles -----------------------------------------------------------------------------------------------------
@@ -343,8 +343,9 @@ def test_a_dataset_that_is_none(run: Run, dataset: Path, damage: str) -> None:
 
 
 def test_after_a_mistyped_dataset_the_corrected_command_works(run: Run, dataset: Path) -> None:
-    """A run that never began leaves no run folder behind that refuses the next try."""
+    """A run that never began leaves no run folder behind."""
     sentence(*run(*TRAIN, "--dataset", "demoz", "--out", "r"), "demoz")
+    assert not Path("r").exists()
     code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "r")
     assert code == 0, err
     assert Path("r/bundle/policy.json").is_file()
@@ -385,6 +386,20 @@ def test_a_run_or_dataset_that_exists_is_not_overwritten(run: Run, dataset: Path
     episodes = {p: p.read_bytes() for p in dataset.rglob("*") if p.is_file()}
     sentence(*run(*COLLECT, "--out", dataset), dataset)
     assert {p: p.read_bytes() for p in dataset.rglob("*") if p.is_file()} == episodes
+
+
+@pytest.mark.parametrize("use", ["train", "deploy", "finetune"])
+def test_a_folder_of_somebody_else_is_left_as_it_is(run: Run, bundle: Path, dataset: Path, use: str) -> None:
+    """A name that our own files have as well, and one that looks like what a kill leaves."""
+    mine = Path("mine")
+    (mine / ".thesis.part").mkdir(parents=True)
+    (mine / ".thesis.part" / "one").write_text("all there is")
+    (mine / "config.json").write_text('{"precious": 1}')
+    words = [*TRAIN, "--dataset", dataset] if use == "train" else [use, bundle]
+    for more in ([], ["--resume"]) if use != "deploy" else ([],):
+        sentence(*run(*words, "--out", mine, *more), "mine is no run folder", "--out")
+    assert (mine / ".thesis.part" / "one").read_text() == "all there is"
+    assert (mine / "config.json").read_text() == '{"precious": 1}' and len(list(mine.iterdir())) == 2
 
 
 def test_nothing_to_resume(run: Run) -> None:
