@@ -16,6 +16,8 @@ from typing import Any
 
 import tyro
 
+from robot_rl.limits import Whole
+
 
 @dataclass
 class Demo:
@@ -28,7 +30,7 @@ class Demo:
     """Which demonstration: panda-lift or go2."""
     quick: bool = False
     """Every stage small, in three minutes, with checks that learning learned."""
-    seed: int = 0
+    seed: Whole = 0
     """Seed of everything random."""
     out: Path | None = None
     """Folder; default runs/<date>-demo."""

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
+from robot_rl.limits import NonNegative, Whole
+
 R = TypeVar("R")
 
 
@@ -26,19 +28,19 @@ class Finetune(Generic[R]):
     """How to learn, see `robot-rl recipes`; its options are listed below."""
     robot: str = "panda"
     """Robot to drive; a bundle for another one is refused."""
-    minutes: float = 3.0
+    minutes: NonNegative = 3.0
     """Length of the session, minutes; the episode that runs then is finished."""
     dataset: Path | None = None
     """Demonstrations; default is the dataset that the bundle was trained on."""
     out: Path | None = None
     """Run folder; default runs/<date>-<task>-<recipe>."""
-    seed: int = 0
+    seed: Whole = 0
     """Seed of everything random."""
     resume: bool = False
     """Go on with the session in --out: its dataset, weights and learner."""
     camera: bool = True
     """Record and film what the task's cameras see; one that sends nothing is an error."""
-    film: int = 2
+    film: Whole = 2
     """Corrected episodes to film."""
     json: bool = False
     """Print one JSON object instead of a table."""
@@ -129,10 +131,11 @@ class Finetune(Generic[R]):
 
 def main(argv: list[str]) -> int:
     """Parse the recipe's name first: its own options then appear in --help."""
+    from robot_rl.cli.main import parse
     from robot_rl.cli.train import recipe_named
 
     ros = argv.index("--ros-args") if "--ros-args" in argv else len(argv)
     recipe = recipe_named(argv, "hil-serl")
-    parsed = tyro.cli(Finetune[recipe], args=argv[:ros], prog="robot-rl finetune")  # type: ignore[valid-type]
+    parsed = parse(Finetune[recipe], argv[:ros], "finetune")  # type: ignore[valid-type]
     parsed.ros_args = argv[ros:]
-    return parsed.run()
+    return int(parsed.run())

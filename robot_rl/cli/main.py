@@ -62,12 +62,21 @@ def _run(argv: list[str]) -> int:
     ros = rest.index("--ros-args") if "--ros-args" in rest else len(rest)
     if not isinstance(command, type):
         return int(command(rest))
-    import tyro
-
-    parsed: Any = tyro.cli(command, args=rest[:ros], prog=f"robot-rl {name}")
+    parsed = parse(command, rest[:ros], name)
     if hasattr(parsed, "ros_args"):
         parsed.ros_args = rest[ros:]
     return int(parsed.run())
+
+
+def parse(command: Any, argv: list[str], name: str) -> Any:
+    """The command's dataclass from its flags; numbers out of their range are refused."""
+    import tyro
+
+    from robot_rl.limits import check
+
+    parsed = tyro.cli(command, args=argv, prog=f"robot-rl {name}")
+    check(parsed)
+    return parsed
 
 
 def main(argv: list[str] | None = None) -> int:
