@@ -33,7 +33,7 @@ class Demo:
     seed: Whole = 0
     """Seed of everything random."""
     out: Path | None = None
-    """Folder; default runs/<date>-demo."""
+    """Folder; default runs/<date>-<time>-demo."""
     robot: bool = True
     """Include the stages on the twin: deploy, correct."""
     stages: dict[str, Any] = field(default_factory=dict, init=False)

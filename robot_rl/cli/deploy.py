@@ -36,7 +36,7 @@ class Deploy:
     """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, or
     nobody, so that it stands."""
     out: Path | None = None
-    """Run folder for results and the video; default runs/<date>-<task>-deploy."""
+    """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
     """Name of the policy in the report."""
     video_episodes: Whole = 3

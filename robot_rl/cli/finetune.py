@@ -33,7 +33,7 @@ class Finetune(Generic[R]):
     dataset: Path | None = None
     """Demonstrations; default is the dataset that the bundle was trained on."""
     out: Path | None = None
-    """Run folder; default runs/<date>-<task>-<recipe>."""
+    """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
     seed: Whole = 0
     """Seed of everything random."""
     resume: bool = False

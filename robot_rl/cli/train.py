@@ -29,7 +29,7 @@ class Train(Generic[R]):
     base: Path | None = None
     """Bundle of the policy to start from."""
     out: Path | None = None
-    """Run folder; default runs/<date>-<task>-<recipe>."""
+    """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
     seed: Whole = 0
     """Seed of everything random."""
     resume: bool = False

@@ -32,7 +32,9 @@ class ActorCriticConfig:
     hidden: tuple[Count, ...] = (256, 256)
     """Hidden widths of the critics."""
     critic_lr: Positive = 3e-4
+    """Learning rate of the critics (Adam)."""
     actor_lr: Positive = 3e-4
+    """Learning rate of the actor (Adam)."""
     tau: Share = 0.01
     """Share of the new weights that moves into the target critics per update."""
     discount: Share = 0.98
@@ -40,6 +42,7 @@ class ActorCriticConfig:
     entropy: bool = False
     """Learn a temperature and reward entropy in the actor's loss (never in the backup)."""
     initial_temperature: Positive = 0.01
+    """Weight of entropy that a learned temperature starts from."""
     target_entropy: float | None = None
     """Nats; None is minus half the action size."""
     l2: NonNegative = 0.01

@@ -48,6 +48,7 @@ class PPOConfig:
     actor_lr: Positive = 1e-3
     """Learning rate that the actor starts with."""
     critic_lr: Positive = 1e-3
+    """Learning rate of the critic."""
     kl: Positive | None = 0.01
     """Divergence from the old policy, nats, that the actor's learning rate is steered to; None keeps the rate."""
     grad_clip: Positive = 1.0

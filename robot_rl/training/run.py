@@ -1,6 +1,6 @@
 """A run folder: configuration, provenance, metrics, checkpoint, bundle.
 
-runs/<date>-<task>-<recipe>/
+runs/<date>-<time>-<task>-<recipe>/
     config.json  provenance.json  requirements.txt
     metrics.jsonl  tensorboard/
     checkpoint.safetensors  bundle/  evaluation.json  videos/  diverged/
@@ -88,7 +88,7 @@ def write_json(path: Path, data: Any) -> Path:
 
 
 def new_folder(root: Path, task: str, recipe: str) -> Path:
-    """A fresh name under `root`: <date>-<task>-<recipe>, numbered when taken."""
+    """A fresh name under `root`: <date>-<time>-<task>-<recipe>, numbered when taken."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{recipe}"
     folder, k = root / stem, 2
     while folder.exists():

@@ -27,6 +27,7 @@ class SupervisedConfig:
     warmup: Whole = 100
     """Gradient steps of linear warm-up."""
     weight_decay: NonNegative = 1e-4
+    """Decay of the weights beside the gradient (AdamW)."""
     checkpoint_every: Count = 1000
     """Gradient steps between checkpoints."""
     log_every: Count = 100

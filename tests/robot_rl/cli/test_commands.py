@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import json
 import os
 import re
@@ -207,6 +209,43 @@ def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) ->
 def test_a_number_out_of_its_range_is_wrong_usage(run: Run, tmp_path: Path, words: list[str], said: str) -> None:
     sentence(*run(*words), said, status=2)
     assert not list(tmp_path.iterdir()), "and nothing was made"
+
+
+def helpless(kind: Any) -> Iterator[str]:
+    """Fields of a dataclass type, nested ones included, without a text beneath them for --help."""
+    if not is_dataclass(kind):
+        return
+    (body,) = (node.body for node in ast.parse(inspect.getsource(kind)).body if isinstance(node, ast.ClassDef))
+    hints = get_type_hints(kind)
+    for field, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            name = field.target.id
+            if not is_dataclass(hints[name]) and not (
+                isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            ):
+                yield f"{kind.__name__}.{name}"
+            yield from helpless(hints[name])
+
+
+@pytest.mark.parametrize("recipe", list(recipes))
+def test_every_setting_of_a_recipe_has_a_help_text(recipe: str) -> None:
+    assert list(helpless(recipes.get(recipe))) == []
+
+
+def flags(command: Any) -> set[str]:
+    return set(get_type_hints(command)) if isinstance(command, type) else {"json"}
+
+
+def test_the_commands_without_json_are_those_that_the_documentation_names() -> None:
+    without = set()
+    for name, (path, _) in cli.COMMANDS.items():
+        module, attribute = path.split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if name == "launch" or "json" not in flags(command):
+            without.add(name)
+    page = (Path(__file__).parents[3] / "docs" / "train.md").read_text()
+    (said,) = re.findall(r"all but (.*?)\)", page)
+    assert set(re.findall(r"`([\w-]+)`", said)) == without
 
 
 def numbers(kind: Any) -> Iterator[tuple[str, Any]]:
