@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_before_anything_moves(run: Run, bundle: Pa
 
     def refused(*told: str) -> None:
         code, out, err = run(*words)
-        assert code == 1 and out == "" and err.count("\n") == 1 and err.startswith("robot-rl: "), err
+        assert code == 2 and out == "" and err.count("\n") == 1 and err.startswith("robot-rl: "), err
         assert all(word in err for word in told), err
         assert sorted(bundle.parent.parent.iterdir()) == before, "no run folder was made"
 
