@@ -35,7 +35,7 @@ Runtime = Literal["torch", "onnx"]
 """What computes the policy."""
 
 
-class BundleError(UserError):
+class BundleError(Misfit):
     """A bundle that is missing, damaged, or made for something else."""
 
 
@@ -88,7 +88,7 @@ class Bundle:
                 )
 
 
-class WrongBundle(BundleError, Misfit):  # noqa: N818 - it reads as a sentence
+class WrongBundle(BundleError):  # noqa: N818 - it reads as a sentence
     """A sound bundle for something else."""
 
 
@@ -141,7 +141,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
         temporary.rename(path)
         shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        raise BundleError(f"cannot write the bundle {path} ({error}); free space or choose another --out") from error
+        raise UserError(f"cannot write the bundle {path} ({error}); free space or choose another --out") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -163,6 +163,8 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
         raise BundleError(f"{path} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")
     try:
         meta = json.loads(file.read_text())
+        if not isinstance(meta, dict) or "format" not in meta:
+            raise BundleError(f"{file} is foreign: no `robot-rl train` wrote it; name a folder that one did")
         if meta["format"] != FORMAT:
             raise BundleError(
                 f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; update robot-rl"
@@ -174,14 +176,13 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             raise TypeError("robot is no table")
         bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}), folder=path)
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UnknownName) as error:
-        raise BundleError(f"{file} is damaged or foreign ({error}); export the bundle again") from None
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise BundleError(f"{file} is damaged or foreign ({reason}); copy the bundle again") from None
     weights = _read(path / "policy.safetensors")
-    try:
-        policy.load_state_dict(weights)
-    except RuntimeError as error:
-        raise BundleError(f"{path / 'policy.safetensors'} does not fit policy.json: {error}") from None
+    _require_fit(weights, policy, path / "policy.safetensors")
+    policy.load_state_dict(weights)
     if not all(v.isfinite().all() for v in weights.values()):
-        raise BundleError(f"{path / 'policy.safetensors'} holds non-finite weights; export the bundle again")
+        raise BundleError(f"{path / 'policy.safetensors'} holds non-finite weights; train it again")
     if (path / "critic.safetensors").is_file():
         bundle.critic = _read(path / "critic.safetensors")
     policy.eval()
@@ -190,6 +191,20 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
 
         bundle.policy = load_onnx(path, bundle)
     return bundle
+
+
+def _require_fit(weights: dict[str, Tensor], policy: Policy, file: Path) -> None:
+    """Refuse weights of another network, naming the first difference."""
+    found, wanted = ({k: tuple(v.shape) for k, v in s.items()} for s in (weights, policy.state_dict()))
+    different = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
+    if different:
+        name = different[0]
+        there, here = (s.get(name, "absent") for s in (found, wanted))
+        more = f", and {len(different) - 1} more differ" if len(different) > 1 else ""
+        raise BundleError(
+            f"{file} holds the weights of another policy than policy.json says: {name} is {there} in it, not {here}"
+            f"{more}; copy the bundle again"
+        )
 
 
 def _read(file: Path) -> dict[str, torch.Tensor]:

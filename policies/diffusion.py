@@ -11,23 +11,24 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Normalizer, Observation, Policy, Size, mlp
+from robot_rl.limits import Count, Whole
 
 
 @dataclass(frozen=True)
 class DiffusionConfig:
     """A chunked diffusion policy."""
 
-    horizon: int = 16
+    horizon: Count = 16
     """Actions predicted at once."""
-    execute: int = 8
+    execute: Count = 8
     """Actions executed before the next prediction."""
-    hidden: int = 256
+    hidden: Count = 256
     """Width of the denoiser."""
-    layers: int = 3
+    layers: Whole = 3
     """Hidden layers of the denoiser."""
-    train_steps: int = 100
+    train_steps: Count = 100
     """Noise levels in training."""
-    sample_steps: int = 10
+    sample_steps: Count = 10
     """Denoising steps in use; must divide train_steps, or DDIM's step back does not match the time grid."""
     prediction: str = "sample"
     """What the network predicts: sample (the clean chunk) or epsilon (the noise). At the first denoising step epsilon

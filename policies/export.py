@@ -20,6 +20,7 @@ from policies.feedforward import FeedforwardPolicy
 from policies.metadata import FILE, describe, exportable
 from policies.onnx import TOLERANCE, OnnxPolicy, difference, require
 from robot_rl import __version__
+from robot_rl.errors import UserError
 from robot_rl.robots import robots
 
 OPSET, IR = 17, 8
@@ -119,6 +120,6 @@ def _replace(file: Path, data: bytes) -> None:
             os.fsync(opened.fileno())
         os.replace(temporary, file)
     except OSError as error:
-        raise BundleError(f"cannot write {file} ({error}); free space or make the folder writable") from error
+        raise UserError(f"cannot write {file} ({error}); free space or make the folder writable") from error
     finally:
         temporary.unlink(missing_ok=True)

@@ -10,17 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
+from robot_rl.limits import Count, Positive
 
 
 @dataclass(frozen=True)
 class FeedforwardConfig:
     """An actor network."""
 
-    hidden: tuple[int, ...] = (256, 128, 64)
+    hidden: tuple[Count, ...] = (256, 128, 64)
     """Widths of the hidden layers, ELU between them."""
-    history: int = 1
+    history: Count = 1
     """Observations that the actor sees: the newest and those before it."""
-    initial_std: float = 0.5
+    initial_std: Positive = 0.5
     """Standard deviation of exploration that learning starts from, in units of the action range [-1, 1]."""
 
     def __post_init__(self) -> None:

@@ -9,17 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import mlp
+from robot_rl.limits import Count, NonNegative, Positive
 
 
 @dataclass(frozen=True)
 class GaussianConfig:
     """An actor network."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: tuple[Count, ...] = (256, 256)
     """Widths of the hidden layers."""
-    std: float | None = None
+    std: NonNegative | None = None
     """Fixed standard deviation added after tanh, clipped to the range (TD3); None learns it before tanh (SAC)."""
-    initial_std: float = 0.1
+    initial_std: Positive = 0.1
     """Standard deviation that a learned one starts from."""
     zero_init: bool = False
     """Start with the mean action 0 everywhere."""

@@ -10,13 +10,14 @@ from torch import Tensor
 from policies.base import ChunkRunner, Normalizer, Observation, Policy
 from policies.diffusion import DiffusionPolicy
 from policies.gaussian import GaussianActor, GaussianConfig
+from robot_rl.limits import NonNegative
 
 
 @dataclass(frozen=True)
 class ResidualConfig:
     """A correction of a base policy."""
 
-    scale: float = 0.5
+    scale: NonNegative = 0.5
     """Largest correction, in units of the action range [-1, 1]; 0 is exactly the base."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, zero_init=True))
 

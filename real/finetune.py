@@ -7,6 +7,7 @@ import logging
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from policies.residual import ResidualPolicy
 from real.env import RobotEnv
 from real.recorder import Recorder
 from real.session import Filming
+from robot_rl.errors import UserError
 from robot_rl.training.human_in_the_loop import fetch
 from robot_rl.training.run import Run, write_text
 
@@ -23,10 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 class LearnerProcess:
-    """Keeps a learner running beside the robot; a learner that dies is started again from its checkpoint."""
+    """Keeps a learner running beside the robot; a learner that dies is started again from its checkpoint.
 
-    def __init__(self, command: list[str]):
-        self.command = command
+    One that dies twice without a sign of life, which is publishing `weights`, is given up with a `UserError`."""
+
+    def __init__(self, command: list[str], weights: Path):
+        self.command, self.weights = command, weights
+        self._before = self._stamp()
         self.restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
@@ -40,10 +45,24 @@ class LearnerProcess:
         # Its end of the pipe closes when this process is gone, however it ended: the learner's sign to end too.
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE)
 
+    def _stamp(self) -> int:
+        return self.weights.stat().st_mtime_ns if self.weights.exists() else 0
+
+    def _require_life(self) -> None:
+        if self._stamp() == self._before:
+            raise UserError(
+                f"the learner ended before it had published any weights to {self.weights.parent}, for the reason that "
+                "it gave above, so nothing was learned; mend that and go on with --resume"
+            )
+
     def tend(self) -> None:
         """Restart a dead learner, at most every 5 s; called between episodes, never waits."""
         assert self._process is not None
-        if self._process.poll() is not None and time.monotonic() - self._started > 5.0:
+        if self._process.poll() is None:
+            return
+        if self.restarts:
+            self._require_life()
+        if time.monotonic() - self._started > 5.0:
             logger.warning("the learner ended with status %s; starting it again", self._process.returncode)
             self.restarts += 1
             self._start()
@@ -57,6 +76,8 @@ class LearnerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if kind is None and self._process.returncode > 0:
+            self._require_life()
 
 
 class Session:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from robot_rl.limits import Count, Positive, Whole
+
 
 @dataclass
 class Sim:
@@ -17,13 +19,13 @@ class Sim:
 
     tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
     """Tasks to measure."""
-    sizes: tuple[int, ...] = (256, 1024)
+    sizes: tuple[Count, ...] = (256, 1024)
     """Numbers of environments beside bare physics."""
-    peers: int = 64
+    peers: Whole = 64
     """Number of environments beside Gymnasium's; 0 leaves them out."""
-    seconds: float = 10.0
+    seconds: Positive = 10.0
     """Measuring time of each figure, s."""
-    threads: int = 2
+    threads: Count = 2
     """Threads of everything outside the physics; that uses all cores."""
     json: bool = False
     """Print one JSON object instead of a table."""

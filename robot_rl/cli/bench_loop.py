@@ -6,9 +6,11 @@ import json as jsonlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
+from robot_rl.limits import Range
 
 if TYPE_CHECKING:
     from policies.bundle import Bundle
@@ -26,7 +28,7 @@ class Loop:
     """Robot whose twin is commanded, see `robot-rl robots`."""
     policy: Path | None = None
     """Bundle, or a run folder that holds one, that acts; default: zero actions, computed by a network."""
-    seconds: float = 60.0
+    seconds: Annotated[float, Range(1)] = 60.0
     """Length of the episode, s; the loop also runs while the robot gets ready and ends."""
     json: bool = False
     """Print one JSON object instead of a table."""
@@ -34,13 +36,10 @@ class Loop:
     def run(self) -> int:
         """Measure and print; return the exit status."""
         from real.clock import Timing, bare_loop
-        from real.launch import LaunchError
         from robot_rl.cli.console import console, show
         from robot_rl.robots import robots
         from robot_rl.training.run import provenance
 
-        if not self.seconds >= 1:
-            raise LaunchError(f"--seconds {self.seconds:g} is too short; take 1 or more")
         robot = robots.get(self.robot)
         bundle = acting(robot, self.policy)
         half, rate = self.seconds / 2, robot.command_rate

@@ -8,6 +8,8 @@ from typing import Any
 
 import tyro
 
+from robot_rl.limits import Count, Whole
+
 
 @dataclass
 class Collect:
@@ -15,16 +17,16 @@ class Collect:
 
     task: tyro.conf.Positional[str]
     """Name of the task, see `robot-rl tasks`."""
-    episodes: int = 20
+    episodes: Count = 20
     """Demonstrations to keep."""
     out: Path | None = None
     """Folder of the dataset; default datasets/<task>."""
-    seed: int = 0
+    seed: Whole = 0
     """Seed of the first episode; held-out evaluation uses seeds from 1000000000 on."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Simulations side by side. Episodes are kept in the order in which they end, so many more than a few per
     demonstration would favour short ones."""
-    image_size: int = 96
+    image_size: Whole = 96
     """Height and width of the camera pictures, pixels; 0 records none."""
     skill: str = "CLUMSY"
     """Whose hand: CLUMSY or STEADY."""

@@ -16,6 +16,8 @@ from typing import Any
 
 import tyro
 
+from robot_rl.limits import Whole
+
 
 @dataclass
 class Demo:
@@ -28,10 +30,10 @@ class Demo:
     """Which demonstration: panda-lift or go2."""
     quick: bool = False
     """Every stage small, in three minutes, with checks that learning learned."""
-    seed: int = 0
+    seed: Whole = 0
     """Seed of everything random."""
     out: Path | None = None
-    """Folder; default runs/<date>-demo."""
+    """Folder; default runs/<date>-<time>-demo."""
     robot: bool = True
     """Include the stages on the twin: deploy, correct."""
     stages: dict[str, Any] = field(default_factory=dict, init=False)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from robot_rl.limits import Count, NonNegative, Whole
+
 if TYPE_CHECKING:
     from real.steering import Schedule
     from robot_rl.interface import Interface
@@ -24,20 +26,20 @@ class Deploy:
     """Bundle, or a run folder that holds one."""
     robot: str = "panda"
     """Robot to drive; a bundle for another one is refused."""
-    episodes: int = 10
+    episodes: Count = 10
     """Episodes to run."""
-    seed: int = 1_000_000_000
+    seed: Whole = 1_000_000_000
     """Episode k is placed by seed + k where a twin places the objects, and commanded by it on schedule."""
-    seconds: float = 0.0
+    seconds: NonNegative = 0.0
     """Length of an episode, s; 0: the task's."""
     commands: Literal["schedule", "person"] = "schedule"
     """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, or
     nobody, so that it stands."""
     out: Path | None = None
-    """Run folder for results and the video; default runs/<date>-<task>-deploy."""
+    """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
     """Name of the policy in the report."""
-    video_episodes: int = 3
+    video_episodes: Whole = 3
     """Episodes to film with the task's first camera, an error if it sends nothing; 0 needs none."""
     runtime: Literal["torch", "onnx"] = "torch"
     """What computes the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import tyro
 
+from robot_rl.limits import Count, Whole
+
 
 @dataclass
 class Evaluate:
@@ -15,15 +17,15 @@ class Evaluate:
 
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one; random:TASK for uniformly random actions."""
-    episodes: int = 200
+    episodes: Count = 200
     """Episodes; number k is drawn from seed + k, so two policies meet the same ones."""
-    seed: int = 1_000_000_000
+    seed: Whole = 1_000_000_000
     """First seed; held-out seeds start at 1000000000."""
-    num_envs: int = 100
+    num_envs: Count = 100
     """Simulations side by side."""
     video: Path | None = None
     """Also record the first episodes to this mp4."""
-    video_episodes: int = 3
+    video_episodes: Count = 3
     """Episodes in the video."""
     label: str = ""
     """Name of the policy in the report."""
@@ -40,7 +42,7 @@ class Evaluate:
     randomize."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
-    threads: int = 2
+    threads: Count = 2
     """Threads of the policy; physics uses all cores."""
     json: bool = False
     """Print one JSON object instead of a table."""

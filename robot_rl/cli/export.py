@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from robot_rl.limits import Count
+
 if TYPE_CHECKING:
     from policies.base import Policy
 
@@ -20,7 +22,7 @@ class Export:
 
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one."""
-    calls: int = 2000
+    calls: Count = 2000
     """Calls of each runtime that are timed, for one robot, in turn, on one thread."""
     json: bool = False
     """Print one JSON object instead of a table."""
@@ -33,10 +35,7 @@ class Export:
         from policies.export import export_onnx
         from policies.metadata import FILE
         from robot_rl.cli.console import show
-        from robot_rl.errors import UserError
 
-        if self.calls < 1:
-            raise UserError(f"--calls is {self.calls}; it must be at least 1")
         torch.set_num_threads(1)
         policy, exported, apart = export_onnx(self.bundle)
         file = bundle_folder(self.bundle) / FILE

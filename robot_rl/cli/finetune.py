@@ -9,6 +9,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
+from robot_rl.limits import NonNegative, Whole
+
 R = TypeVar("R")
 
 
@@ -26,19 +28,19 @@ class Finetune(Generic[R]):
     """How to learn, see `robot-rl recipes`; its options are listed below."""
     robot: str = "panda"
     """Robot to drive; a bundle for another one is refused."""
-    minutes: float = 3.0
+    minutes: NonNegative = 3.0
     """Length of the session, minutes; the episode that runs then is finished."""
     dataset: Path | None = None
     """Demonstrations; default is the dataset that the bundle was trained on."""
     out: Path | None = None
-    """Run folder; default runs/<date>-<task>-<recipe>."""
-    seed: int = 0
+    """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
+    seed: Whole = 0
     """Seed of everything random."""
     resume: bool = False
     """Go on with the session in --out: its dataset, weights and learner."""
     camera: bool = True
     """Record and film what the task's cameras see; one that sends nothing is an error."""
-    film: int = 2
+    film: Whole = 2
     """Corrected episodes to film."""
     json: bool = False
     """Print one JSON object instead of a table."""
@@ -59,14 +61,17 @@ class Finetune(Generic[R]):
         from real.session import Filming, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
-        from robot_rl.errors import Interrupted, UserError
+        from robot_rl.data.recording import load_episodes
+        from robot_rl.errors import Interrupted, Misfit, UserError
+        from robot_rl.interface import Pipeline
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
+        from robot_rl.training.human_in_the_loop import WEIGHTS
         from robot_rl.training.run import Run, new_folder, provenance
 
         recipe: Any = self.config
         if not hasattr(recipe, "learner"):
-            raise UserError(f"recipe {self.recipe} trains in simulation: use `robot-rl train --recipe {self.recipe}`")
+            raise Misfit(f"recipe {self.recipe} trains in simulation: use `robot-rl train --recipe {self.recipe}`")
         torch.set_num_threads(1)
         bundle = load_bundle(self.bundle)
         spec = robots.get(self.robot)
@@ -74,6 +79,8 @@ class Finetune(Generic[R]):
         dataset = self.dataset or Path(bundle.provenance.get("dataset", ""))
         if not (dataset / "meta" / "info.json").exists():
             raise UserError(f"no demonstrations at {dataset or '(unknown)'}: name the dataset with --dataset")
+        policy = recipe.policy(bundle)
+        load_episodes(dataset, Pipeline(bundle.interface))  # the learner will: a broken one is found before it moves
         folder = self.out or new_folder(Path("runs"), bundle.interface.task, self.recipe)
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
         dataset = dataset.resolve()
@@ -85,8 +92,7 @@ class Finetune(Generic[R]):
             open_node("policy", ros_args=self.ros_args) as node,
         ):
             bare = bare_loop(spec.command_rate, 2.0).summary()
-            policy = recipe.policy(bundle)
-            command = [sys.executable, "-m", "robot_rl.cli.learner", str(self.bundle), str(dataset), str(folder)]
+            command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = Filming(self.film, corrected_only=True)
             arbiter = Arbiter(OperatorInput(node))
             env = RobotEnv(node, bundle.interface, cameras=cameras, arbiter=arbiter)
@@ -94,7 +100,7 @@ class Finetune(Generic[R]):
             session = Session(env, policy, run, self.seed, film)
             number = 0
             try:
-                with LearnerProcess([*command, self.recipe, str(self.seed)]) as learner, bar("finetune") as update:
+                with LearnerProcess(command, folder / WEIGHTS) as learner, bar("finetune") as update:
                     try:
                         session.learn(learner, 60 * self.minutes, update)
                     finally:
@@ -125,10 +131,11 @@ class Finetune(Generic[R]):
 
 def main(argv: list[str]) -> int:
     """Parse the recipe's name first: its own options then appear in --help."""
+    from robot_rl.cli.main import parse
     from robot_rl.cli.train import recipe_named
 
     ros = argv.index("--ros-args") if "--ros-args" in argv else len(argv)
     recipe = recipe_named(argv, "hil-serl")
-    parsed = tyro.cli(Finetune[recipe], args=argv[:ros], prog="robot-rl finetune")  # type: ignore[valid-type]
+    parsed = parse(Finetune[recipe], argv[:ros], "finetune")  # type: ignore[valid-type]
     parsed.ros_args = argv[ros:]
-    return parsed.run()
+    return int(parsed.run())

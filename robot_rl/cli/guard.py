@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import tyro
 
+from robot_rl.limits import NonNegative
+
 
 @dataclass
 class Guard:
@@ -16,7 +18,7 @@ class Guard:
 
     robot: tyro.conf.Positional[str]
     """Name of the robot, see `robot-rl robots`."""
-    wait: float = 60.0
+    wait: NonNegative = 60.0
     """Longest wait for the robot's first state, s."""
     json: bool = False
     """Print its timing as one JSON object instead of a line."""

@@ -83,9 +83,12 @@ def _panda(o: Options) -> list[Stage]:
             + ["--training.steps", str(scale.steps)],
         ),
     ]
-    for run, label in ((imitate, "cloned policy"), (improve, "after reinforcement learning")):
+    for run, label, stage in (
+        (imitate, "cloned policy", "evaluate the cloned policy"),
+        (improve, "after reinforcement learning", "evaluate the improved policy"),
+    ):
         measure = _evaluate(str(run), label, scale.evaluations, scale.video_episodes, run)
-        stages.append((f"evaluate the {label}", measure))
+        stages.append((stage, measure))
     if o.quick:
         floor = _evaluate(f"random:{task}", "random actions", scale.evaluations, 0, o.folder / "random")
         stages.append(("evaluate random actions", floor))

@@ -1,7 +1,8 @@
-"""The learner process that `robot-rl finetune` starts beside the robot: `python -m robot_rl.cli.learner`."""
+"""The learner process that `robot-rl finetune` starts beside the robot: `python -m robot_rl.cli.learner RUN`."""
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -15,8 +16,8 @@ def _orphaned() -> bool:
     return bool(select.select([0], [], [], 0)[0]) and os.read(0, 1) == b""
 
 
-def main(bundle: str, dataset: str, folder: str, recipe: str, seed: str) -> int:
-    """Learn from the run folder until SIGTERM or the parent's end."""
+def learn(folder: Path) -> int:
+    """Learn as the run folder's config.json says, until SIGTERM or the parent's end."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -28,14 +29,18 @@ def main(bundle: str, dataset: str, folder: str, recipe: str, seed: str) -> int:
     from policies.bundle import load_bundle
     from robot_rl.recipes import recipes
     from robot_rl.training.numerics import learning_floats
-    from robot_rl.training.run import Run
+    from robot_rl.training.run import Run, configured
 
     torch.set_num_threads(1)
-    learner = recipes.get(recipe)().learner(load_bundle(bundle), Path(dataset), Path(folder), int(seed))
-    with Run(Path(folder) / "learner", {"recipe": recipe, "seed": seed}, resume=True) as run, learning_floats():
+    settings = json.loads((folder / "config.json").read_text())
+    recipe = configured(recipes.get(settings["recipe"])(), settings["config"])
+    learner = recipe.learner(load_bundle(settings["base"]), Path(settings["dataset"]), folder, settings["seed"])
+    with Run(folder / "learner", {k: settings[k] for k in ("recipe", "seed")}, resume=True) as run, learning_floats():
         learner.run(run, lambda: stop.is_set() or _orphaned(), stop.wait)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:6]))
+    from robot_rl.cli.main import answer
+
+    sys.exit(answer(lambda: learn(Path(sys.argv[1]))))

@@ -7,6 +7,7 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from robot_rl.errors import Interrupted, UnknownName, UserError
@@ -61,12 +62,21 @@ def _run(argv: list[str]) -> int:
     ros = rest.index("--ros-args") if "--ros-args" in rest else len(rest)
     if not isinstance(command, type):
         return int(command(rest))
-    import tyro
-
-    parsed: Any = tyro.cli(command, args=rest[:ros], prog=f"robot-rl {name}")
+    parsed = parse(command, rest[:ros], name)
     if hasattr(parsed, "ros_args"):
         parsed.ros_args = rest[ros:]
     return int(parsed.run())
+
+
+def parse(command: Any, argv: list[str], name: str) -> Any:
+    """The command's dataclass from its flags; numbers out of their range are refused."""
+    import tyro
+
+    from robot_rl.limits import check
+
+    parsed = tyro.cli(command, args=argv, prog=f"robot-rl {name}")
+    check(parsed)
+    return parsed
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -82,8 +92,13 @@ def main(argv: list[str] | None = None) -> int:
 
         sys.stdout.write(f"robot-rl {__version__}\n")
         return 0
+    return answer(lambda: _run(argv), debug)
+
+
+def answer(command: Callable[[], int], debug: bool = False) -> int:
+    """Run something for the person at the keyboard: an error becomes one sentence on stderr and an exit status."""
     try:
-        code = _run(argv)
+        code = command()
         sys.stdout.flush()  # here, where a reader that left is no error
         return code
     except UserError as error:

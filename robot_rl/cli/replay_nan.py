@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from robot_rl.limits import Whole
+
 if TYPE_CHECKING:
     from sim.env import TaskEnv
 
@@ -20,7 +22,7 @@ class ReplayNan:
 
     file: tyro.conf.Positional[Path]
     """Kept episode."""
-    rows: int = 12
+    rows: Whole = 12
     """Ticks of the joint commands to show before the end; 0: all. --json has all of them."""
     video: Path | None = None
     """Also film it to this mp4."""

@@ -32,7 +32,7 @@ class Report:
         from robot_rl.report.figures import figure, interval, percent
 
         if not self.runs:
-            raise UserError("name at least one run folder: robot-rl report runs/<date>-demo")
+            raise UserError("name at least one run folder: robot-rl report runs/<date>-<time>-demo")
         out = self.out or (self.runs[0] if len(self.runs) == 1 else Path()) / "report.html"
         report = write_report(list(self.runs), out)
         if self.json:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import tyro
 
 from robot_rl.errors import UnknownName, UserError
+from robot_rl.limits import Positive, Whole
 
 DEVICES = ("keyboard", "gamepad", "scripted", "none")
 RATES = (20.0, 50.0)  # Hz: the robot takes silence of 0.1 s for an operator who is gone
@@ -27,9 +28,9 @@ class Teleop:
     """Task that the scripted operator knows."""
     robot: str = "panda"
     """Robot to steer: on one that walks, motion is its speed and its turning."""
-    rate: float = 30.0
+    rate: Positive = 30.0
     """Messages per second, Hz, 20 to 50."""
-    seed: int = 0
+    seed: Whole = 0
     """Seed of the scripted operator."""
     path: str = ""
     """Device file of the gamepad; default the first at /dev/input/js*."""

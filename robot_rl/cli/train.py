@@ -8,7 +8,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
-from robot_rl.errors import UserError
+from robot_rl.errors import Misfit
+from robot_rl.limits import Count, Whole
 
 R = TypeVar("R")
 
@@ -28,12 +29,12 @@ class Train(Generic[R]):
     base: Path | None = None
     """Bundle of the policy to start from."""
     out: Path | None = None
-    """Run folder; default runs/<date>-<task>-<recipe>."""
-    seed: int = 0
+    """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
+    seed: Whole = 0
     """Seed of everything random."""
     resume: bool = False
     """Go on from the checkpoint in --out, or in the latest run of this task and recipe."""
-    threads: int = 1
+    threads: Count = 1
     """Threads of the learner; physics uses all cores."""
     precision: Literal["highest", "high", "medium"] = "medium"
     """Of float32 matrix products, as torch names it: medium lets oneDNN compute them (half the time of the default on
@@ -65,7 +66,7 @@ class Train(Generic[R]):
 
         recipe: Any = self.config
         if not hasattr(recipe, "train"):
-            raise UserError(
+            raise Misfit(
                 f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
             )
         tasks.get(self.task)
@@ -125,5 +126,7 @@ def recipe_named(argv: list[str], default: str) -> Any:
 
 def main(argv: list[str]) -> int:
     """Parse the recipe's name first: its own options then appear in --help."""
+    from robot_rl.cli.main import parse
+
     recipe = recipe_named(argv, "diffusion-bc")
-    return tyro.cli(Train[recipe], args=argv, prog="robot-rl train").run()  # type: ignore[valid-type]
+    return int(parse(Train[recipe], argv, "train").run())  # type: ignore[valid-type]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import tyro
 
+from robot_rl.limits import NonNegative, Whole
+
 
 @dataclass
 class Twin:
@@ -15,15 +17,15 @@ class Twin:
     """Name of the robot, see `robot-rl robots`."""
     task: str = "panda-lift"
     """Task of the robot, whose objects lie on the table."""
-    seed: int = 0
+    seed: Whole = 0
     """Seed of noise and of the objects' first places."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     camera: bool = True
     """Publish pictures."""
-    push_every: float = 0.0
+    push_every: NonNegative = 0.0
     """Shove a robot that walks every so many seconds; 0: never."""
-    seconds: float = 0.0
+    seconds: NonNegative = 0.0
     """Stop after this time, s; 0 runs until Ctrl-C."""
     ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
 

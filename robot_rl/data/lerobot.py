@@ -146,7 +146,11 @@ def read_info(root: Path) -> dict[str, Any]:
         info: dict[str, Any] = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         if not root.is_dir():
-            raise DatasetError(f"{root} does not exist; check the path, or record a dataset there") from None
+            what = "is a file" if root.exists() else "does not exist"
+            remedy = (
+                "name the folder that holds meta/" if root.exists() else "check the path, or record a dataset there"
+            )
+            raise DatasetError(f"{root} {what}; {remedy}") from None
         raise DatasetError(
             f"{path} is missing, so {root} is not a LeRobot v3.0 dataset; name the folder that holds meta/"
         ) from None

@@ -89,7 +89,9 @@ class DatasetWriter:
         lock = WriterLock(root)
         try:
             if (root / INFO).exists():
-                raise DatasetError(f"{root} already holds a dataset; use DatasetWriter.append, or another folder")
+                raise DatasetError(
+                    f"{root} holds a dataset already; go on with --resume (DatasetWriter.append) or in another folder"
+                )
             others = (path for path in root.iterdir() if path.name not in (LOCK, STAGING))
             if any(path.is_file() or any(path.iterdir()) for path in others):
                 raise DatasetError(f"{root} is not empty; choose another folder")

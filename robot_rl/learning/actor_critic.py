@@ -18,44 +18,48 @@ from torch import Tensor, nn
 
 from policies.residual import ResidualPolicy
 from robot_rl.learning.critics import Critic
+from robot_rl.limits import Count, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
     """Numbers of the update."""
 
-    critics: int = 2
+    critics: Count = 2
     """Ensemble size."""
-    subset: int = 2
+    subset: Count = 2
     """Members whose minimum is the target."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: tuple[Count, ...] = (256, 256)
     """Hidden widths of the critics."""
-    critic_lr: float = 3e-4
-    actor_lr: float = 3e-4
-    tau: float = 0.01
+    critic_lr: Positive = 3e-4
+    """Learning rate of the critics (Adam)."""
+    actor_lr: Positive = 3e-4
+    """Learning rate of the actor (Adam)."""
+    tau: Share = 0.01
     """Share of the new weights that moves into the target critics per update."""
-    discount: float = 0.98
+    discount: Share = 0.98
     """Per environment step."""
     entropy: bool = False
     """Learn a temperature and reward entropy in the actor's loss (never in the backup)."""
-    initial_temperature: float = 0.01
+    initial_temperature: Positive = 0.01
+    """Weight of entropy that a learned temperature starts from."""
     target_entropy: float | None = None
     """Nats; None is minus half the action size."""
-    l2: float = 0.01
+    l2: NonNegative = 0.01
     """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
-    imitation: float = 0.0
+    imitation: NonNegative = 0.0
     """Weight of cloning a person's corrections: squared distance of the actor's output from what was executed."""
-    actor_delay: int = 2
+    actor_delay: Count = 2
     """Critic updates per actor update."""
-    target_noise: float = 0.1
+    target_noise: NonNegative = 0.1
     """Smoothing noise on a fixed-std actor's target actions."""
     value_low: float = 0.0
     """Returns are known to be at least this; targets are clipped."""
     value_high: float = 1.0
     """Returns are known to be at most this."""
-    grad_clip: float = 10.0
+    grad_clip: Positive = 10.0
     """Largest gradient norm."""
-    averaging: float = 0.9995
+    averaging: Share = 0.9995
     """Weight of the past, per actor update, in the averaged actor that is deployed (Polyak and Juditsky 1992)."""
 
 

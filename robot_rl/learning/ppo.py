@@ -22,34 +22,36 @@ from policies.feedforward import FeedforwardPolicy
 from policies.gaussian import divergence, entropy, log_density
 from robot_rl.learning.critics import StateValue
 from robot_rl.learning.symmetry import Mirror, joined
+from robot_rl.limits import Count, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True)
 class PPOConfig:
     """Numbers of the update."""
 
-    hidden: tuple[int, ...] = (256, 128, 64)
+    hidden: tuple[Count, ...] = (256, 128, 64)
     """Hidden widths of the critic."""
-    discount: float = 0.99
+    discount: Share = 0.99
     """Per environment step."""
-    trace: float = 0.95
+    trace: Share = 0.95
     """Weight of longer returns in the advantage (GAE's lambda)."""
-    clip: float = 0.2
+    clip: Positive = 0.2
     """Largest change of the ratio that is still rewarded."""
-    value_clip: float | None = None
+    value_clip: Positive | None = None
     """Largest change of a value that is still rewarded, in units of the return; None does not limit it."""
-    entropy: float = 0.005
+    entropy: NonNegative = 0.005
     """Weight of the policy's entropy, nats."""
-    epochs: int = 5
+    epochs: Count = 5
     """Passes over a rollout."""
-    minibatches: int = 4
+    minibatches: Count = 4
     """Gradient steps per pass."""
-    actor_lr: float = 1e-3
+    actor_lr: Positive = 1e-3
     """Learning rate that the actor starts with."""
-    critic_lr: float = 1e-3
-    kl: float | None = 0.01
+    critic_lr: Positive = 1e-3
+    """Learning rate of the critic."""
+    kl: Positive | None = 0.01
     """Divergence from the old policy, nats, that the actor's learning rate is steered to; None keeps the rate."""
-    grad_clip: float = 1.0
+    grad_clip: Positive = 1.0
     """Largest gradient norm, of actor and critic each."""
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from policies.bundle import Bundle
 from policies.diffusion import DiffusionPolicy
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.data.recording import load_episodes
-from robot_rl.errors import UserError
+from robot_rl.errors import Misfit
 from robot_rl.interface import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
@@ -53,7 +53,7 @@ class HilSerl:
         if isinstance(bundle.policy, DiffusionPolicy):
             config = ResidualConfig()
             return ResidualPolicy(bundle.policy, replace(config, actor=replace(config.actor, std=None)))
-        raise UserError(f"recipe hil-serl cannot continue a {type(bundle.policy).__name__}")
+        raise Misfit(f"recipe hil-serl cannot continue a {type(bundle.policy).__name__}")
 
     def learner(self, bundle: Bundle, dataset: Path, folder: Path, seed: int) -> Learner:
         """The learner process's part: critics from the bundle where it has them, demonstrations from `dataset`."""

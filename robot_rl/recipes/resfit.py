@@ -16,7 +16,7 @@ from policies.bundle import Bundle, load_bundle
 from policies.diffusion import DiffusionPolicy
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.data.recording import load_episodes
-from robot_rl.errors import UserError
+from robot_rl.errors import Misfit
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.recipes.job import Job
 from robot_rl.robots import robots
@@ -37,12 +37,12 @@ class ResFiT:
         from sim.tasks import tasks
 
         if job.base is None:
-            raise UserError("recipe resfit improves an existing policy: name its bundle with --base")
+            raise Misfit("recipe resfit improves an existing policy: name its bundle with --base")
         bundle = load_bundle(job.base)
         if bundle.interface.task != job.task:
-            raise UserError(f"bundle {job.base} is for task {bundle.interface.task!r}, not {job.task!r}")
+            raise Misfit(f"bundle {job.base} is for task {bundle.interface.task!r}, not {job.task!r}")
         if not isinstance(bundle.policy, DiffusionPolicy):
-            raise UserError(
+            raise Misfit(
                 f"recipe resfit needs a chunked base policy; {job.base} holds a {type(bundle.policy).__name__}"
             )
         bundle.check_task(tasks.get(job.task).interface)

@@ -68,7 +68,9 @@ def read_folders(folders: Sequence[Path]) -> list[RunFolder]:
 
 def _runs_in(folder: Path) -> list[Path]:
     if not folder.exists():
-        raise UserError(f"{folder} does not exist; name a run folder, or a folder of them such as runs/<date>-demo")
+        raise UserError(
+            f"{folder} does not exist; name a run folder, or a folder of them such as runs/<date>-<time>-demo"
+        )
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; name the run folder that holds it")
     try:

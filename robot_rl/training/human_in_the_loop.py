@@ -23,6 +23,7 @@ from robot_rl.data.recording import episodes_of
 from robot_rl.data.replay import Replay, sample_mixed
 from robot_rl.interface import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.limits import Count, NonNegative, Share, Whole
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.off_policy import add_episode
 from robot_rl.training.run import Run
@@ -34,21 +35,21 @@ WEIGHTS = "weights.safetensors"
 class HumanInTheLoopConfig:
     """Numbers of the loop."""
 
-    batch: int = 256
+    batch: Count = 256
     """Transitions per update."""
-    demo_share: float = 0.5
+    demo_share: Share = 0.5
     """Share of each batch from demonstrations and corrections."""
-    n_step: int = 3
+    n_step: Count = 3
     """Steps of reward before the critic takes over."""
-    updates_per_step: float = 2.0
+    updates_per_step: NonNegative = 2.0
     """Most critic updates per step of the robot."""
-    critic_only: int = 200
+    critic_only: Whole = 200
     """Steps of the robot before the actor learns."""
-    publish_every: int = 100
+    publish_every: Count = 100
     """Updates between published weights."""
-    checkpoint_every: int = 2_000
+    checkpoint_every: Count = 2_000
     """Updates between checkpoints."""
-    capacity: int = 100_000
+    capacity: Count = 100_000
     """Rows of each replay."""
 
 

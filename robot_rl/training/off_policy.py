@@ -13,6 +13,7 @@ from torch import Tensor
 from policies.residual import ResidualPolicy
 from robot_rl.data.replay import Replay, sample_batches
 from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.limits import Count, NonNegative, Positive, Share, Whole
 from robot_rl.training.metrics import Progress, counts, report
 from robot_rl.training.run import Run
 
@@ -21,34 +22,34 @@ from robot_rl.training.run import Run
 class OffPolicyConfig:
     """Numbers of the loop."""
 
-    steps: int = 40_000
+    steps: Count = 40_000
     """Environment steps in all."""
-    num_envs: int = 32
+    num_envs: Count = 32
     """Environments stepped side by side."""
-    updates_per_step: float = 0.4
+    updates_per_step: NonNegative = 0.4
     """Critic updates per environment step."""
-    batch: int = 128
+    batch: Count = 128
     """Transitions per update."""
-    demo_share: float = 0.5
+    demo_share: Share = 0.5
     """Share of each batch that comes from demonstrations."""
-    n_step: int = 3
+    n_step: Count = 3
     """Steps of reward before the critic takes over."""
-    warmup: int = 4_000
+    warmup: Whole = 4_000
     """Environment steps with random corrections, during which only the critic learns."""
-    warmup_noise: float = 0.4
+    warmup_noise: NonNegative = 0.4
     """Standard deviation of the random corrections, in units of the largest one."""
-    noise_memory: float = 0.9
+    noise_memory: Share = 0.9
     """Correlation of exploration from one step to the next (Ornstein-Uhlenbeck, as in Lillicrap et al. 2016): white
     noise averages out before it can carry an arm out of a place where its base policy stands still."""
-    learning_starts: int = 1_000
+    learning_starts: Whole = 1_000
     """Environment steps before the first update."""
-    capacity: int = 200_000
+    capacity: Count = 200_000
     """Rows of replay."""
-    checkpoint_every: int = 8_000
+    checkpoint_every: Count = 8_000
     """Environment steps between checkpoints."""
-    log_every: int = 1_600
+    log_every: Count = 1_600
     """Environment steps between rows of metrics."""
-    stop_at: float = 1.1
+    stop_at: Positive = 1.1
     """Stop early when the success rate of the last 200 episodes reaches this; above 1 never stops."""
 
 

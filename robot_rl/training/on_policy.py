@@ -17,6 +17,7 @@ from torch import Tensor
 
 from robot_rl.learning.gae import advantages
 from robot_rl.learning.ppo import PPO
+from robot_rl.limits import Count
 from robot_rl.training.metrics import Episodes, Progress, counts, report
 from robot_rl.training.run import Run
 
@@ -25,13 +26,13 @@ from robot_rl.training.run import Run
 class OnPolicyConfig:
     """Numbers of the loop."""
 
-    steps: int = 5_000_000
+    steps: Count = 5_000_000
     """Environment steps in all."""
-    num_envs: int = 512
+    num_envs: Count = 512
     """Environments stepped side by side."""
-    rollout: int = 24
+    rollout: Count = 24
     """Steps of every environment between updates."""
-    checkpoint_every: int = 500_000
+    checkpoint_every: Count = 500_000
     """Environment steps between checkpoints."""
 
 

@@ -1,6 +1,6 @@
 """A run folder: configuration, provenance, metrics, checkpoint, bundle.
 
-runs/<date>-<task>-<recipe>/
+runs/<date>-<time>-<task>-<recipe>/
     config.json  provenance.json  requirements.txt
     metrics.jsonl  tensorboard/
     checkpoint.safetensors  bundle/  evaluation.json  videos/  diverged/
@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -88,7 +88,7 @@ def write_json(path: Path, data: Any) -> Path:
 
 
 def new_folder(root: Path, task: str, recipe: str) -> Path:
-    """A fresh name under `root`: <date>-<task>-<recipe>, numbered when taken."""
+    """A fresh name under `root`: <date>-<time>-<task>-<recipe>, numbered when taken."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{recipe}"
     folder, k = root / stem, 2
     while folder.exists():
@@ -110,13 +110,24 @@ _MAY_DIFFER = {"minutes"}
 """Settings that a resumed run may change: how long it goes on."""
 
 
+_FIRST = "provenance.json"
+"""Written before all else: the mark of a folder that is ours."""
+_BARE = {".lock", f".{_FIRST}.part", _FIRST, "config.json", "requirements.txt", "metrics.jsonl"}
+"""What a run folder holds before anything has come of it."""
+
+
 class Run:
-    """One run folder, locked while open so that two processes never write to it."""
+    """One run folder, locked while open so that two processes never write to it.
+
+    A folder with somebody else's files is refused; one in which nothing was done before an error goes again."""
 
     def __init__(self, folder: Path, config: Any, resume: bool = False):
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            foreign = sorted({path.name for path in folder.iterdir()} - {".lock", f".{_FIRST}.part"})
+            if foreign and not (folder / _FIRST).exists():
+                raise UserError(f"{folder} is no run folder and not empty ({foreign[0]}); choose another --out")
             self._lock: IO[str] = open(folder / ".lock", "w")  # noqa: SIM115 - held while the run is open
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -146,8 +157,8 @@ class Run:
         self.elapsed_before = 0.0
         self._start = time.monotonic()
         if not (resume and (folder / "config.json").exists()):
+            self.write(_FIRST, provenance())
             self.write("config.json", settled)
-            self.write("provenance.json", provenance())
             freeze = sorted(f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions())
             (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(freeze)) + "\n")
         self._metrics = open(folder / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115
@@ -228,12 +239,22 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
+        done = {path.name for path in self.folder.iterdir()} - _BARE
+        if kind is not None and not done and not (self.folder / "metrics.jsonl").stat().st_size:
+            shutil.rmtree(self.folder)
 
 
 def _plain(config: Any) -> Any:
     return asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
+
+
+def configured(template: Any, values: Any) -> Any:
+    """A dataclass like `template`, with the values that config.json holds of another one."""
+    if is_dataclass(template) and not isinstance(template, type):
+        return replace(template, **{k: configured(getattr(template, k), v) for k, v in values.items()})
+    return tuple(values) if isinstance(template, tuple) else values
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from policies.diffusion import DiffusionPolicy
+from robot_rl.limits import Count, NonNegative, Positive, Whole
 from robot_rl.training.metrics import Progress, report
 from robot_rl.training.run import Run
 
@@ -17,18 +18,19 @@ from robot_rl.training.run import Run
 class SupervisedConfig:
     """Numbers of behaviour cloning."""
 
-    updates: int = 2000
+    updates: Count = 2000
     """Gradient steps."""
-    batch: int = 256
+    batch: Count = 256
     """Chunks per gradient step."""
-    lr: float = 1e-3
+    lr: Positive = 1e-3
     """Peak learning rate, after which it follows half a cosine to 0."""
-    warmup: int = 100
+    warmup: Whole = 100
     """Gradient steps of linear warm-up."""
-    weight_decay: float = 1e-4
-    checkpoint_every: int = 1000
+    weight_decay: NonNegative = 1e-4
+    """Decay of the weights beside the gradient (AdamW)."""
+    checkpoint_every: Count = 1000
     """Gradient steps between checkpoints."""
-    log_every: int = 100
+    log_every: Count = 100
     """Gradient steps between rows of metrics."""
 
 

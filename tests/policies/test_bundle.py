@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
+from robot_rl.errors import UserError
 
 Build = Callable[..., Any]
 
@@ -167,7 +168,7 @@ def test_a_full_disk_leaves_the_old_bundle(saved: Path, bundle: Bundle) -> None:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
     try:
-        with pytest.raises(BundleError, match="cannot write the bundle"):
+        with pytest.raises(UserError, match="cannot write the bundle"):
             save_bundle(bundle, saved)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
@@ -177,5 +178,5 @@ def test_a_full_disk_leaves_the_old_bundle(saved: Path, bundle: Bundle) -> None:
 
 def test_a_place_that_cannot_hold_a_folder(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BundleError, match="cannot write the bundle"):
+    with pytest.raises(UserError, match="cannot write the bundle"):
         save_bundle(bundle, tmp_path / "file" / "bundle")

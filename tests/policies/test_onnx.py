@@ -232,7 +232,7 @@ def test_a_full_disk_leaves_the_old_file(saved: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
     try:
-        with pytest.raises(BundleError, match=r"cannot write .*policy\.onnx"):
+        with pytest.raises(UserError, match=r"cannot write .*policy\.onnx"):
             export_onnx(saved)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

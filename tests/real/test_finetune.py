@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from real.intervention import Arbiter
 from real.session import Filming, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
+from robot_rl.errors import UserError
 from robot_rl.interface import Pipeline
 from robot_rl.training.human_in_the_loop import corrections, fetch, publish
 from robot_rl.training.run import Run
@@ -35,6 +37,7 @@ Build = Callable[..., Any]
 LIFT = replace(tasks.get("panda-lift").interface, horizon=8)
 SIZE = Pipeline(LIFT).observer.spec.size
 SLEEPER = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+NOWHERE = Path("/nonexistent/weights")
 
 
 # ---- the learner process -----------------------------------------------------------------------------------------
@@ -45,8 +48,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return clock
 
 
-def test_a_learner_that_dies_is_started_again_but_not_at_once(clock: Any) -> None:
-    with LearnerProcess([sys.executable, "-c", "raise SystemExit(3)"]) as learner:
+def test_a_learner_that_dies_is_started_again_but_not_at_once(clock: Any, tmp_path: Path) -> None:
+    code = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text('weights'); raise SystemExit(3)"
+    weights = tmp_path / "weights"
+    with LearnerProcess([sys.executable, "-c", code, str(weights)], weights) as learner:
         first = learner._process
         assert first is not None and first.wait(30) == 3
         learner.tend()
@@ -64,8 +69,30 @@ def test_a_learner_that_dies_is_started_again_but_not_at_once(clock: Any) -> Non
         assert learner.restarts == 2
 
 
+def test_a_learner_that_dies_twice_before_it_published_is_given_up(clock: Any, tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.write_text("of the session before")
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    said = pytest.raises(UserError, match="before it had published any weights")
+    with said as error, LearnerProcess(command, weights) as learner:
+        for _ in range(2):
+            assert learner._process is not None and learner._process.wait(30) == 3
+            clock.now += 5.1
+            learner.tend()
+    assert learner.restarts == 1 and error.value.code == 1
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_session_shorter_than_its_learners_death_does_not_pass_for_learning(tmp_path: Path, published: bool) -> None:
+    weights = tmp_path / "weights"
+    code = f"import pathlib, sys; {published} and pathlib.Path(sys.argv[1]).write_text('new'); raise SystemExit(3)"
+    said = nullcontext() if published else pytest.raises(UserError, match="before it had published")
+    with said, LearnerProcess([sys.executable, "-c", code, str(weights)], weights) as learner:
+        assert learner._process is not None and learner._process.wait(30) == 3
+
+
 def test_a_learner_that_lives_is_left_alone_and_ended_in_order(clock: Any) -> None:
-    with LearnerProcess(SLEEPER) as learner:
+    with LearnerProcess(SLEEPER, NOWHERE) as learner:
         clock.now += 100
         learner.tend()
         assert learner.restarts == 0
@@ -76,7 +103,7 @@ def test_a_learner_that_lives_is_left_alone_and_ended_in_order(clock: Any) -> No
 def test_after_an_interrupt_a_learner_has_less_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """`robot-rl launch` kills 10 s after its SIGINT, and the bundle is yet to be written."""
     waited = []
-    with pytest.raises(KeyboardInterrupt), LearnerProcess(SLEEPER) as learner:
+    with pytest.raises(KeyboardInterrupt), LearnerProcess(SLEEPER, NOWHERE) as learner:
         process: Any = learner._process
         wait = process.wait
         monkeypatch.setattr(process, "wait", lambda timeout: waited.append(timeout) or wait(timeout))
@@ -102,7 +129,7 @@ def test_the_first_signal_interrupts_and_a_launchers_sigterm_after_it_does_not()
 
 def test_a_learner_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
-    with LearnerProcess([sys.executable, "-c", code]) as learner:
+    with LearnerProcess([sys.executable, "-c", code], NOWHERE) as learner:
         process: Any = learner._process
         waited = []
         wait = process.wait

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -19,9 +23,12 @@ from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.cli import main as cli
+from robot_rl.cli.finetune import Finetune
+from robot_rl.cli.train import Train
 from robot_rl.data import DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.interface import Pipeline
+from robot_rl.recipes import recipes
 from robot_rl.robots import panda as panda_module
 from robot_rl.robots import robots
 from robot_rl.training.run import Run as RunFolder
@@ -183,9 +190,91 @@ def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) ->
         assert result["without"] == ["cube.size", "cube.mass"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["collect", "panda-lift", "--episodes", "-3"], "--episodes is -3; it must be at least 1"),
+        (["collect", "panda-lift", "--image-size", "-5"], "--image-size is -5; it must be at least 0"),
+        (["train", "panda-lift", "--training.updates", "-5"], "--training.updates is -5; it must be at least 1"),
+        (["train", "panda-lift", "--training.batch", "0"], "--training.batch is 0"),
+        (["train", "panda-lift", "--recipe", "ppo", "--policy.hidden", "16", "0"], "--policy.hidden is 0"),
+        (["train", "panda-lift", "--recipe", "ppo", "--agent.kl", "-1"], "--agent.kl is -1; it must be above 0"),
+        (["evaluate", "random:panda-lift", "--episodes", "0"], "--episodes is 0"),
+        (["evaluate", "random:panda-lift", "--num-envs", "0"], "--num-envs is 0"),
+        (["finetune", "b", "--training.demo-share", "nan"], "is nan; it must be at least 0 and at most 1"),
+        (["finetune", "b", "--minutes", "-1", "--ros-args"], "--minutes is -1"),
+        (["bench", "loop", "go2", "--seconds", "0.5"], "--seconds is 0.5"),
+    ],
+)
+def test_a_number_out_of_its_range_is_wrong_usage(run: Run, tmp_path: Path, words: list[str], said: str) -> None:
+    sentence(*run(*words), said, status=2)
+    assert not list(tmp_path.iterdir()), "and nothing was made"
+
+
+def helpless(kind: Any) -> Iterator[str]:
+    """Fields of a dataclass type, nested ones included, without a text beneath them for --help."""
+    if not is_dataclass(kind):
+        return
+    (body,) = (node.body for node in ast.parse(inspect.getsource(kind)).body if isinstance(node, ast.ClassDef))
+    hints = get_type_hints(kind)
+    for field, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            name = field.target.id
+            if not is_dataclass(hints[name]) and not (
+                isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            ):
+                yield f"{kind.__name__}.{name}"
+            yield from helpless(hints[name])
+
+
+@pytest.mark.parametrize("recipe", list(recipes))
+def test_every_setting_of_a_recipe_has_a_help_text(recipe: str) -> None:
+    assert list(helpless(recipes.get(recipe))) == []
+
+
+def flags(command: Any) -> set[str]:
+    return set(get_type_hints(command)) if isinstance(command, type) else {"json"}
+
+
+def test_the_commands_without_json_are_those_that_the_documentation_names() -> None:
+    without = set()
+    for name, (path, _) in cli.COMMANDS.items():
+        module, attribute = path.split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        if name == "launch" or "json" not in flags(command):
+            without.add(name)
+    page = (Path(__file__).parents[3] / "docs" / "train.md").read_text()
+    (said,) = re.findall(r"all but (.*?)\)", page)
+    assert set(re.findall(r"`([\w-]+)`", said)) == without
+
+
+def numbers(kind: Any) -> Iterator[tuple[str, Any]]:
+    """Names and types of the numbers in a dataclass type's fields, nested ones included."""
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if is_dataclass(hint):
+            yield from ((f"{name}.{inner}", found) for inner, found in numbers(hint))
+        elif re.search(r"\b(int|float)\b", str(hint)):
+            yield name, hint
+
+
+def test_every_number_that_can_be_set_says_its_range() -> None:
+    found = {}
+    for name, (path, _) in cli.COMMANDS.items():
+        module, attribute = path.split(":")
+        kind: Any = getattr(importlib.import_module(module), attribute)
+        kind = {"train": Train, "finetune": Finetune}.get(name, kind)
+        if isinstance(kind, type):
+            found |= {f"{name} {n}": h for n, h in numbers(kind)}
+    for name in recipes:
+        found |= {f"{name} {n}": h for n, h in numbers(recipes.get(name))}
+    free = {"agent.value_low", "agent.value_high", "agent.target_entropy"}
+    assert {n for n, h in found.items() if "Range" not in str(h) and n.split()[-1] not in free} == set()
+    assert len(found) > 80
+
+
 def test_a_recipe_for_the_other_command_says_which(run: Run, bundle: Path) -> None:
-    sentence(*run("train", "panda-lift", "--recipe", "hil-serl"), "robot-rl finetune")
-    sentence(*run("finetune", bundle, "--recipe", "resfit"), "robot-rl train")
+    sentence(*run("train", "panda-lift", "--recipe", "hil-serl"), "robot-rl finetune", status=2)
+    sentence(*run("finetune", bundle, "--recipe", "resfit"), "robot-rl train", status=2)
 
 
 # ---- bundles -----------------------------------------------------------------------------------------------------
@@ -211,7 +300,7 @@ def test_a_bundle_that_is_none(run: Run, bundle: Path, use: list[str], damage: s
         weights.unlink()
         named = weights
     before = sorted(bundle.parent.iterdir())
-    sentence(*run(use[0], bundle, *use[1:]), named)
+    sentence(*run(use[0], bundle, *use[1:]), named, status=2)
     assert sorted(bundle.parent.iterdir()) == before
 
 
@@ -301,20 +390,26 @@ def test_a_joint_that_the_robot_lacks_suggests_the_nearest(run: Run, monkeypatch
 
 def test_a_bundle_whose_policy_has_another_size(run: Run, bundle: Path) -> None:
     edit(bundle, lambda meta: meta["policy"]["config"].update(hidden=32))
-    code, out, err = run("evaluate", bundle, "--episodes", "2")
-    assert code == 1 and "policy.safetensors does not fit policy.json" in err and "Traceback" not in err
+    said = "policy.safetensors holds the weights of another policy", " is (16,", "not (32,", "more differ"
+    sentence(*run("evaluate", bundle, "--episodes", "2"), *said, status=2)
+
+
+@pytest.mark.parametrize("text", ['{"model_type": "llama"}', "[1, 2]", '"words"'])
+def test_a_policy_json_of_somebody_else_is_called_that(run: Run, bundle: Path, text: str) -> None:
+    (bundle / "policy.json").write_text(text)
+    sentence(*run("evaluate", bundle), f"{bundle / 'policy.json'} is foreign: no `robot-rl train` wrote it", status=2)
 
 
 def test_a_bundle_of_the_future(run: Run, bundle: Path) -> None:
     edit(bundle, lambda meta: meta.update(format=99))
-    sentence(*run("evaluate", bundle), "format 99", "update robot-rl")
+    sentence(*run("evaluate", bundle), "format 99", "update robot-rl", status=2)
 
 
 def test_resfit_wants_a_base_of_its_task(run: Run, bundle: Path, dataset: Path) -> None:
     train = ["train", "panda-lift", "--recipe", "resfit", "--dataset", dataset]
-    sentence(*run(*train, "--out", "a"), "--base")
+    sentence(*run(*train, "--out", "a"), "--base", status=2)
     edit(bundle, lambda meta: meta["interface"].update(task="panda-stack"))
-    sentence(*run(*train, "--base", bundle, "--out", "b"), "panda-stack", "panda-lift")
+    sentence(*run(*train, "--base", bundle, "--out", "b"), "panda-stack", "panda-lift", status=2)
 
 
 # ---- datasets ----------------------------------------------------------------------------------------------------
@@ -342,9 +437,17 @@ def test_a_dataset_that_is_none(run: Run, dataset: Path, damage: str) -> None:
     assert not Path("r/bundle").exists()
 
 
+def test_a_file_is_no_dataset(run: Run) -> None:
+    Path("README.md").write_text("words")
+    for command in ("info", "verify"):
+        code, out, err = run("dataset", command, "README.md")
+        assert code == 1 and "README.md is a file; name the folder that holds meta/" in out + err
+
+
 def test_after_a_mistyped_dataset_the_corrected_command_works(run: Run, dataset: Path) -> None:
-    """A run that never began leaves no run folder behind that refuses the next try."""
+    """A run that never began leaves no run folder behind."""
     sentence(*run(*TRAIN, "--dataset", "demoz", "--out", "r"), "demoz")
+    assert not Path("r").exists()
     code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "r")
     assert code == 0, err
     assert Path("r/bundle/policy.json").is_file()
@@ -353,6 +456,13 @@ def test_after_a_mistyped_dataset_the_corrected_command_works(run: Run, dataset:
 def test_finetune_without_demonstrations_says_which_flag(run: Run, bundle: Path, dataset: Path) -> None:
     shutil.rmtree(dataset)
     sentence(*run("finetune", bundle), str(dataset), "--dataset")
+
+
+def test_finetune_reads_its_demonstrations_before_the_robot_moves(run: Run, bundle: Path, dataset: Path) -> None:
+    file = next(dataset.glob("data/**/*.parquet"))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    sentence(*run("finetune", bundle, "--out", "r"), file)
+    assert not Path("r").exists()
 
 
 # ---- where results go --------------------------------------------------------------------------------------------
@@ -376,8 +486,22 @@ def test_a_run_or_dataset_that_exists_is_not_overwritten(run: Run, dataset: Path
     sentence(*run(*TRAIN, "--dataset", dataset, "--out", "r"), "r holds a run already", "--resume")
     assert {p: p.read_bytes() for p in Path("r").rglob("*") if p.is_file()} == files
     episodes = {p: p.read_bytes() for p in dataset.rglob("*") if p.is_file()}
-    sentence(*run(*COLLECT, "--out", dataset), dataset)
+    sentence(*run(*COLLECT, "--out", dataset), dataset, "--resume")
     assert {p: p.read_bytes() for p in dataset.rglob("*") if p.is_file()} == episodes
+
+
+@pytest.mark.parametrize("use", ["train", "deploy", "finetune"])
+def test_a_folder_of_somebody_else_is_left_as_it_is(run: Run, bundle: Path, dataset: Path, use: str) -> None:
+    """A name that our own files have as well, and one that looks like what a kill leaves."""
+    mine = Path("mine")
+    (mine / ".thesis.part").mkdir(parents=True)
+    (mine / ".thesis.part" / "one").write_text("all there is")
+    (mine / "config.json").write_text('{"precious": 1}')
+    words = [*TRAIN, "--dataset", dataset] if use == "train" else [use, bundle]
+    for more in ([], ["--resume"]) if use != "deploy" else ([],):
+        sentence(*run(*words, "--out", mine, *more), "mine is no run folder", "--out")
+    assert (mine / ".thesis.part" / "one").read_text() == "all there is"
+    assert (mine / "config.json").read_text() == '{"precious": 1}' and len(list(mine.iterdir())) == 2
 
 
 def test_nothing_to_resume(run: Run) -> None:

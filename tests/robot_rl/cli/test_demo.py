@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from robot_rl.cli.demo import _finish
+from robot_rl.cli.journeys import JOURNEYS, Options
 
 STAGE = """
 import os, signal, sys
@@ -26,6 +28,14 @@ Path(sys.argv[1]).write_text(str(os.getpid()))  # opens when the test reads: fro
 while True:
     signal.pause()
 """
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_the_stages_have_names_that_read(tmp_path: Path, name: str) -> None:
+    stages = [stage for stage, _ in JOURNEYS[name].stages(Options(tmp_path, 0, True, True))]
+    assert len(set(stages)) == len(stages) and not [
+        stage for stage in stages if re.search(r"\bthe (after|in)\b", stage)
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_before_anything_moves(run: Run, bundle: Pa
 
     def refused(*told: str) -> None:
         code, out, err = run(*words)
-        assert code == 1 and out == "" and err.count("\n") == 1 and err.startswith("robot-rl: "), err
+        assert code == 2 and out == "" and err.count("\n") == 1 and err.startswith("robot-rl: "), err
         assert all(word in err for word in told), err
         assert sorted(bundle.parent.parent.iterdir()) == before, "no run folder was made"
 
@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused_before_anything_moves(run: Run, bundle: Pa
 
 def test_nothing_to_time_and_an_unknown_runtime_are_refused(run: Run, bundle: Path) -> None:
     code, _, err = run("export", bundle, "--calls", "0")
-    assert code == 1 and "--calls is 0" in err and not (bundle / "policy.onnx").exists()
+    assert code == 2 and "--calls is 0" in err and not (bundle / "policy.onnx").exists()
     code, _, err = run("evaluate", "random:panda-lift", "--runtime", "onnx")
     assert code == 1 and "leave out --runtime onnx" in err
     with pytest.raises(SystemExit) as end:

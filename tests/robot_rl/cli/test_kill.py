@@ -367,6 +367,9 @@ def test_ctrl_c_and_sigterm_of_finetune(graph: dict[str, str], demos: Path, shor
         5,
         "--json",
         "--no-camera",
+        "--agent.hidden",
+        "16",
+        "16",
     ]
     rows = out / "episodes.jsonl"
     episodes = 0
@@ -393,6 +396,8 @@ def test_ctrl_c_and_sigterm_of_finetune(graph: dict[str, str], demos: Path, shor
             published = load_state(out / "weights.safetensors")["actor"]
             learned = load_bundle(out / "bundle").policy.actor.state_dict()
             assert all(torch.equal(learned[k], published[k]) for k in published), "the newest weights"
+            critic = load_state(out / "learner" / "checkpoint.safetensors")["state"]["agent"]["critic"]
+            assert {v.shape[-1] for k, v in critic.items() if "weight" in k} == {16, 1}, "the flag arrived"
             (out / "loop.json").unlink()
             (out / "bundle" / "policy.json").unlink()
     finally:

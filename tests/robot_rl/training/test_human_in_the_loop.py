@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -282,13 +284,20 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def configure(folder: Path, bundle: Path) -> None:
+    """What `finetune` writes, as far as the learner reads it."""
+    settings = {"base": str(bundle / "bundle"), "dataset": str(bundle / "demos"), "recipe": "hil-serl", "seed": 0}
+    (folder / "config.json").write_text(json.dumps(settings | {"config": asdict(HilSerl())}))
+
+
 @pytest.fixture
 def start(bundle: Path, tmp_path: Path) -> Iterator[Build]:
     started: list[subprocess.Popen[bytes]] = []
 
     def build() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "robot_rl.cli.learner", str(bundle / "bundle"), str(bundle / "demos")]
-        started.append(subprocess.Popen([*command, str(tmp_path), "hil-serl", "0"], stdin=subprocess.PIPE))
+        configure(tmp_path, bundle)
+        command = [sys.executable, "-m", "robot_rl.cli.learner", str(tmp_path)]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE))
         return started[-1]
 
     yield build
@@ -353,13 +362,14 @@ def learners(folder: Path) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_a_learner_whose_robot_died_while_it_started_ends(bundle: Path, tmp_path: Path) -> None:
     """`finetune` is killed a moment after it started the learner: no orphan may hold the run folder for ever."""
-    arguments = [str(bundle / "bundle"), str(bundle / "demos"), str(tmp_path), "hil-serl", "0"]
+    configure(tmp_path, bundle)
     parent = (
-        "import os, sys; from real.finetune import LearnerProcess\n"
-        "LearnerProcess([sys.executable, '-m', 'robot_rl.cli.learner', *sys.argv[1:]]).__enter__()\n"
+        "import os, sys; from pathlib import Path; from real.finetune import LearnerProcess\n"
+        "command = [sys.executable, '-m', 'robot_rl.cli.learner', sys.argv[1]]\n"
+        "LearnerProcess(command, Path(sys.argv[1], 'weights.safetensors')).__enter__()\n"
         "os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", parent, *arguments])
+    subprocess.run([sys.executable, "-c", parent, str(tmp_path)])
     try:
         end = time.monotonic() + 60  # it looks for its parent at every round, 20 times a second
         while learners(tmp_path):

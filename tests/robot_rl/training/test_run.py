@@ -72,6 +72,24 @@ def test_resume_of_a_folder_without_a_run_starts_one(run: Build) -> None:
     assert one.load() is None and json.loads((one.folder / "config.json").read_text()) == {"a": 1}
 
 
+@pytest.mark.parametrize("left", [".lock", ".provenance.json.part"])
+def test_what_a_kill_at_the_very_start_leaves_does_not_refuse_the_next_try(
+    run: Build, tmp_path: Path, left: str
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / left).touch()
+    assert (run().folder / "config.json").exists() and not list(tmp_path.glob("run/.*.part"))
+
+
+def test_an_error_leaves_a_folder_only_if_something_was_done(run: Build) -> None:
+    for done in (False, True):
+        with pytest.raises(ZeroDivisionError), run() as one:
+            if done:
+                one.log(1, {"x": 1.0})
+            raise ZeroDivisionError
+        assert one.folder.exists() == done
+
+
 def test_curves_continue_from_the_checkpoint(run: Build) -> None:
     with run() as one:
         for step in (10, 20, 30, 40):

@@ -202,7 +202,7 @@ def test_two_writers(recorded: Path, tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(DatasetError, match="is closed"):
         writer.add_episode({}, "x")
-    with pytest.raises(DatasetError, match="already holds a dataset"):
+    with pytest.raises(DatasetError, match="holds a dataset already; go on with --resume"):
         DatasetWriter.create(recorded, fps=1, features={})
     (tmp_path / "full").mkdir()
     (tmp_path / "full/notes.txt").write_text("mine")
