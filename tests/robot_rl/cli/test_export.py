@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from policies.base import Size
-from policies.bundle import Bundle, save_bundle
+from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.cli import main as cli
 from robot_rl.interface import Pipeline
@@ -62,6 +62,11 @@ def test_export_writes_compares_and_times(run: Run, bundle: Path) -> None:
 
 
 def test_both_runtimes_walk_alike(run: Run, bundle: Path) -> None:
+    # Gentle actions: where a robot tumbles, a difference of one rounding decides when it lies.
+    held = load_bundle(bundle)
+    with torch.no_grad():
+        held.policy.actor[-1].weight *= 0.1
+    save_bundle(held, bundle)
     assert run("export", bundle, "--calls", "1")[0] == 0
     results = []
     for runtime in ("torch", "onnx"):
