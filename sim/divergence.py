@@ -37,7 +37,7 @@ _ENGINES = {"mujoco": "mujoco", "genesis": "genesis-world"}
 
 def quiet() -> None:
     """Keep MuJoCo from telling of every divergence on stderr and in MUJOCO_LOG.TXT; they are detected and counted."""
-    import mujoco
+    from sim.gl import mujoco
 
     def tell(message: str) -> None:
         if "simulation is unstable" not in message:
@@ -247,7 +247,7 @@ class _Traced:
     def _first(self) -> str:
         """MuJoCo names what was no number; elsewhere, and where it was only too fast, the fastest tells."""
         if hasattr(self._engine, "batch"):
-            import mujoco
+            from sim.gl import mujoco
 
             model, warning = self._engine.model, self._engine.batch.warning[0]
             for kind, what in (("BADQACC", "acceleration"), ("BADQVEL", "velocity"), ("BADQPOS", "position")):
