@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from policies.base import Size
-from policies.bundle import Bundle, save_bundle
+from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.cli import main as cli
 from robot_rl.data import DatasetWriter, Feature, verify
@@ -243,6 +243,28 @@ def test_a_bundle_whose_policy_reads_other_observations(run: Run, bundle: Path, 
     edit(bundle, lambda meta: meta["interface"]["observations"].append("joint_velocity"))
     said = "trained for other observations" if use[0] == "evaluate" else f"reads {SIZE} numbers"
     sentence(*run(use[0], bundle, *use[1:]), said, status=2)
+
+
+def test_a_policy_that_is_never_finite_is_reported(run: Run, bundle: Path) -> None:
+    """Finite weights that overflow: the bundle loads, and every action is refused."""
+    loaded = load_bundle(bundle)
+    for value in loaded.policy.parameters():
+        value.data.fill_(3e38)
+    save_bundle(loaded, bundle)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    words = ["--episodes", "3", "--num-envs", "2", "--out", "run/evaluation.json", "--json"]
+    code, out, err = run("evaluate", bundle, *words)
+    assert code == 0, err
+    for text in (out, Path("run/evaluation.json").read_text()):
+        result = json.loads(text, parse_constant=refuse)
+        assert result["nonfinite"] == round(3 * result["steps"]) > 0
+        assert result["success"] == result["action_change"] == 0, "the arm stands still"
+    assert run("report", "run", "--out", "page.html")[0] == 0
+    page = Path("page.html").read_text()
+    assert "Refused actions" in page and ">nan<" not in page.lower()
 
 
 def test_a_task_that_has_changed_since_training_is_not_evaluated(run: Run, bundle: Path) -> None:
