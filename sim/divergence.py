@@ -7,7 +7,6 @@ it, and the running ones cost one copy of the actions per step and num_envs x ho
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from robot_rl.data.storage import sync_folder, write_file
+from robot_rl.data.storage import replace_file, sync_folder
 from robot_rl.errors import UserError
 
 if TYPE_CHECKING:
@@ -92,10 +91,8 @@ class Recorder:
             "version": _version(str(env.simulation["engine"])),
         }
         content = save({"actions": self.actions[i, :length].clone()}, {"episode": json.dumps(head)})
-        part = file.with_name(f".{file.name}.part")
         try:
-            write_file(part, content)
-            os.replace(part, file)
+            replace_file(file, content)
             sync_folder(self.folder)
         except OSError as error:
             raise UserError(

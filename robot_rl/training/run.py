@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from robot_rl import strict_json
+from robot_rl.data.storage import replace_file
 from robot_rl.errors import Interrupted, UserError
 from robot_rl.training.checkpoint import load_state, save_state
 
@@ -73,13 +74,7 @@ def _cpu() -> str:
 
 def write_text(path: Path, text: str) -> Path:
     """Replace a file as a whole: whatever kills this process, the old text is there or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    replace_file(path, text.encode())
     return path
 
 

@@ -442,6 +442,20 @@ def test_an_unknown_gl_library_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "set").exists()
 
 
+@pytest.mark.parametrize("flag", ["--out", "--video"])
+def test_a_file_that_does_not_fit_on_the_disk_is_named_and_not_left(tmp_path: Path, flag: str) -> None:
+    """A limit of this process stands in for the disk: 100 bytes of any file, which fits what is printed."""
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); "
+    limited += "from robot_rl.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = ["evaluate", "random:panda-lift", "--episodes", "1", "--num-envs", "1", "--video-episodes", "1"]
+    file = tmp_path / "new" / ("e.json" if flag == "--out" else "v.mp4")
+    argv = [sys.executable, "-B", "-c", limited, *words, flag, str(file), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=110)
+    assert flag == "--video" or json.loads(done.stdout)["episodes"] == 1, "the result is not lost"
+    sentence(done.returncode, done.stdout, done.stderr, file)
+    assert list(file.parent.iterdir()) == []
+
+
 def test_a_display_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:
     """GLFW without an X server: the corrected command must not find a dataset that never was."""
     words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
