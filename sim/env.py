@@ -231,7 +231,7 @@ class TaskEnv(VectorEnv):
         gripper, executed = target.gripper, actions.clamp(-1, 1)
         if (refused := events["nonfinite"][:, None]).any():  # the goal before stays in force
             gripper = torch.where(refused, self.gripper, gripper)
-            executed = torch.where(refused, pipeline.controller.still(self.last_action), executed)
+            executed = torch.where(refused, pipeline.controller.still(self.last_action, gripper), executed)
         for reason, mask in events.items():
             self.shield_events[reason] += int(mask.sum())
         # Robots along the fastest axis: each tick looks for the joint that limits its robot.
