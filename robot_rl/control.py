@@ -34,6 +34,9 @@ class Controller(Protocol):
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
         """Joint targets for physical actions (n, A) at measured states of n robots."""
 
+    def still(self, action: Tensor, gripper: Tensor) -> Tensor:
+        """Actions (n, A) in [-1, 1] of robots that hold what actions (n, A) and widths (n, 1), m, had asked of them."""
+
 
 @dataclass(frozen=True)
 class ToolDeltaConfig:
@@ -96,6 +99,10 @@ class ToolDeltaController:
             gripper = torch.zeros(len(action), 1)
         return JointTarget(torch.clamp(target, self.low, self.high), gripper)
 
+    def still(self, action: Tensor, gripper: Tensor) -> Tensor:
+        """No step of the tool, and the gripper, if there is one, as it was."""
+        return self.actions.to_unit(torch.cat([torch.zeros_like(action[:, :3]), gripper], -1)[:, : action.shape[1]])
+
 
 @dataclass(frozen=True)
 class JointOffsetConfig:
@@ -140,6 +147,10 @@ class JointOffsetController:
             up = angle.sin().clamp_min(0).square()  # smooth at both ends, 0 in the other half of the cycle
             posture = self.home + up * self.swing * asked(state)[:, None]
         return JointTarget((posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1))
+
+    def still(self, action: Tensor, gripper: Tensor) -> Tensor:
+        """The same set-points."""
+        return action
 
 
 ControllerConfig = ToolDeltaConfig | JointOffsetConfig

@@ -48,6 +48,8 @@ class Evaluation:
     """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
     measures: dict[str, list[float]] = field(default_factory=dict)
     """Mean over each episode of what the task measures; NaN where there was nothing to measure."""
+    nonfinite: int = 0
+    """Actions of the policy that were not finite, and so refused."""
 
     def summary(self) -> dict[str, Any]:
         n = len(self.success)
@@ -61,6 +63,7 @@ class Evaluation:
             "steps": sum(self.steps) / max(1, n),
             "steps_of_successes": sum(done) / max(1, len(done)),
             "action_change": sum(self.roughness) / max(1, n),
+            "nonfinite": self.nonfinite,
         } | {name: mean_interval(values) for name, values in self.measures.items()}
 
 
@@ -91,7 +94,9 @@ def evaluate(
         while open_.any():
             action = runner.act(observation, rng)
             observation, _, terminated, truncated, infos = env.step(action)
+            result.nonfinite += int((open_ & ~action.isfinite().all(-1)).sum())
             executed = infos.get("executed", action)
+            executed = torch.where(executed.isfinite().all(-1, keepdim=True), executed, 0.0 if last is None else last)
             if last is not None:
                 change += torch.where(open_, (executed - last).abs().mean(-1), 0.0)
             last = executed

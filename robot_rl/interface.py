@@ -8,14 +8,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from robot_rl.control import ControllerConfig, ToolDeltaConfig, build_controller, controller_config
+from robot_rl.control import ControllerConfig, JointTarget, ToolDeltaConfig, build_controller, controller_config
 from robot_rl.kinematics import Kinematics
 from robot_rl.observations import Observer
 from robot_rl.robots import robots
 from robot_rl.shield import Shield, ShieldConfig
 from robot_rl.spec import Field, RobotSpec, VectorSpec
+from robot_rl.state import RobotState
 from robot_rl.success import Test, state_test
 
 COMMAND_RAMP = 0.5
@@ -87,6 +89,11 @@ class Pipeline:
         """Command ticks in a control period."""
         self.tick = 1.0 / self.robot.command_rate
         """s"""
+
+    def target(self, state: RobotState, action: Tensor) -> JointTarget:
+        """Joint targets for actions (n, A) in [-1, 1]; one number that is not finite spoils its row, for the shield."""
+        action = torch.where(action.isfinite().all(-1, keepdim=True), action, torch.nan)
+        return self.controller(state, self.actions.to_physical(action))
 
     def phase(self, steps: Tensor) -> Tensor:
         """The gait clock (n, 1) in control periods `steps` (n,) of an episode."""

@@ -7,7 +7,6 @@ it, and the running ones cost one copy of the actions per step and num_envs x ho
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from robot_rl.data.storage import sync_folder, write_file
+from robot_rl.data.storage import replace_file, sync_folder
 from robot_rl.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ _ENGINES = {"mujoco": "mujoco", "genesis": "genesis-world"}
 
 def quiet() -> None:
     """Keep MuJoCo from telling of every divergence on stderr and in MUJOCO_LOG.TXT; they are detected and counted."""
-    import mujoco
+    from sim.gl import mujoco
 
     def tell(message: str) -> None:
         if "simulation is unstable" not in message:
@@ -92,10 +91,8 @@ class Recorder:
             "version": _version(str(env.simulation["engine"])),
         }
         content = save({"actions": self.actions[i, :length].clone()}, {"episode": json.dumps(head)})
-        part = file.with_name(f".{file.name}.part")
         try:
-            write_file(part, content)
-            os.replace(part, file)
+            replace_file(file, content)
             sync_folder(self.folder)
         except OSError as error:
             raise UserError(
@@ -247,7 +244,7 @@ class _Traced:
     def _first(self) -> str:
         """MuJoCo names what was no number; elsewhere, and where it was only too fast, the fastest tells."""
         if hasattr(self._engine, "batch"):
-            import mujoco
+            from sim.gl import mujoco
 
             model, warning = self._engine.model, self._engine.batch.warning[0]
             for kind, what in (("BADQACC", "acceleration"), ("BADQVEL", "velocity"), ("BADQPOS", "position")):

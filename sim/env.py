@@ -130,7 +130,7 @@ class TaskEnv(VectorEnv):
         """Randomized values of the running episodes, in the order of `randomization`."""
         joints = len(self.robot.joints)
         self.goal, self.command, self.velocity = (torch.zeros(num_envs, joints) for _ in range(3))
-        self.last_action = torch.zeros(num_envs, actions)
+        self.gripper, self.last_action = torch.zeros(num_envs, 1), torch.zeros(num_envs, actions)
         self.steps, self.held = torch.zeros(num_envs, dtype=torch.long), torch.zeros(num_envs, dtype=torch.long)
         self.push_speed, self.push_every = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.long)
         """m/s, and control periods between two pushes."""
@@ -184,12 +184,8 @@ class TaskEnv(VectorEnv):
 
     def _step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         actions = torch.as_tensor(actions, dtype=torch.float32)
-        valid = actions.isfinite().all(-1, keepdim=True)
-        actions = torch.where(valid, actions, self.last_action).clamp(-1, 1)
-        self.shield_events["nonfinite"] += int((~valid).sum())
         self._push()
-        self._move(actions)
-        self.last_action = actions
+        self.last_action = self._move(actions)
         self.steps += 1
         before, self.true = self.true, self._true_state()
         broken = torch.from_numpy(self.engine.diverged())
@@ -227,10 +223,15 @@ class TaskEnv(VectorEnv):
             way = np.concatenate([np.cos(angle), np.sin(angle), np.zeros_like(angle)], 1)
             self.engine.push(ids, self.push_speed[ids].double().numpy()[:, None] * way)
 
-    def _move(self, actions: Tensor) -> None:
+    def _move(self, actions: Tensor) -> Tensor:
+        """Move as far as the shield lets; return what was executed, (n, A) in [-1, 1]."""
         pipeline = self.pipeline
-        target = pipeline.controller(self.state, pipeline.actions.to_physical(actions))
+        target = pipeline.target(self.state, actions)
         goal, events = pipeline.shield.admit(target.position, self.goal)
+        gripper, executed = target.gripper, actions.clamp(-1, 1)
+        if (refused := events["nonfinite"][:, None]).any():  # the goal before stays in force
+            gripper = torch.where(refused, self.gripper, gripper)
+            executed = torch.where(refused, pipeline.controller.still(self.last_action, gripper), executed)
         for reason, mask in events.items():
             self.shield_events[reason] += int(mask.sum())
         # Robots along the fastest axis: each tick looks for the joint that limits its robot.
@@ -242,8 +243,9 @@ class TaskEnv(VectorEnv):
             command, velocity = pipeline.shield.follow(command, velocity, at, speed, self.tick)
             commands[:, k] = command
         self.command, self.velocity = command, velocity
-        self.engine.step(commands, target.gripper[:, None].expand(-1, self.ticks, -1))
-        self.goal = goal
+        self.engine.step(commands, gripper[:, None].expand(-1, self.ticks, -1))
+        self.goal, self.gripper = goal, gripper
+        return executed
 
     def _judge(self, before: RobotState, broken: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Reward, success, terminated and truncated (n,) of the control period that began at `before`."""
@@ -327,6 +329,7 @@ class TaskEnv(VectorEnv):
             objects[box.name] = pose
         self.engine.reset(ids, np.asarray(self.robot.home) + offset, objects)
         self.steps[ids], self.held[ids], self.last_action[ids] = 0, 0, 0.0
+        self.gripper[ids] = self.robot.gripper.width if self.robot.gripper else 0.0
         if self.feet is not None:
             self.feet.reset(torch.from_numpy(ids))
 
@@ -345,7 +348,7 @@ class TaskEnv(VectorEnv):
         return {name: values.index_copy(0, ids, new[name]) for name, values in observation.items()}
 
     # ---- resume ------------------------------------------------------------------------------------------------
-    _TENSORS = ("goal", "command", "velocity", "last_action", "steps", "held", "push_speed", "push_every")
+    _TENSORS = ("goal", "command", "velocity", "gripper", "last_action", "steps", "held", "push_speed", "push_every")
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on with the same floats; a copy."""

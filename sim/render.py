@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import mujoco
 import numpy as np
 
-from robot_rl.errors import UserError
+from sim.gl import mujoco, open_renderer
 
 
 class SceneRenderer:
@@ -21,12 +20,7 @@ class SceneRenderer:
         fast = quality == "fast"
         try:
             model.vis.quality.offsamples = 4 if quality == "high" else 0
-            self.renderer = mujoco.Renderer(model, height, width)
-        except Exception as error:  # the GL stack raises whatever it likes: ImportError, AttributeError, RuntimeError
-            raise UserError(
-                f"cannot open an offscreen renderer ({error}); install EGL (Debian: apt-get install libegl1 "
-                "libgl1-mesa-dri) or choose another backend with MUJOCO_GL=osmesa"
-            ) from None
+            self.renderer = open_renderer(model, height, width)
         finally:
             model.vis.quality.offsamples = samples
         self.data = mujoco.MjData(model)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from policies.base import ChunkRunner, Policy
+from robot_rl.data.storage import replace_file
 from robot_rl.data.video import encode_video
 from sim.env import TaskEnv
 
@@ -45,7 +46,4 @@ def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **si
 
 def write_film(frames: list[np.ndarray], path: Path, rate: int) -> None:
     """Write pictures (H, W, 3) to an mp4, `rate` per second; it appears only when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_bytes(encode_video(frames, rate))
-    temporary.replace(path)
+    replace_file(path, encode_video(frames, rate))

@@ -63,9 +63,9 @@ def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
     """Steps/s of our environment and of bare physics, and their ratio."""
     import numpy as np
     import torch
-    from mujoco import batch
 
     from sim.env import TaskEnv
+    from sim.gl import batch
 
     env = TaskEnv(task, size)
     env.reset(seed=0, options={"stagger": True})

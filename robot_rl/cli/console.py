@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+
+from robot_rl import strict_json
 
 console = Console(stderr=True, highlight=False)
 """Progress goes to stderr, results to stdout."""
@@ -43,12 +45,17 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     """Print a result as a table of two columns, or as one JSON object."""
     out = Console(highlight=False)
     if as_json:
-        out.out(json.dumps(dict(result), default=str), highlight=False)
+        out.out(strict_json.dumps(result), highlight=False)
         return
     table = Table(title=title, box=None, show_header=False)
     for key, value in result.items():
         if isinstance(value, Mapping) and {"mean", "low", "high"} == set(value):
-            known = {k: "?" if v is None else f"{v:.4g}" for k, v in value.items()}
-            value = "{mean} [{low}, {high}]".format(**known)
-        table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
+            value = "{mean} [{low}, {high}]".format(**{k: _shown(v) for k, v in value.items()})
+        table.add_row(key, _shown(value))
     out.print(table)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else "?"
+    return "?" if value is None else str(value)

@@ -100,7 +100,7 @@ class Evaluate:
             kept = json.loads(captions.read_text()) if captions.is_file() else {}
             write_json(captions, kept | {self.video.name: f"{summary['label']}, in simulation"})
             summary["video"] = str(self.video)
+        show(summary, self.json, "evaluation")  # first: a disk that is full does not take the result along
         if self.out:
             write_json(self.out, summary)
-        show(summary, self.json, "evaluation")
         return 0

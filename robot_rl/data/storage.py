@@ -63,6 +63,19 @@ def write_file(path: Path, data: bytes | memoryview) -> None:
         os.close(fd)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Put a file in place as a whole, whatever kills this process; an OSError names it, and leaves nothing behind."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        write_file(part, data)
+        os.replace(part, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
 def sync_folder(path: Path) -> None:
     """Make the renames in a folder survive a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -78,7 +78,7 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        return figure(value) if number(value) is not None else str(value)
+        return str(value) if isinstance(value, int) and number(value) is None else figure(value)
     if isinstance(value, list):
         return ", ".join(plain(item) for item in value)
     if isinstance(value, dict):

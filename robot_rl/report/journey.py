@@ -129,7 +129,7 @@ def evaluations_section(runs: Sequence[RunFolder]) -> Html | None:
             figure(row.get("episodes")), percent(row.get("success")),
             interval(row.get("success_low"), row.get("success_high")),
             figure(row.get("steps")), figure(row.get("steps_of_successes")), figure(row.get("action_change")),
-            duration(row.get("seconds")),
+            figure(row.get("nonfinite")), duration(row.get("seconds")),
         )
         for run in runs
         for row in run.evaluations
@@ -137,7 +137,7 @@ def evaluations_section(runs: Sequence[RunFolder]) -> Html | None:
     if not rows:
         return None
     head = ("Policy", "Run", "Where", "First seed", "Episodes", "Success", "95\u202f% interval", "Steps",
-            "Steps of successes", "Action change", "Took")  # fmt: skip
+            "Steps of successes", "Action change", "Refused actions", "Took")  # fmt: skip
     return join([
         table("Every episode counted once, from the first seed on", head, rows, numbers=range(3, 11)),
         tag("p", "Steps are control periods. Action change is the mean absolute change of the action from one control "

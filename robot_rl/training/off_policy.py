@@ -92,7 +92,8 @@ def train_off_policy(
     policy = agent.policy
     replay = Replay(config.capacity, env.num_envs, policy.size.observation, policy.size.action)
     rng = torch.Generator().manual_seed(seed)
-    recent: deque[float] = deque(maxlen=200)
+    recent: deque[float] = deque(maxlen=max(200, env.num_envs))
+    ended = torch.zeros(env.num_envs, dtype=torch.bool)
     step, owed = 0, 0.0
     std = policy.config.actor.std or 0.0
     noise, fresh = torch.zeros(env.num_envs, policy.size.action), (1 - config.noise_memory**2) ** 0.5
@@ -102,6 +103,7 @@ def train_off_policy(
     if saved is not None:
         step, owed = saved["step"], saved["owed"]
         recent.extend(saved["recent"])
+        ended = saved["ended"]
         agent.load_state_dict(saved["agent"])
         replay.load_state_dict(saved["replay"])
         rng.set_state(saved["rng"])
@@ -135,7 +137,9 @@ def train_off_policy(
             assert policy.runner is not None
             final = {"state": state, "base": policy.runner.peek({"observation.state": state}, done, rng)}
             policy.reset(done.nonzero().squeeze(-1))
-            recent.extend(reward[done].tolist())
+            # Successes end sooner than failures: until every first episode has ended, no second one counts.
+            recent.extend(reward[done if ended.all() else done & ~ended].tolist())
+            ended |= done
         replay.add(row | {"terminated": terminated, "last": done}, final)
         observation = following
         step += env.num_envs
@@ -143,7 +147,8 @@ def train_off_policy(
             owed += config.updates_per_step * env.num_envs
         success = sum(recent) / max(1, len(recent))
         if step % config.log_every < env.num_envs:
-            row_out = {k: float(v) for k, v in metrics.items()} | {"train/success": success} | counts(env, step)
+            row_out = {k: float(v) for k, v in metrics.items()} | counts(env, step)
+            row_out |= {"train/success": success} if ended.all() else {}
             report(run, step, row_out, progress)
         stop = len(recent) == recent.maxlen and success >= config.stop_at
         if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop or run.asked:
@@ -154,6 +159,7 @@ def train_off_policy(
                     "step": step,
                     "owed": owed,
                     "recent": list(recent),
+                    "ended": ended,
                     "agent": agent.state_dict(),
                     "replay": replay.state_dict(),
                     "rng": rng.get_state(),

@@ -23,6 +23,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from robot_rl import strict_json
+from robot_rl.data.storage import replace_file
 from robot_rl.errors import Interrupted, UserError
 from robot_rl.training.checkpoint import load_state, save_state
 
@@ -72,19 +74,13 @@ def _cpu() -> str:
 
 def write_text(path: Path, text: str) -> Path:
     """Replace a file as a whole: whatever kills this process, the old text is there or the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    with open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    replace_file(path, text.encode())
     return path
 
 
 def write_json(path: Path, data: Any) -> Path:
     """Write a JSON file by atomic rename."""
-    return write_text(path, json.dumps(data, indent=2, default=str))
+    return write_text(path, strict_json.dumps(data, indent=2))
 
 
 def new_folder(root: Path, task: str, recipe: str) -> Path:
@@ -134,7 +130,7 @@ class Run:
             raise UserError(f"run folder {folder} is in use by another process; choose another --out") from None
         except OSError as error:
             raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
-        settled = json.loads(json.dumps(_plain(config), default=str))
+        settled = json.loads(strict_json.dumps(_plain(config)))
         if (folder / "config.json").exists():
             results = ("checkpoint.safetensors", "bundle", "dataset", "evaluation.json")
             metrics = folder / "metrics.jsonl"
@@ -173,7 +169,7 @@ class Run:
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append one row to metrics.jsonl and TensorBoard; `step` is what the loop counts."""
         row = {"step": step, "seconds": round(self.elapsed, 3)} | {k: float(v) for k, v in metrics.items()}
-        self._metrics.write(json.dumps(row) + "\n")
+        self._metrics.write(strict_json.dumps(row) + "\n")
         if self._board is None:
             from torch.utils.tensorboard import SummaryWriter
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from sim.engines.genesis_world import World
 from sim.engines.model import find_servos
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
+from sim.gl import mujoco
 from sim.scenes import Box, Scene
 
 _SERVO = ("robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale")

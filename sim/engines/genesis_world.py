@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
 
 from robot_rl.errors import Misfit, UnknownName, UserError
 from robot_rl.spec import RobotSpec
 from sim.engines.model import box_model_spec, compile_model, robot_model_spec
+from sim.gl import mujoco
 from sim.scenes import Scene
 
 SLIPPERY = 0.01

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import mujoco
 import numpy as np
 
 from robot_rl.errors import Misfit, nearest
 from robot_rl.spec import FloatingBase, RobotSpec
+from sim.gl import mujoco
 from sim.scenes import Box, Scene, robot_model
 
 MAX_ACTION_DELAY = 0.08

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
-from mujoco import batch
 from torch import Tensor
 
 from robot_rl.errors import Misfit
@@ -19,6 +17,7 @@ from robot_rl.spec import RobotSpec
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, find_servos
 from sim.engines.trunk import defaults, trunk_inertia
+from sim.gl import batch, mujoco
 from sim.scenes import Scene
 
 _SERVO = ("stiffness", "damping", "strength")

@@ -135,6 +135,7 @@ def test_an_arm_without_gripper_moves_its_tool_alone(panda: Any, state_at: Build
     bare, q = replace(panda, gripper=None), around_home(panda, 4)
     controller = ToolDeltaController(bare, ToolDeltaConfig())
     assert controller.actions.names == ["tool_delta.x", "tool_delta.y", "tool_delta.z"]
+    assert not controller.still(torch.rand(4, 3), torch.zeros(4, 1)).any()
     alone = controller(state_at(q), steps(4)[:, :3])
     with_gripper = ToolDeltaController(panda, ToolDeltaConfig())(state_at(q), steps(4))
     assert torch.equal(alone.position, with_gripper.position)

@@ -95,7 +95,11 @@ def test_environments_end_on_their_own(task: Build) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_bad_action_never_reaches_the_engine(task: Build, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
+@pytest.mark.parametrize("column", [0, 2, 3], ids=["x", "z", "gripper"])
+def test_a_bad_action_holds_the_goal_as_on_the_robot(
+    task: Build, monkeypatch: pytest.MonkeyPatch, bad: float, column: int
+) -> None:
+    """The loop of the robot keeps the goal before and the width of the gripper; the others go on undisturbed."""
     env, reference = TaskEnv(task(), 2, threads=1), TaskEnv(task(), 2, threads=1)
     sent: list[torch.Tensor] = []
     step = env.engine.step
@@ -104,16 +108,45 @@ def test_a_bad_action_never_reaches_the_engine(task: Build, monkeypatch: pytest.
     )
     for one in (env, reference):
         one.reset(seed=0)
-        one.step(torch.full((2, 4), 0.2))
+        one.step(torch.tensor([[0.2, 0.2, 0.2, -1.0]]).expand(2, 4))
+    goal = env.goal[1].clone()
     action = torch.full((2, 4), 0.6)
     expected = action.clone()
-    expected[1] = 0.2  # the last action again
-    action[1, 2] = bad
-    observation = env.step(action)[0]
-    assert all(s.isfinite().all() for s in sent) and len(sent) == 4
-    assert torch.equal(observation["observation.state"], reference.step(expected)[0]["observation.state"])
+    action[1, column] = bad
+    observation = env.step(action)[0]["observation.state"]
+    assert torch.equal(env.goal[1], goal) and not sent[-1][1].any(), "goal and gripper of the action before"
+    assert env.last_action[1].tolist() == [0.0, 0.0, 0.0, -1.0], "standing still is what was executed"
+    assert torch.equal(observation[0], reference.step(expected)[0]["observation.state"][0])
+    assert all(s.isfinite().all() for s in sent) and len(sent) == 4 and observation.isfinite().all()
     assert env.shield_events["nonfinite"] == 1
-    assert math.isnan(bad) or action[1, 2] == bad, "the caller's tensor is left alone"
+    assert math.isnan(bad) or action[1, column] == bad, "the caller's tensor is left alone"
+
+
+def test_a_policy_that_breaks_stops_the_arm(task: Build) -> None:
+    """One step of the tool and then no number at all: the arm ends where that step goes."""
+    env = TaskEnv(task(), 1, threads=1, randomize=False)
+    env.reset(seed=0)
+    start = env.true.tool_position.clone()
+    for k in range(20):
+        observation = env.step(torch.tensor([[1.0, 0.0, 0.0, 1.0]]) if k == 0 else torch.full((1, 4), math.nan))[0]
+    moved = float((env.true.tool_position - start).norm())
+    assert 0.01 < moved < 0.04 and env.shield_events["nonfinite"] == 19
+    assert float(env.true.joint_velocity.abs().max()) < 0.01
+    assert env.true.gripper_width == pytest.approx(0.08, abs=1e-3) and observation["observation.state"].isfinite().all()
+
+
+def test_an_episode_that_begins_with_a_bad_action_stands_still(task: Build) -> None:
+    """Also the one after another: nothing is remembered of it, the gripper included."""
+    env, fresh = (TaskEnv(task(horizon=horizon), 1, threads=1, randomize=False) for horizon in (2, 50))
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(torch.tensor([[0.0, 0.0, 0.0, -1.0]]))
+    fresh.reset(seed=0, options={"episode": 1})
+    for one in (env, fresh):
+        one.step(torch.full((1, 4), math.nan))
+    assert torch.equal(env.true.joint_position, fresh.true.joint_position)
+    assert env.true.gripper_width == pytest.approx(0.08, abs=1e-3)
+    assert env.last_action.tolist() == [[0.0, 0.0, 0.0, 1.0]]
 
 
 def test_actions_beyond_the_range_are_clipped(task: Build) -> None:

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from policies.base import Size
-from policies.bundle import Bundle, save_bundle
+from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.cli import main as cli
 from robot_rl.cli.finetune import Finetune
@@ -334,6 +334,28 @@ def test_a_bundle_whose_policy_reads_other_observations(run: Run, bundle: Path, 
     sentence(*run(use[0], bundle, *use[1:]), said, status=2)
 
 
+def test_a_policy_that_is_never_finite_is_reported(run: Run, bundle: Path) -> None:
+    """Finite weights that overflow: the bundle loads, and every action is refused."""
+    loaded = load_bundle(bundle)
+    for value in loaded.policy.parameters():
+        value.data.fill_(3e38)
+    save_bundle(loaded, bundle)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    words = ["--episodes", "3", "--num-envs", "2", "--out", "run/evaluation.json", "--json"]
+    code, out, err = run("evaluate", bundle, *words)
+    assert code == 0, err
+    for text in (out, Path("run/evaluation.json").read_text()):
+        result = json.loads(text, parse_constant=refuse)
+        assert result["nonfinite"] == round(3 * result["steps"]) > 0
+        assert result["success"] == result["action_change"] == 0, "the arm stands still"
+    assert run("report", "run", "--out", "page.html")[0] == 0
+    page = Path("page.html").read_text()
+    assert "Refused actions" in page and ">nan<" not in page.lower()
+
+
 def test_a_task_that_has_changed_since_training_is_not_evaluated(run: Run, bundle: Path) -> None:
     """The sizes agree; only the order of the observations does not."""
     edit(bundle, lambda meta: swap(meta["interface"]["observations"]))
@@ -544,14 +566,41 @@ def test_an_unknown_gl_library_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "set").exists()
 
 
+@pytest.mark.parametrize("flag", ["--out", "--video"])
+def test_a_file_that_does_not_fit_on_the_disk_is_named_and_not_left(tmp_path: Path, flag: str) -> None:
+    """A limit of this process stands in for the disk: 100 bytes of any file, which fits what is printed."""
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); "
+    limited += "from robot_rl.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = ["evaluate", "random:panda-lift", "--episodes", "1", "--num-envs", "1", "--video-episodes", "1"]
+    file = tmp_path / "new" / ("e.json" if flag == "--out" else "v.mp4")
+    argv = [sys.executable, "-B", "-c", limited, *words, flag, str(file), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=110)
+    assert flag == "--video" or json.loads(done.stdout)["episodes"] == 1, "the result is not lost"
+    sentence(done.returncode, done.stdout, done.stderr, file)
+    assert list(file.parent.iterdir()) == []
+
+
 def test_a_display_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:
     """GLFW without an X server: the corrected command must not find a dataset that never was."""
     words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
     code, out, err = shell(*words, MUJOCO_GL="glfw", DISPLAY=":99", WAYLAND_DISPLAY="")
     assert code == 1 and "Traceback" not in err and "(a defect" not in err, err
-    last = err.strip().splitlines()[-1]
-    assert last.startswith("robot-rl: ") and ("MUJOCO_GL" in last or "display" in last.lower()), err
+    (line,) = err.strip().splitlines()
+    assert line.startswith("robot-rl: ") and "MUJOCO_GL=glfw" in line and "no display answers at ':99'" in line
     assert not (tmp_path / "set" / "meta" / "info.json").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="EGL and OSMesa are Linux's")
+@pytest.mark.parametrize(("backend", "remedy"), [("egl", "libegl1"), ("osmesa", "libosmesa6"), ("disable", "unset")])
+def test_without_a_gl_library_all_but_pictures_works(tmp_path: Path, backend: str, remedy: str) -> None:
+    for name in ("libEGL.so", "libEGL.so.1", "libOSMesa.so", "libOSMesa.so.8"):
+        (tmp_path / name).write_text("no library")
+    without = {"MUJOCO_GL": backend, "LD_LIBRARY_PATH": str(tmp_path)}
+    code, out, err = shell(*COLLECT, "--out", tmp_path / "set", "--json", **without)
+    assert code == 0 and json.loads(out)["episodes"] == 2, err
+    words = [*COLLECT[:-1], "16", "--out", tmp_path / "other"]
+    sentence(*shell(*words, **without), f"MUJOCO_GL={backend}", remedy, "--image-size 0")
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("words", [COLLECT, ["evaluate", "random:panda-lift"], ["twin", "panda", "--no-camera"]])

@@ -23,10 +23,12 @@ def test_a_measure_without_interval_can_be_shown_and_read(
     summary = Evaluation([True], [10], [0.0], {"height": values}).summary()
     show(summary, False)
     assert "[?, ?]" in capsys.readouterr().out
-    show(summary, True)
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
+    show({"speed": float("nan"), "rows": [1.0, float("inf")]}, False)
+    assert "nan" not in capsys.readouterr().out
+    show(summary | {"speed": float("nan"), "rows": (1.0, float("inf"))}, True)
     again = json.loads(capsys.readouterr().out, parse_constant=refuse)
-    assert again["height"]["low"] is None
+    assert again["height"]["low"] is again["speed"] is None and again["rows"] == [1.0, None]

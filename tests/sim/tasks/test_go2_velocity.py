@@ -44,6 +44,18 @@ def test_spaces_and_shapes() -> None:
     assert {name: len(part[0]) for name, part in env.task.mirror.items()} == sizes
 
 
+def test_a_bad_action_keeps_the_set_points() -> None:
+    env = TaskEnv("go2-velocity", 2, threads=1)
+    env.reset(seed=0)
+    first, bad = moves(2, 2)
+    env.step(first)
+    goal = env.goal.clone()
+    bad[1, 5] = np.nan
+    observation = env.step(bad)[0]["observation.state"]
+    assert torch.equal(env.goal[1], goal[1]) and not torch.equal(env.goal[0], goal[0])
+    assert torch.equal(env.last_action[1], first[1].clamp(-1, 1)) and observation.isfinite().all()
+
+
 def test_a_robot_told_to_stand_stands(walk: Build) -> None:
     env = TaskEnv(walk(commands=CommandSchedule(standing=1.0), horizon=100), 8, threads=1)
     env.reset(seed=0)

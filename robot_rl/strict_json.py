@@ -1,0 +1,21 @@
+"""JSON that every reader takes: null for what is no finite number."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def dumps(data: Any, indent: int | None = None) -> str:
+    """The text of dicts, sequences and values; what JSON does not know, such as paths, as `str` has it."""
+    return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
+
+
+def _strict(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _strict(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_strict(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

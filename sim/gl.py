@@ -1,0 +1,60 @@
+"""MuJoCo, also where its GL library cannot be loaded: physics needs none, and pictures say what is missing.
+
+MuJoCo loads the library that MUJOCO_GL names when it is imported, and fails as the library happens to. Everything in
+`sim` that needs MuJoCo imports it from here.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from robot_rl.errors import UserError
+
+BACKEND = os.environ.get("MUJOCO_GL", "").strip().lower()
+_missing: Exception | None = None
+try:
+    import mujoco
+except (AttributeError, ImportError, OSError, TypeError) as error:  # as PyOpenGL and ctypes please
+    _missing = error
+    os.environ["MUJOCO_GL"] = "disable"
+    try:
+        import mujoco
+    finally:
+        os.environ["MUJOCO_GL"] = BACKEND
+from mujoco import batch  # noqa: E402 - behind the guard
+
+__all__ = ["batch", "mujoco", "open_renderer"]
+
+_REMEDIES = {
+    "egl": "install EGL (Debian: apt-get install libegl1 libgl1 libopengl0 libgl1-mesa-dri)",
+    "osmesa": "install OSMesa (Debian: apt-get install libosmesa6), or unset MUJOCO_GL to render with EGL",
+}
+
+
+def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
+    """An offscreen renderer, or one sentence about what it lacks here."""
+    try:
+        if _missing is not None:
+            raise _missing
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", module="glfw")  # its errors are warnings, and a crash comes of them
+            return mujoco.Renderer(model, height, width)
+    except Exception as error:  # the GL stack raises whatever it likes: ImportError, AttributeError, RuntimeError
+        said = (
+            "" if isinstance(error, AttributeError) else f" ({error})"
+        )  # of a library that is None, which says nothing
+        raise UserError(
+            f"cannot open an offscreen renderer with MUJOCO_GL={BACKEND or 'glfw'}{said}; {_remedy()}, "
+            "or go without pictures: --image-size 0, --no-camera, no --video"
+        ) from None
+
+
+def _remedy() -> str:
+    if BACKEND in _REMEDIES:
+        return _REMEDIES[BACKEND]
+    if BACKEND in ("0", "off", "false", "disable", "disabled"):
+        return "unset MUJOCO_GL, which forbids pictures"
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    seen = f"no display answers at {display!r}" if display else "there is no display: DISPLAY is not set"
+    return f"{seen}; unset MUJOCO_GL to render without one"
