@@ -143,7 +143,9 @@ class CommandLoop(threading.Thread):
         self.check()
         with self._lock:
             assert self._goal is not None, "arm() first"
-            previous = self._goal.position
+            previous, width = self._goal.position, self._goal.gripper
+        if not (math.isfinite(gripper) and bool(position.isfinite().all())):
+            position, gripper = torch.full_like(position, math.nan), width  # one bad number spoils all of them
         if self._holding or self._fresh:
             previous = self._measured()
             reach = self.safety.start_mismatch + duration * self.pipeline.shield.velocity
@@ -158,8 +160,6 @@ class CommandLoop(threading.Thread):
         self._nonfinite = self._nonfinite + 1 if events["nonfinite"].any() else 0
         if self._nonfinite >= self.safety.max_nonfinite:
             self.stop(f"{self._nonfinite} non-finite goals in a row")
-        if not np.isfinite(gripper):
-            gripper = self._goal.gripper
         with self._lock:
             self._goal = Goal(admitted, previous, gripper, time.monotonic(), duration)
         self._fresh = False  # the tick in between must not take the goal from before a hold for a stale one

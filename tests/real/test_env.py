@@ -248,6 +248,17 @@ def test_three_actions_in_a_row_that_are_not_finite_stop_the_robot(env: Build, t
     assert e.loop.stopped
 
 
+def test_a_gripper_that_is_not_finite_spoils_the_whole_action(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=20))
+    e.reset(seed=0)
+    before = e.state.tool_position.clone()
+    for _ in range(3):
+        e.step(torch.tensor([[0.5, 0.0, 0.0, float("nan")]]))
+    assert e.loop.stopped == "3 non-finite goals in a row" and e.loop.events.counts["nonfinite"] == 3
+    assert (e.state.tool_position - before).norm() < 1e-3 and robot.widths[-1] == pytest.approx(0.08)
+
+
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=4, max_size=4))
 def test_whatever_an_action_is_its_physical_value_is_within_the_spec(action: list[float]) -> None:
