@@ -94,6 +94,7 @@ class RobotEnv(VectorEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Get the robot ready (see `Homing` and `Standing`) and return the first observation."""
+        self.driver.check_alone()
         self.episode += 1
         gc.collect(1)
         self._announce("resetting")
