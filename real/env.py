@@ -119,16 +119,16 @@ class RobotEnv(VectorEnv):
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
         # An action that is not finite stays so up to the shield, which refuses it, holds, and counts.
-        finite = bool(action.isfinite().all())
-        if not finite:
+        if not action.isfinite().all():
             self.loop.events.add("nonfinite action")
         target = self.pipeline.controller(self.state, self.pipeline.actions.to_physical(action))
+        posted = False
         if decision.phase is Phase.PAUSED:
             self.loop.events.add("operator lost")
         elif self._fresh():
-            self.loop.set_goal(target.position, float(target.gripper), self.period)
+            posted = self.loop.set_goal(target.position, float(target.gripper), self.period)
         before = self.state
-        self.last_action = action.clamp(-1, 1) if finite else self.last_action
+        self.last_action = action.clamp(-1, 1) if posted else self._standing_still()
         self.ticker.wait()
         self.steps += 1
         self._steer(decision.operator)
@@ -181,6 +181,15 @@ class RobotEnv(VectorEnv):
         bad = failed or stopped or marked
         success = won or (test is None and late and not bad)
         return success, won or failed, won or bad or late
+
+    def _standing_still(self) -> Tensor:
+        """What is executed (1, A) when a goal is refused: springs keep their set-points, a tool stays where it is, the
+        gripper as it was."""
+        if self.pipeline.robot.compliant:
+            return self.last_action
+        physical = torch.zeros_like(self.last_action)
+        physical[:, 3:] = self.loop.width
+        return self.pipeline.actions.to_unit(physical)
 
     def _steer(self, hands: Operator | None) -> None:
         """Ask for what the person wants, for nothing in the last second: it lies down well from four feet only."""

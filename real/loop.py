@@ -138,8 +138,18 @@ class CommandLoop(threading.Thread):
             assert self._goal is not None, "arm() first"
             return self._goal.position
 
-    def set_goal(self, position: Tensor, gripper: float, duration: float) -> None:
-        """Post a goal (1, J) to reach `duration` seconds from now; the shield decides what becomes of it."""
+    @property
+    def width(self) -> float:
+        """Distance between the fingers that the newest goal asks for, m."""
+        with self._lock:
+            assert self._goal is not None, "arm() first"
+            return self._goal.gripper
+
+    def set_goal(self, position: Tensor, gripper: float, duration: float) -> bool:
+        """Post a goal (1, J) to reach `duration` seconds from now; the shield decides what becomes of it.
+
+        False if it was refused whole: not finite, too far from where the robot is, or a stop is latched.
+        """
         self.check()
         with self._lock:
             assert self._goal is not None, "arm() first"
@@ -153,7 +163,7 @@ class CommandLoop(threading.Thread):
                 self.events.add("start mismatch")
                 if self.walks:
                     self.stop("the robot is not where the policy takes it to be")
-                return
+                return False
         admitted, events = self.pipeline.shield.admit(position, previous)
         for reason, mask in events.items():
             self.events.add(reason, int(mask.sum()))
@@ -163,6 +173,7 @@ class CommandLoop(threading.Thread):
         with self._lock:
             self._goal = Goal(admitted, previous, gripper, time.monotonic(), duration)
         self._fresh = False  # the tick in between must not take the goal from before a hold for a stale one
+        return not (self.stopped or events["nonfinite"].any())
 
     def stop(self, reason: str) -> None:
         """Latch a stop: brake and hold, or damp, until `reset_stop`."""

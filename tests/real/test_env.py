@@ -259,6 +259,38 @@ def test_a_gripper_that_is_not_finite_spoils_the_whole_action(env: Build, topic_
     assert (e.state.tool_position - before).norm() < 1e-3 and robot.widths[-1] == pytest.approx(0.08)
 
 
+@pytest.mark.parametrize("gripper", [1.0, -1.0])
+def test_a_refused_goal_is_recorded_as_standing_still(
+    env: Build, topic_robot: Build, eventually: Build, gripper: float
+) -> None:
+    """What the learner is told to have happened is what did."""
+    robot = topic_robot()
+    rows: list[dict[str, Any]] = []
+    e = env(replace(LIFT, horizon=60), on_step=rows.append)
+    still = [0.0, 0.0, 0.0, gripper]
+    forward = torch.tensor([[0.5, 0.0, 0.0, gripper]])
+    e.reset(seed=0)
+    *_, infos = e.step(forward)
+    assert torch.equal(infos["executed"], forward)
+    *_, infos = e.step(torch.tensor([[0.5, float("nan"), 0.0, -gripper]]))
+    assert infos["executed"][0].tolist() == pytest.approx(still, abs=1e-6), "not finite"
+    robot.blind = True
+    eventually(lambda: not e._fresh())
+    *_, infos = e.step(forward)
+    assert infos["executed"][0].tolist() == pytest.approx(still, abs=1e-6), "the object is out of sight"
+    assert rows[-1]["executed"] is infos["executed"] and torch.equal(e.state.last_action, infos["executed"])
+    robot.blind = False
+    eventually(e._fresh)
+    eventually(lambda: e.loop._holding == "stale goal")
+    e.loop.safety = replace(e.loop.safety, start_mismatch=-1.0)
+    *_, infos = e.step(forward)
+    assert infos["executed"][0].tolist() == pytest.approx(still, abs=1e-6), "start mismatch"
+    assert e.loop.events.counts["start mismatch"] == 1
+    e.loop.stop("test")
+    *_, infos = e.step(forward)
+    assert infos["executed"][0].tolist() == pytest.approx(still, abs=1e-6), "stopped"
+
+
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=4, max_size=4))
 def test_whatever_an_action_is_its_physical_value_is_within_the_spec(action: list[float]) -> None:
