@@ -17,6 +17,7 @@ from torch import Tensor
 
 from real.bus import Node, make, qos
 from real.clock import Ticker
+from real.histogram import Histogram
 from real.homing import Homing
 from real.intervention import Arbiter, Decision, Phase
 from real.loop import CommandLoop, SafetyConfig
@@ -84,8 +85,8 @@ class RobotEnv(VectorEnv):
         self.command = torch.zeros(1, self.pipeline.command.size)
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
-        self.inference: list[float] = []
-        """Seconds from observation to action of each control period."""
+        self.inference = Histogram()
+        """Time from observation to action of the control periods, s."""
         self.episode, self.falls, self.steps = -1, 0, 0
         self.loop.arm()
 
@@ -113,7 +114,7 @@ class RobotEnv(VectorEnv):
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Execute the policy's action (1, A), or the person's in its place, for one control period."""
         wanted = torch.as_tensor(actions, dtype=torch.float32)
-        self.inference.append(time.monotonic() - self._observed)
+        self.inference.add(time.monotonic() - self._observed)
         decision = self.arbiter.decide(wanted, self.last_action)
         action = decision.action
         if decision.phase is Phase.STOPPED:
@@ -274,6 +275,4 @@ class RobotEnv(VectorEnv):
 
     def summary(self) -> dict[str, Any]:
         """Loop timing, inference latency and shield events for the report."""
-        ms = np.array(self.inference or [0.0]) * 1e3
-        inference = {"p50": float(np.percentile(ms, 50)), "p99": float(np.percentile(ms, 99)), "max": float(ms.max())}
-        return self.loop.summary() | {"inference_ms": inference}
+        return self.loop.summary() | {"inference_ms": self.inference.milliseconds()}

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from real.clock import Ticker, prefer_realtime
+from real.histogram import Histogram
 from real.robots.base import Driver, JointReading, NotReady
 from robot_rl.interface import Pipeline
 from robot_rl.spec import RobotSpec
@@ -93,8 +94,8 @@ class CommandLoop(threading.Thread):
         self.stopped = ""
         """Reason of a latched stop, empty while running."""
         self.ticker: Ticker | None = None
-        self.state_ages: list[float] = []
-        """Age of the joint state at each tick, s."""
+        self.state_ages = Histogram()
+        """Age of the joint state at the ticks, s."""
         self.error: BaseException | None = None
         self._goal: Goal | None = None
         self._closing = threading.Event()
@@ -231,7 +232,7 @@ class CommandLoop(threading.Thread):
         with self._lock:
             goal = self._goal
         assert goal is not None and reading is not None
-        self.state_ages.append(now - reading.received)
+        self.state_ages.add(now - reading.received)
         if self.walks and not (self.limp or self.stopped) and (event := self._limits.broken(reading)):
             self.events.add(event)
             self.stop(event)
@@ -280,9 +281,7 @@ class CommandLoop(threading.Thread):
     def summary(self) -> dict[str, Any]:
         """Timing and events for the report."""
         timing = self.ticker.timing.summary() if self.ticker else {}
-        ages = np.array(self.state_ages or [0.0]) * 1e3
-        age = {"p50": float(np.percentile(ages, 50)), "p99": float(np.percentile(ages, 99)), "max": float(ages.max())}
-        return timing | {"state_age_ms": age, "shield": dict(self.events.counts)}
+        return timing | {"state_age_ms": self.state_ages.milliseconds(), "shield": dict(self.events.counts)}
 
 
 class Limits:
