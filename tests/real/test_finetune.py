@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -364,6 +365,22 @@ def test_filming_keeps_corrected_episodes_and_marks_them(tmp_path: Path) -> None
     assert json.loads((tmp_path / "videos" / "captions.json").read_text()) == {"robot.mp4": "a caption"}
     Filming(1).write(tmp_path / "nothing", "no pictures, no folder")
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_film_that_finds_no_room_leaves_the_old_one_and_names_it(tmp_path: Path) -> None:
+    film = Filming(1)
+    film.add(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8), False, True)
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "robot.mp4").write_bytes(b"old")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limit[1]))
+    try:
+        with pytest.raises(OSError, match=r"robot\.mp4"):
+            film.write(tmp_path, "a caption")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert [path.name for path in (tmp_path / "videos").iterdir()] == ["robot.mp4"]
+    assert (tmp_path / "videos" / "robot.mp4").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize("cameras", [("wrist", "front"), ()])
