@@ -37,6 +37,11 @@ class Homing:
             self.go_home()
             self._place(seed)
 
+    @property
+    def releases(self) -> bool:
+        """The next episode ends the latched stop unasked: never, here only a person does."""
+        return False
+
     def end(self) -> None:
         """Nothing: the loop brakes and holds."""
 
