@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -87,6 +88,8 @@ class RobotEnv(VectorEnv):
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
         """Time from observation to action of the control periods, s."""
+        self.gripped_at = math.inf
+        """Lowest height of the tool since the gripper was told to shut, m; infinite while it is open."""
         self.episode, self.falls, self.steps = -1, 0, 0
         self.loop.arm()
 
@@ -102,7 +105,7 @@ class RobotEnv(VectorEnv):
         self.seed = self.episode if seed is None else seed
         self.stance.begin(self.seed)
         self.arbiter.reset()
-        self.last_action = torch.zeros_like(self.last_action)
+        self.last_action, self.gripped_at = torch.zeros_like(self.last_action), math.inf
         self.steps = self.held = 0
         self.ticker = Ticker(self.period)
         self._steer(None)
@@ -128,6 +131,7 @@ class RobotEnv(VectorEnv):
             self.loop.events.add("operator lost")
         elif self._fresh():
             posted = self.loop.set_goal(target.position, float(target.gripper), self.period)
+        self._note_grip()
         before = self.state
         self.last_action = action.clamp(-1, 1) if posted else self._standing_still()
         self.ticker.wait()
@@ -182,6 +186,13 @@ class RobotEnv(VectorEnv):
         bad = failed or stopped or marked
         success = won or (test is None and late and not bad)
         return success, won or failed, won or bad or late
+
+    def _note_grip(self) -> None:
+        gripper = self.pipeline.robot.gripper
+        if gripper is None or self.loop.width > gripper.width / 2:
+            self.gripped_at = math.inf
+        else:
+            self.gripped_at = min(self.gripped_at, float(self.state.tool_position[0, 2]))
 
     def _standing_still(self) -> Tensor:
         """What is executed (1, A) when a goal is refused: springs keep their set-points, a tool stays where it is, the

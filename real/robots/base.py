@@ -124,7 +124,7 @@ class Driver(ABC):
 
     # ---- start -------------------------------------------------------------------------------------------------
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for the first complete state and a picture of each camera; refuse a second writer of commands or states."""
+        """Wait for a first complete state and a picture of each camera; refuse a second writer of state or commands."""
         deadline = time.monotonic() + timeout
         missing = self._missing()
         while missing and time.monotonic() < deadline:

@@ -177,6 +177,42 @@ def test_reset_goes_home_opens_places_and_announces(env: Build, topic_robot: Bui
     assert (sent.diff(dim=0).abs() <= e.pipeline.shield.velocity * e.pipeline.tick * 1.001 + 1e-6).all()
 
 
+def test_what_was_lifted_is_set_down_before_the_gripper_opens(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=60))
+    e.reset(seed=0)
+
+    def go(dz: float, gripper: float, steps: int) -> float:
+        for _ in range(steps):
+            e.step(torch.tensor([[0.0, 0.0, dz, gripper]]))
+        return float(e.state.tool_position[0, 2])
+
+    go(-1.0, 1.0, 10)
+    robot.thick = 0.04  # something between the fingers
+    low = go(0.0, -1.0, 4)
+    high = go(1.0, -1.0, 30)
+    assert high > low + 0.1 and robot.width == 0.04
+    sent, told = len(robot.commands), len(robot.widths)
+    e.reset(seed=1)
+    opened = next(k for k, width in enumerate(robot.widths[told:]) if width > 0.07)
+    position = torch.from_numpy(np.stack(robot.commands[sent : sent + opened + 1])).float()
+    heights = e.pipeline.kinematics.forward(position)[0][:, 2]
+    assert float(heights[0]) > low + 0.08, "it was up there"
+    assert float(heights[-1]) == pytest.approx(low, abs=0.015), "and opens where it was gripped"
+    assert float(e.state.tool_position[0, 2]) > low + 0.05 and robot.width == pytest.approx(0.08)
+
+
+def test_an_empty_gripper_opens_at_once(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=60))
+    e.reset(seed=0)
+    for dz, gripper in [(-1.0, 1.0)] * 6 + [(1.0, -1.0)] * 10:
+        e.step(torch.tensor([[0.0, 0.0, dz, gripper]]))
+    before = float(e.state.tool_position[0, 2])
+    e.stance.set_down()
+    assert robot.width == 0.0 and float(e.state.tool_position[0, 2]) == pytest.approx(before, abs=0.01)
+
+
 def test_shapes_spaces_and_pace(env: Build, topic_robot: Build) -> None:
     import time
 
