@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from real.histogram import Histogram
 
 logger = logging.getLogger(__name__)
 SPIN = 0.0002
@@ -53,35 +54,34 @@ class Timing:
 
     period: float
     """s"""
-    late: list[float] = field(default_factory=list)
-    """Lateness of each tick, s."""
+    late: Histogram = field(default_factory=Histogram)
+    """Lateness of the ticks, s."""
     missed: int = 0
     """Deadlines that passed entirely while an earlier tick was late."""
 
     def add(self, late: float, skipped: int) -> None:
-        self.late.append(late)
+        self.late.add(late)
         self.missed += skipped
 
     def summary(self) -> dict[str, Any]:
         """Figures for the report; times in microseconds."""
-        us = np.array(self.late or [0.0]) * 1e6
-        edges = [0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 1e9]
-        counts, _ = np.histogram(us, edges)
-        ticks = len(self.late)
+        edges = [0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]
+        counts = self.late.between([1e-6 * edge for edge in edges] + [math.inf])
+        ticks, over = len(self.late), sum(counts[edges.index(1000) :])
         return {
             "rate": 1 / self.period,
             "ticks": ticks,
             "seconds": (ticks + self.missed) * self.period,
-            "late_share": float((us > 1000).sum() + self.missed) / max(1, ticks + self.missed),
+            "late_share": (over + self.missed) / max(1, ticks + self.missed),
             "missed": self.missed,
-            "drift_us": float(us[-1]),
+            "drift_us": 1e6 * self.late.last,
             "lateness_us": {
-                "p50": float(np.percentile(us, 50)),
-                "p99": float(np.percentile(us, 99)),
-                "p999": float(np.percentile(us, 99.9)),
-                "max": float(us.max()),
+                "p50": 1e6 * self.late.percentile(50),
+                "p99": 1e6 * self.late.percentile(99),
+                "p999": 1e6 * self.late.percentile(99.9),
+                "max": 1e6 * self.late.max,
             },
-            "histogram": {"edges_us": edges[:-1], "counts": counts.tolist()},
+            "histogram": {"edges_us": edges, "counts": counts},
         }
 
 

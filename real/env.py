@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from real.bus import Node, make, qos
 from real.clock import Ticker
+from real.histogram import Histogram
 from real.homing import Homing
 from real.intervention import Arbiter, Decision, Phase
 from real.loop import CommandLoop, SafetyConfig
@@ -84,8 +86,10 @@ class RobotEnv(VectorEnv):
         self.command = torch.zeros(1, self.pipeline.command.size)
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
-        self.inference: list[float] = []
-        """Seconds from observation to action of each control period."""
+        self.inference = Histogram()
+        """Time from observation to action of the control periods, s."""
+        self.gripped_at = math.inf
+        """Lowest height of the tool since the gripper was told to shut, m; infinite while it is open."""
         self.episode, self.falls, self.steps = -1, 0, 0
         self.loop.arm()
 
@@ -94,13 +98,14 @@ class RobotEnv(VectorEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Get the robot ready (see `Homing` and `Standing`) and return the first observation."""
+        self.driver.check_alone()
         self.episode += 1
         gc.collect(1)
         self._announce("resetting")
         self.seed = self.episode if seed is None else seed
         self.stance.begin(self.seed)
         self.arbiter.reset()
-        self.last_action = torch.zeros_like(self.last_action)
+        self.last_action, self.gripped_at = torch.zeros_like(self.last_action), math.inf
         self.steps = self.held = 0
         self.ticker = Ticker(self.period)
         self._steer(None)
@@ -112,22 +117,23 @@ class RobotEnv(VectorEnv):
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Execute the policy's action (1, A), or the person's in its place, for one control period."""
         wanted = torch.as_tensor(actions, dtype=torch.float32)
-        self.inference.append(time.monotonic() - self._observed)
+        self.inference.add(time.monotonic() - self._observed)
         decision = self.arbiter.decide(wanted, self.last_action)
         action = decision.action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
         # An action that is not finite stays so up to the shield, which refuses it, holds, and counts.
-        finite = bool(action.isfinite().all())
-        if not finite:
+        if not action.isfinite().all():
             self.loop.events.add("nonfinite action")
         target = self.pipeline.controller(self.state, self.pipeline.actions.to_physical(action))
+        posted = False
         if decision.phase is Phase.PAUSED:
             self.loop.events.add("operator lost")
         elif self._fresh():
-            self.loop.set_goal(target.position, float(target.gripper), self.period)
+            posted = self.loop.set_goal(target.position, float(target.gripper), self.period)
+        self._note_grip()
         before = self.state
-        self.last_action = action.clamp(-1, 1) if finite else self.last_action
+        self.last_action = action.clamp(-1, 1) if posted else self._standing_still()
         self.ticker.wait()
         self.steps += 1
         self._steer(decision.operator)
@@ -180,6 +186,22 @@ class RobotEnv(VectorEnv):
         bad = failed or stopped or marked
         success = won or (test is None and late and not bad)
         return success, won or failed, won or bad or late
+
+    def _note_grip(self) -> None:
+        gripper = self.pipeline.robot.gripper
+        if gripper is None or self.loop.width > gripper.width / 2:
+            self.gripped_at = math.inf
+        else:
+            self.gripped_at = min(self.gripped_at, float(self.state.tool_position[0, 2]))
+
+    def _standing_still(self) -> Tensor:
+        """What is executed (1, A) when a goal is refused: springs keep their set-points, a tool stays where it is, the
+        gripper as it was."""
+        if self.pipeline.robot.compliant:
+            return self.last_action
+        physical = torch.zeros_like(self.last_action)
+        physical[:, 3:] = self.loop.width
+        return self.pipeline.actions.to_unit(physical)
 
     def _steer(self, hands: Operator | None) -> None:
         """Ask for what the person wants, for nothing in the last second: it lies down well from four feet only."""
@@ -264,6 +286,4 @@ class RobotEnv(VectorEnv):
 
     def summary(self) -> dict[str, Any]:
         """Loop timing, inference latency and shield events for the report."""
-        ms = np.array(self.inference or [0.0]) * 1e3
-        inference = {"p50": float(np.percentile(ms, 50)), "p99": float(np.percentile(ms, 99)), "max": float(ms.max())}
-        return self.loop.summary() | {"inference_ms": inference}
+        return self.loop.summary() | {"inference_ms": self.inference.milliseconds()}

@@ -152,7 +152,7 @@ class Session:
             if bool(terminated | truncated):
                 break
         return {
-            "success": bool(terminated),
+            "success": bool(infos["success"]),
             "steps": int(infos["episode_steps"]),
             "intervention_steps": corrected,
             "takeovers": takeovers,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from real.env import RobotEnv
 
 logger = logging.getLogger(__name__)
+EMPTY = 0.004
+"""Width of a shut gripper that holds nothing, m."""
 
 
 class Homing:
@@ -34,8 +36,14 @@ class Homing:
         if self.env.loop.stopped:
             self.env.await_release()
         if not self.env.driver.dry_run:
+            self.set_down()
             self.go_home()
             self._place(seed)
+
+    @property
+    def releases(self) -> bool:
+        """The next episode ends the latched stop unasked: never, here only a person does."""
+        return False
 
     def end(self) -> None:
         """Nothing: the loop brakes and holds."""
@@ -46,6 +54,25 @@ class Homing:
         if hands is not None and hands.stop:
             raise NotReady("the operator pressed stop")
         return hands
+
+    def set_down(self, timeout: float = 5.0) -> None:
+        """Lower what the gripper holds to where it was gripped, so that opening does not drop it.
+
+        Straight down, through the shield, to the lowest height that the tool had with it; never below.
+        """
+        env = self.env
+        deadline = time.monotonic() + timeout
+        rate = Ticker(env.period)
+        physical = torch.zeros_like(env.last_action)
+        while time.monotonic() < deadline:
+            self._heed_stop()
+            state = env.read()
+            above = float(state.tool_position[0, 2]) - env.gripped_at
+            if above < 0.005 or float(state.gripper_width) < EMPTY:
+                break
+            physical[0, 2] = max(-above, float(env.pipeline.actions.low[2]))
+            env.loop.set_goal(env.pipeline.controller(state, physical).position, 0.0, env.period)
+            rate.wait()
 
     def go_home(self, timeout: float = 8.0) -> None:
         """Open the gripper and move home; the limits of the shield shape the speed."""

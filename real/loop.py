@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from real.clock import Ticker, prefer_realtime
+from real.histogram import Histogram
 from real.robots.base import Driver, JointReading, NotReady
 from robot_rl.interface import Pipeline
 from robot_rl.spec import RobotSpec
@@ -93,8 +94,8 @@ class CommandLoop(threading.Thread):
         self.stopped = ""
         """Reason of a latched stop, empty while running."""
         self.ticker: Ticker | None = None
-        self.state_ages: list[float] = []
-        """Age of the joint state at each tick, s."""
+        self.state_ages = Histogram()
+        """Age of the joint state at the ticks, s."""
         self.error: BaseException | None = None
         self._goal: Goal | None = None
         self._closing = threading.Event()
@@ -138,12 +139,24 @@ class CommandLoop(threading.Thread):
             assert self._goal is not None, "arm() first"
             return self._goal.position
 
-    def set_goal(self, position: Tensor, gripper: float, duration: float) -> None:
-        """Post a goal (1, J) to reach `duration` seconds from now; the shield decides what becomes of it."""
+    @property
+    def width(self) -> float:
+        """Distance between the fingers that the newest goal asks for, m."""
+        with self._lock:
+            assert self._goal is not None, "arm() first"
+            return self._goal.gripper
+
+    def set_goal(self, position: Tensor, gripper: float, duration: float) -> bool:
+        """Post a goal (1, J) to reach `duration` seconds from now; the shield decides what becomes of it.
+
+        False if it was refused whole: not finite, too far from where the robot is, or a stop is latched.
+        """
         self.check()
         with self._lock:
             assert self._goal is not None, "arm() first"
-            previous = self._goal.position
+            previous, width = self._goal.position, self._goal.gripper
+        if not (math.isfinite(gripper) and bool(position.isfinite().all())):
+            position, gripper = torch.full_like(position, math.nan), width  # one bad number spoils all of them
         if self._holding or self._fresh:
             previous = self._measured()
             reach = self.safety.start_mismatch + duration * self.pipeline.shield.velocity
@@ -151,18 +164,17 @@ class CommandLoop(threading.Thread):
                 self.events.add("start mismatch")
                 if self.walks:
                     self.stop("the robot is not where the policy takes it to be")
-                return
+                return False
         admitted, events = self.pipeline.shield.admit(position, previous)
         for reason, mask in events.items():
             self.events.add(reason, int(mask.sum()))
         self._nonfinite = self._nonfinite + 1 if events["nonfinite"].any() else 0
         if self._nonfinite >= self.safety.max_nonfinite:
             self.stop(f"{self._nonfinite} non-finite goals in a row")
-        if not np.isfinite(gripper):
-            gripper = self._goal.gripper
         with self._lock:
             self._goal = Goal(admitted, previous, gripper, time.monotonic(), duration)
         self._fresh = False  # the tick in between must not take the goal from before a hold for a stale one
+        return not (self.stopped or events["nonfinite"].any())
 
     def stop(self, reason: str) -> None:
         """Latch a stop: brake and hold, or damp, until `reset_stop`."""
@@ -220,7 +232,7 @@ class CommandLoop(threading.Thread):
         with self._lock:
             goal = self._goal
         assert goal is not None and reading is not None
-        self.state_ages.append(now - reading.received)
+        self.state_ages.add(now - reading.received)
         if self.walks and not (self.limp or self.stopped) and (event := self._limits.broken(reading)):
             self.events.add(event)
             self.stop(event)
@@ -269,9 +281,7 @@ class CommandLoop(threading.Thread):
     def summary(self) -> dict[str, Any]:
         """Timing and events for the report."""
         timing = self.ticker.timing.summary() if self.ticker else {}
-        ages = np.array(self.state_ages or [0.0]) * 1e3
-        age = {"p50": float(np.percentile(ages, 50)), "p99": float(np.percentile(ages, 99)), "max": float(ages.max())}
-        return timing | {"state_age_ms": age, "shield": dict(self.events.counts)}
+        return timing | {"state_age_ms": self.state_ages.milliseconds(), "shield": dict(self.events.counts)}
 
 
 class Limits:

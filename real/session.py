@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from robot_rl.data.storage import write_file
 from robot_rl.data.video import encode_video
+from robot_rl.training.run import write_json
 
 if TYPE_CHECKING:
     from real.env import RobotEnv
@@ -33,7 +34,7 @@ def stop_on_signals() -> None:
 class Filming:
     """Keeps the pictures of the robot's first camera, if it has one, of the first episodes and writes them as a video.
 
-    Corrections by a person are marked by a coloured edge.
+    Corrections are marked by a coloured edge.
     """
 
     def __init__(self, episodes: int, corrected_only: bool = False):
@@ -78,7 +79,12 @@ class Filming:
         """Write videos/robot.mp4 and its caption; nothing without pictures."""
         if not self.frames:
             return
-        videos = folder / "videos"
-        videos.mkdir(exist_ok=True)
-        (videos / "robot.mp4").write_bytes(encode_video(self.frames, self.rate))
-        (videos / "captions.json").write_text(json.dumps({"robot.mp4": caption}))
+        video = folder / "videos" / "robot.mp4"
+        part = video.with_name(f".{video.name}.part")
+        try:
+            write_file(part, encode_video(self.frames, self.rate))
+            part.replace(video)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise OSError(error.errno, error.strerror, str(video)) from error
+        write_json(video.with_name("captions.json"), {video.name: caption})

@@ -67,6 +67,11 @@ class Standing:
         except NotReady as error:
             logger.warning("damped where it stood: %s", error)
 
+    @property
+    def releases(self) -> bool:
+        """The next episode ends the latched stop unasked: a twin is put back, unless a person stopped it."""
+        return self.env.loop.stopped != "operator" and self.env.placer.matched > 0
+
     def _level(self) -> bool:
         reading = self.driver.reading()
         return reading is not None and reading.upright > LEVEL
@@ -74,7 +79,7 @@ class Standing:
     def _release(self, seed: int) -> None:
         """End a latched stop: a person sets a fallen robot on its belly and presses reset; so does a twin, unasked."""
         env = self.env
-        if env.loop.stopped == "operator" or not env.placer.matched:
+        if not self.releases:
             env.await_release()
             return
         joints = self.driver.joints

@@ -154,6 +154,10 @@ class DdsSubscription(Subscription):
     def matched(self) -> int:
         return len(self.endpoint.handles())
 
+    def writers(self) -> list[str]:
+        participant = self.endpoint.owner.participant
+        return sorted(participant.owner(w.key.bytes) for w in participant.endpoints("writers", dds_topic(self.topic)))
+
     def close(self) -> None:
         self.endpoint.owner.drop(self)
 

@@ -113,6 +113,10 @@ class Subscription(ABC):
         """Number of publishers that this subscription receives from."""
 
     @abstractmethod
+    def writers(self) -> list[str]:
+        """Full names of the nodes that publish on the topic, one for each publisher."""
+
+    @abstractmethod
     def close(self) -> None:
         """Stop receiving; ``latest`` stays as it is. Twice is fine."""
 

@@ -90,8 +90,7 @@ class RosPublisher(Publisher):
         return int(self._pub.get_subscription_count())
 
     def other_writers(self) -> list[str]:
-        infos = self._owner.ros.get_publishers_info_by_topic(self.topic)
-        found = sorted(f"{i.node_namespace.rstrip('/')}/{i.node_name}" for i in infos)
+        found = self._owner.writers(self.topic)
         if self._owner.full_name in found:  # one of them is this publisher: rclpy does not tell its gid
             found.remove(self._owner.full_name)
         return found
@@ -132,6 +131,9 @@ class RosSubscription(Subscription):
         count = getattr(self._sub, "get_publisher_count", None)
         return int(count() if count is not None else self._owner.ros.count_publishers(self.topic))
 
+    def writers(self) -> list[str]:
+        return self._owner.writers(self.topic)
+
     def close(self) -> None:
         self._owner.ros.destroy_subscription(self._sub)
 
@@ -158,6 +160,11 @@ class RosNode(Node):
         )
         self._ros.executor.add_node(self.ros)
         super().__init__(args)
+
+    def writers(self, topic: str) -> list[str]:
+        """Full names of the nodes that publish on a topic, one for each publisher."""
+        infos = self.ros.get_publishers_info_by_topic(topic)
+        return sorted(f"{i.node_namespace.rstrip('/')}/{i.node_name}" for i in infos)
 
     def on_mismatch(self, what: str, topic: str) -> Callable[[Any], None]:
         """Give the event callback that notes a QoS mismatch."""

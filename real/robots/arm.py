@@ -37,6 +37,8 @@ class ArmDriver(Driver):
         self._position = np.full(len(self._index), np.nan)
         self._velocity = np.zeros(len(self._index))
         self._stamp = np.full(len(self._index), -np.inf)
+        self._named: set[tuple[str, ...]] = set()
+        """Joints that came in one message: a publisher for each, or two send the same."""
         self._lock = threading.Lock()
         ros = robot.ros
         assert isinstance(ros, RosInterface)
@@ -54,6 +56,8 @@ class ArmDriver(Driver):
             return
         velocity = np.asarray(msg.velocity)
         with self._lock:
+            if len(self._named) < len(self._index):
+                self._named.add(tuple(msg.name))
             for k, name in enumerate(msg.name):
                 at = self._index.get(name)
                 if at is not None:
@@ -95,6 +99,10 @@ class ArmDriver(Driver):
         self.command.publish(_array(position))
         if self.robot.gripper:
             self.gripper.publish(_array(np.array([gripper])))
+
+    def _parts(self) -> int:
+        with self._lock:
+            return len(self._named)
 
     def _missing_state(self) -> list[str]:
         with self._lock:

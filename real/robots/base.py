@@ -124,7 +124,7 @@ class Driver(ABC):
 
     # ---- start -------------------------------------------------------------------------------------------------
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for the first complete state and a picture of each camera; refuse a second writer of commands."""
+        """Wait for a first complete state and a picture of each camera; refuse a second writer of state or commands."""
         deadline = time.monotonic() + timeout
         missing = self._missing()
         while missing and time.monotonic() < deadline:
@@ -145,6 +145,30 @@ class Driver(ABC):
             self.node.log("warn", mismatch)
         if not self.dry_run and (others := self.command.other_writers()):
             raise NotReady(f"{', '.join(others)} already sends commands on {self.command.topic}; stop it first")
+        self.check_alone(deadline - time.monotonic())  # a publisher that was killed is remembered for some seconds
+
+    def check_alone(self, patience: float = 0.0) -> None:
+        """NotReady if two publishers report the same for `patience` seconds: the mixture of two robots is none."""
+        deadline = time.monotonic() + patience
+        while crowded := self._crowded():
+            if time.monotonic() >= deadline:
+                raise NotReady(
+                    f"{crowded}: two robots cannot be told apart; stop one, or give it another ROS_DOMAIN_ID or "
+                    "namespace (a killed one is forgotten after 10 s)"
+                )
+            self.joints.wait(0.1)
+
+    def _crowded(self) -> str:
+        """Who sends on which topic besides another; empty if each thing is reported once."""
+        for subscription in (self.joints, *self.poses.values(), *self.images.values()):
+            writers = subscription.writers()
+            if len(writers) > (self._parts() if subscription is self.joints else 1):
+                return f"{' and '.join(writers)} send on {subscription.topic}"
+        return ""
+
+    def _parts(self) -> int:
+        """How many publishers share in reporting the joints."""
+        return 1
 
     def _missing(self) -> list[str]:
         missing = self._missing_state()

@@ -14,6 +14,7 @@ import numpy as np
 
 from real.bus import Node, Publisher, Stamped, make, qos
 from real.clock import Ticker, prefer_realtime
+from robot_rl.errors import UserError
 from robot_rl.robots import robots
 from sim.engines.mujoco import MujocoEngine
 from sim.scenes import Scene
@@ -53,6 +54,16 @@ class Twin(ABC):
     @abstractmethod
     def tick(self, count: int) -> None:
         """Obey, step and report, for the `count`th time."""
+
+    def check_alone(self, seconds: float = 1.0) -> None:
+        """Refuse a domain in which a robot reports its state already; listens for so many seconds."""
+        other = self.node.subscribe(self.states.type_name, self.states.topic, qos.SENSOR)
+        if other.wait(seconds, after=0):
+            raise UserError(
+                f"{' and '.join(self.states.other_writers()) or 'another robot'} already sends on {other.topic}: stop "
+                "it, or give this twin another ROS_DOMAIN_ID or namespace (--ros-args -r __ns:=/second)"
+            )
+        other.close()
 
     def run(self) -> None:
         """Step, publish, repeat, at the robot's rate; returns after `close`."""

@@ -96,6 +96,8 @@ class Deploy:
             if robot.base:
                 low, high = wilson(env.falls, self.episodes)
                 summary |= {"falls": env.falls, "fall_rate_low": low, "fall_rate_high": high}
+            summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
+            failed = bool(env.loop.stopped) and not env.stance.releases
             run.write("evaluation.json", summary)
             loop = env.summary() | {"bare": bare, "learner": "absent"}
             run.write("loop.json", loop)
@@ -103,7 +105,7 @@ class Deploy:
         summary |= {"run": str(folder), "late_share": loop["late_share"], "lateness_p99_us": loop["lateness_us"]["p99"]}
         summary |= {"inference_p99_ms": loop["inference_ms"]["p99"]}
         show(summary, self.json, "deployment")
-        return 0
+        return int(failed)
 
     def _timed(self, interface: Interface) -> Interface:
         steps = round(self.seconds * interface.controller.rate) or interface.horizon

@@ -111,7 +111,7 @@ class Finetune(Generic[R]):
                 env.close()
                 session.close()
             run.write("loop.json", env.summary() | {"bare": bare, "learner": "running beside"})
-            film.write(run.folder, "fine-tuning on the robot; an orange edge marks a person's correction")
+            film.write(run.folder, "fine-tuning on the robot; an orange edge marks a correction")
             session.adopt()
             policy.explore = False
             learned = folder / "learner" / "checkpoint.safetensors"

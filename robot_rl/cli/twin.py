@@ -51,6 +51,7 @@ class Twin:
         with open_node("twin", ros_args=self.ros_args) as node:
             options = {"push_every": self.push_every} if robot.base else {}
             twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, **options)
+            twin.check_alone()
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: twin.close())
             if self.seconds:

@@ -11,6 +11,8 @@ from robot_rl.report.figures import ABSENT, compact, figure, number, percent, pl
 from robot_rl.report.folders import Row, RunFolder
 from robot_rl.report.markup import Html, join, table, tag
 
+_INFERENCE, _AGE = "policy: from observation to action", "command loop: age of the joint state"
+
 
 def loop_section(runs: Sequence[RunFolder]) -> Html | None:
     """Return lateness and other times of every control loop, beside those of a bare loop on the same machine."""
@@ -23,7 +25,7 @@ def loop_section(runs: Sequence[RunFolder]) -> Html | None:
         rows.append(_lateness(run.name, run.loop, plain(learner) if learner else ABSENT))
         if bare := _part(run.loop, "bare"):
             rows.append(_lateness(f"{run.name}, bare loop", bare, ABSENT))
-        for name, key in (("inference", "inference_ms"), ("age of the state acted on", "state_age_ms")):
+        for name, key in ((_INFERENCE, "inference_ms"), (_AGE, "state_age_ms")):
             if part := _part(run.loop, key):
                 times.append((run.name, name, *(figure(part.get(k), "ms") for k in ("p50", "p99", "max"))))
     head = (
@@ -43,15 +45,17 @@ def loop_section(runs: Sequence[RunFolder]) -> Html | None:
     return join([
         table("How late the ticks of the command loop were", head, rows, numbers=range(2, 11)),
         tag("div", drawings, class_="charts") if drawings else None,
-        table("Times of the policy thread", ("Loop", "What", "p50", "p99", "Largest"), times, numbers=(2, 3, 4))
+        table("Times of policy and command loop", ("Loop", "What", "p50", "p99", "Largest"), times, numbers=(2, 3, 4))
         if times else None,
     ])  # fmt: skip
 
 
 def _lateness(name: str, loop: Row, learner: str) -> tuple[str, ...]:
-    late = _part(loop, "lateness_us")
+    late, ticks = dict(_part(loop, "lateness_us")), number(loop.get("ticks"))
+    if ticks is not None and ticks < 1000:
+        late.pop("p999", None)  # of fewer than a thousand it is the largest
     return (
-        name, learner, figure(loop.get("rate"), "Hz"), figure(loop.get("ticks")),
+        name, learner, figure(loop.get("rate"), "Hz"), figure(ticks),
         *(figure(late.get(key), "\u00b5s") for key in ("p50", "p99", "p999", "max")),
         percent(loop.get("late_share"), 3), figure(loop.get("missed")), figure(loop.get("drift_us"), "\u00b5s"),
     )  # fmt: skip

@@ -52,12 +52,13 @@ def provenance() -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "absent"
+    program = Path(sys.argv[0]).name  # main.py where it was run as a module
     return {
         "commit": commit or "unknown",
         "versions": versions,
         "python": platform.python_version(),
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.system()},
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": ["robot-rl" if program == "main.py" else program, *sys.argv[1:]],
         "started": datetime.now().isoformat(timespec="seconds"),
     }
 

@@ -92,6 +92,8 @@ class TopicRobot:
         if places_objects:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
         self.follows = True
+        self.thick = 0.0
+        """What is between the fingers, m."""
         self.silent = False
         self.blind = False
         """The object tracker says nothing."""
@@ -106,7 +108,7 @@ class TopicRobot:
 
     def _gripped(self, sample: Any) -> None:
         self.widths.append(float(sample.msg.data[0]))
-        self.width = self.widths[-1]
+        self.width = max(self.thick, self.widths[-1])
 
     def _placed(self, sample: Any) -> None:
         self.seeds.append(json.loads(sample.msg.data)["seed"])

@@ -255,3 +255,53 @@ def test_pictures_with_padded_rows(wire: Callable[..., Wire], encoding: str) -> 
     w.eventually(lambda: w.driver.images["front"].latest.msg.encoding == "mono8")
     with pytest.raises(UserError, match="'front' sends 'mono8'; rgb8 or bgr8"):
         w.driver.image("front")
+
+
+# ---- one robot ---------------------------------------------------------------------------------------------------
+def test_two_robots_on_one_domain_are_refused(
+    wire: Callable[..., Wire], nodes: Callable[[str], Node], eventually: Eventually
+) -> None:
+    """Their states would take turns, and one command would drive both."""
+    w = wire()
+    second = nodes("second").publisher("sensor_msgs/msg/JointState", PANDA.ros.joint_states, profiles.SENSOR)
+    eventually(lambda: w.driver.joints.matched == 2)
+    w.say(NAMES, VALUES)
+    w.say(NAMES, VALUES)
+    with pytest.raises(NotReady, match=r"/robot and /second send on /joint_states: two robots .* ROS_DOMAIN_ID"):
+        w.driver.wait_ready(0.3)
+    second.close()
+    w.driver.wait_ready(30)
+
+
+def test_two_publishers_that_share_the_joints_are_one_robot(
+    wire: Callable[..., Wire], nodes: Callable[[str], Node], eventually: Eventually
+) -> None:
+    w = wire()
+    nodes("hand").publisher("sensor_msgs/msg/JointState", PANDA.ros.joint_states, profiles.SENSOR)
+    eventually(lambda: w.driver.joints.matched == 2)
+    w.say(NAMES[:7], VALUES[:7])
+    w.say(NAMES[7:], VALUES[7:])
+    w.driver.wait_ready(0.3)
+
+
+def test_two_trackers_of_one_object_are_refused(wire: Callable[..., Wire], eventually: Eventually) -> None:
+    w = wire(objects=("cube",))
+    for _ in range(2):
+        w.robot.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", profiles.SENSOR)
+    eventually(lambda: w.driver.poses["cube"].matched == 2)
+    w.say(NAMES, VALUES)
+    w.say_pose((0.5, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0))
+    with pytest.raises(NotReady, match="send on /objects/cube/pose"):
+        w.driver.wait_ready(0.3)
+
+
+def test_a_second_robot_that_comes_later_is_refused_at_the_next_episode(
+    wire: Callable[..., Wire], nodes: Callable[[str], Node], eventually: Eventually
+) -> None:
+    w = wire()
+    w.say(NAMES, VALUES)
+    w.driver.wait_ready(30)
+    nodes("second").publisher("sensor_msgs/msg/JointState", PANDA.ros.joint_states, profiles.SENSOR)
+    eventually(lambda: len(w.driver.joints.writers()) == 2)
+    with pytest.raises(NotReady, match="/robot and /second"):
+        w.driver.check_alone()

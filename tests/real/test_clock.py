@@ -8,14 +8,17 @@ import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real import clock
 from real.clock import SPIN, Ticker, Timing, bare_loop, prefer_realtime
+from real.histogram import Histogram
 
 PERIOD = 0.005
 
@@ -107,12 +110,43 @@ def test_summary() -> None:
     assert summary["seconds"] == pytest.approx(8 * PERIOD)
     assert summary["late_share"] == pytest.approx((2 + 3) / 8), "two late by over 1 ms, three not at all"
     assert summary["drift_us"] == pytest.approx(10)
-    assert summary["lateness_us"]["p50"] == pytest.approx(500)
+    assert summary["lateness_us"]["p50"] == pytest.approx(500, rel=0.01)
     assert summary["lateness_us"]["max"] == pytest.approx(12000)
     histogram = summary["histogram"]
     assert sum(histogram["counts"]) == 5 and len(histogram["counts"]) == len(histogram["edges_us"])
     assert histogram["counts"][-1] == 1, "12 ms is in the last, open bin"
     json.dumps(summary)
+
+
+def test_a_loop_that_runs_for_ever_does_not_fill_the_memory() -> None:
+    rng = np.random.default_rng(0)
+    seconds = rng.lognormal(-10.0, 1.5, 200_000)
+    timing = Timing(PERIOD)
+    timing.add(1e-9, 0)
+    tracemalloc.start()
+    for late in seconds.tolist():
+        timing.add(late, 0)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 200_000, "a list would have 8 bytes for each"
+    summary = timing.summary()
+    for name, percent in (("p50", 50), ("p99", 99), ("p999", 99.9)):
+        assert summary["lateness_us"][name] == pytest.approx(1e6 * np.percentile(seconds, percent), rel=0.011)
+    assert summary["lateness_us"]["max"] == 1e6 * seconds.max() and summary["drift_us"] == 1e6 * seconds[-1]
+    assert summary["ticks"] == 200_001 == sum(summary["histogram"]["counts"])
+    edges = summary["histogram"]["edges_us"]
+    exact, _ = np.histogram(1e6 * seconds, [*edges, np.inf])
+    assert np.abs(np.array(summary["histogram"]["counts"]) - exact).max() < 0.01 * 200_000
+
+
+def test_two_histograms_together() -> None:
+    halves = Histogram(), Histogram()
+    for k in range(100):
+        halves[k >= 50].add(1e-3 * (k + 1))
+    both = halves[0] + halves[1]
+    assert len(both) == 100 and both.last == both.max == 0.1
+    assert both.percentile(50) == pytest.approx(0.05, rel=0.01)
+    assert len(halves[0] + Histogram()) == 50 and (halves[0] + Histogram()).last == halves[0].last
 
 
 def test_summary_of_nothing() -> None:

@@ -177,6 +177,42 @@ def test_reset_goes_home_opens_places_and_announces(env: Build, topic_robot: Bui
     assert (sent.diff(dim=0).abs() <= e.pipeline.shield.velocity * e.pipeline.tick * 1.001 + 1e-6).all()
 
 
+def test_what_was_lifted_is_set_down_before_the_gripper_opens(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=60))
+    e.reset(seed=0)
+
+    def go(dz: float, gripper: float, steps: int) -> float:
+        for _ in range(steps):
+            e.step(torch.tensor([[0.0, 0.0, dz, gripper]]))
+        return float(e.state.tool_position[0, 2])
+
+    go(-1.0, 1.0, 10)
+    robot.thick = 0.04  # something between the fingers
+    low = go(0.0, -1.0, 4)
+    high = go(1.0, -1.0, 30)
+    assert high > low + 0.1 and robot.width == 0.04
+    sent, told = len(robot.commands), len(robot.widths)
+    e.reset(seed=1)
+    opened = next(k for k, width in enumerate(robot.widths[told:]) if width > 0.07)
+    position = torch.from_numpy(np.stack(robot.commands[sent : sent + opened + 1])).float()
+    heights = e.pipeline.kinematics.forward(position)[0][:, 2]
+    assert float(heights[0]) > low + 0.08, "it was up there"
+    assert float(heights[-1]) == pytest.approx(low, abs=0.015), "and opens where it was gripped"
+    assert float(e.state.tool_position[0, 2]) > low + 0.05 and robot.width == pytest.approx(0.08)
+
+
+def test_an_empty_gripper_opens_at_once(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=60))
+    e.reset(seed=0)
+    for dz, gripper in [(-1.0, 1.0)] * 6 + [(1.0, -1.0)] * 10:
+        e.step(torch.tensor([[0.0, 0.0, dz, gripper]]))
+    before = float(e.state.tool_position[0, 2])
+    e.stance.set_down()
+    assert robot.width == 0.0 and float(e.state.tool_position[0, 2]) == pytest.approx(before, abs=0.01)
+
+
 def test_shapes_spaces_and_pace(env: Build, topic_robot: Build) -> None:
     import time
 
@@ -246,6 +282,49 @@ def test_three_actions_in_a_row_that_are_not_finite_stop_the_robot(env: Build, t
     for _ in range(3):
         *_, truncated, _ = e.step(torch.full((1, 4), float("nan")))
     assert e.loop.stopped
+
+
+def test_a_gripper_that_is_not_finite_spoils_the_whole_action(env: Build, topic_robot: Build) -> None:
+    robot = topic_robot()
+    e = env(replace(LIFT, horizon=20))
+    e.reset(seed=0)
+    before = e.state.tool_position.clone()
+    for _ in range(3):
+        e.step(torch.tensor([[0.5, 0.0, 0.0, float("nan")]]))
+    assert e.loop.stopped == "3 non-finite goals in a row" and e.loop.events.counts["nonfinite"] == 3
+    assert (e.state.tool_position - before).norm() < 1e-3 and robot.widths[-1] == pytest.approx(0.08)
+
+
+@pytest.mark.parametrize("gripper", [1.0, -1.0])
+def test_a_refused_goal_is_recorded_as_standing_still(
+    env: Build, topic_robot: Build, eventually: Build, gripper: float
+) -> None:
+    """What the learner is told to have happened is what did."""
+    robot = topic_robot()
+    rows: list[dict[str, Any]] = []
+    e = env(replace(LIFT, horizon=60), on_step=rows.append)
+    still = [0.0, 0.0, 0.0, gripper]
+    forward = torch.tensor([[0.5, 0.0, 0.0, gripper]])
+    e.reset(seed=0)
+    *_, infos = e.step(forward)
+    assert torch.equal(infos["executed"], forward)
+    *_, infos = e.step(torch.tensor([[0.5, float("nan"), 0.0, -gripper]]))
+    assert infos["executed"][0].tolist() == pytest.approx(still, abs=1e-6), "not finite"
+    robot.blind = True
+    eventually(lambda: not e._fresh())
+    *_, infos = e.step(forward)
+    assert infos["executed"][0].tolist() == pytest.approx(still, abs=1e-6), "the object is out of sight"
+    assert rows[-1]["executed"] is infos["executed"] and torch.equal(e.state.last_action, infos["executed"])
+    robot.blind = False
+    eventually(e._fresh)
+    eventually(lambda: e.loop._holding == "stale goal")
+    e.loop.safety = replace(e.loop.safety, start_mismatch=-1.0)
+    *_, infos = e.step(forward)
+    assert infos["executed"][0].tolist() == pytest.approx(still, abs=1e-6), "start mismatch"
+    assert e.loop.events.counts["start mismatch"] == 1
+    e.loop.stop("test")
+    *_, infos = e.step(forward)
+    assert infos["executed"][0].tolist() == pytest.approx(still, abs=1e-6), "stopped"
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -161,9 +162,11 @@ class NoLearner:
 @pytest.fixture
 def session(private_domain: int, topic_robot: Build, residual: Build, tmp_path: Path) -> Iterator[Build]:
     opened: list[Any] = []
+    robots: list[Any] = []
 
-    def build(hands: Any, resume: bool = False, camera: bool = False) -> Session:
-        robot = topic_robot()
+    def build(hands: Any, resume: bool = False, camera: bool = False, interface: Any = LIFT) -> Session:
+        robots[:] = robots or [topic_robot()]  # a session that resumes finds the robot of the first
+        robot = robots[0]
         if camera:
             images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
             picture = np.full(16 * 16 * 3, 90, np.uint8)
@@ -179,7 +182,7 @@ def session(private_domain: int, topic_robot: Build, residual: Build, tmp_path: 
         if camera:
             sending = threading.Thread(target=send)
             sending.start()
-        env = RobotEnv(node, LIFT, cameras=("front",) if camera else (), arbiter=Arbiter(hands))
+        env = RobotEnv(node, interface, cameras=("front",) if camera else (), arbiter=Arbiter(hands))
         if camera:
             sending.join()
         hands.only_in_decisions(env.arbiter)
@@ -232,6 +235,16 @@ def test_episodes_are_recorded_labelled_and_counted(
     assert summary["episodes"] == 2 and summary["success"] == 0.5 and summary["corrected_episodes"] == 1
     assert summary["intervention_share"] == pytest.approx(2 / 15)
     assert len(said) == 2 and "weights -1" in said[0]
+
+
+def test_an_episode_that_the_tasks_failure_test_ends_is_no_success(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    s = session(hands(), interface=replace(LIFT, success="", failure="reached:cube:2"))  # it always is
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    assert s.episodes[0]["steps"] == 1 and s.episodes[0]["success"] is False and s.summary()["success"] == 0
 
 
 @pytest.mark.parametrize(("timeout", "stale"), [(1000.0, 0), (0.01, 8)])
@@ -379,6 +392,22 @@ def test_filming_keeps_corrected_episodes_and_marks_them(tmp_path: Path) -> None
     assert json.loads((tmp_path / "videos" / "captions.json").read_text()) == {"robot.mp4": "a caption"}
     Filming(1).write(tmp_path / "nothing", "no pictures, no folder")
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_film_that_finds_no_room_leaves_the_old_one_and_names_it(tmp_path: Path) -> None:
+    film = Filming(1)
+    film.add(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8), False, True)
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "robot.mp4").write_bytes(b"old")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limit[1]))
+    try:
+        with pytest.raises(OSError, match=r"robot\.mp4"):
+            film.write(tmp_path, "a caption")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert [path.name for path in (tmp_path / "videos").iterdir()] == ["robot.mp4"]
+    assert (tmp_path / "videos" / "robot.mp4").read_bytes() == b"old"
 
 
 @pytest.mark.parametrize("cameras", [("wrist", "front"), ()])

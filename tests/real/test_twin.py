@@ -184,6 +184,17 @@ def test_a_twin_that_dies_in_mid_episode_is_one_clear_error_and_the_loop_holds(
         env.close()
 
 
+def test_a_second_twin_on_the_same_domain_refuses_to_start(private_domain: int) -> None:
+    first = Process()
+    try:
+        command = [sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--no-camera", "--seconds", "1"]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert second.returncode == 1 and "/twin already sends on /joint_states" in " ".join(second.stderr.split())
+        assert "Traceback" not in second.stderr and "is up" not in second.stderr
+    finally:
+        assert first.end()[0] == 0
+
+
 def test_a_signal_ends_it_in_order(private_domain: int) -> None:
     code, said = Process().end(signal.SIGTERM)
     assert code == 0 and "ticks" in said and "Traceback" not in said

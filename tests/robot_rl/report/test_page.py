@@ -172,6 +172,16 @@ _JSON = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize(("ticks", "shown"), [(400, False), (4000, True)])
+def test_a_permille_of_fewer_than_a_thousand_ticks_is_not_shown(ticks: int, shown: bool) -> None:
+    late = {"p50": 31.0, "p99": 52.0, "p999": 777.0, "max": 888.0}
+    loop = {"ticks": 9000, "lateness_us": late | {"p999": 666.0}, "bare": {"ticks": ticks, "lateness_us": late}}
+    loop |= {name: {"p50": 1.0, "p99": 2.0, "max": 3.0} for name in ("inference_ms", "state_age_ms")}
+    page = page_of(RunFolder(Path("run"), "run", loop=loop)).text
+    assert "666" in page and "888" in page and ("777" in page) == shown
+    assert "Times of policy and command loop" in page and "command loop: age of the joint state" in page
+
+
 def _rows(*names: str) -> st.SearchStrategy[Any]:
     return st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(names, _JSON)), max_size=4)
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from robot_rl.errors import Interrupted, UserError
-from robot_rl.training.run import latest_folder, new_folder, read_metrics
+from robot_rl.training.run import latest_folder, new_folder, provenance, read_metrics
 
 Build = Callable[..., Any]
 
@@ -38,6 +38,12 @@ def test_a_run_records_what_it_is(run: Build) -> None:
     assert provenance["versions"]["torch"] == torch.__version__.split("+")[0] or provenance["versions"]["torch"]
     assert provenance["commit"] and provenance["machine"]["cores"]
     assert any(line.startswith("torch==") for line in (one.folder / "requirements.txt").read_text().splitlines())
+
+
+@pytest.mark.parametrize(("program", "name"), [("/x/bin/robot-rl", "robot-rl"), ("/x/main.py", "robot-rl"), ("b", "b")])
+def test_the_command_is_one_that_can_be_typed(monkeypatch: pytest.MonkeyPatch, program: str, name: str) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "collect", "panda-lift"])
+    assert provenance()["command"] == [name, "collect", "panda-lift"]
 
 
 def test_metrics_are_rows_of_json(run: Build) -> None:
