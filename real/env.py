@@ -125,7 +125,7 @@ class RobotEnv(VectorEnv):
         # An action that is not finite stays so up to the shield, which refuses it, holds, and counts.
         if not action.isfinite().all():
             self.loop.events.add("nonfinite action")
-        target = self.pipeline.controller(self.state, self.pipeline.actions.to_physical(action))
+        target = self.pipeline.target(self.state, action)
         posted = False
         if decision.phase is Phase.PAUSED:
             self.loop.events.add("operator lost")
@@ -133,7 +133,7 @@ class RobotEnv(VectorEnv):
             posted = self.loop.set_goal(target.position, float(target.gripper), self.period)
         self._note_grip()
         before = self.state
-        self.last_action = action.clamp(-1, 1) if posted else self._standing_still()
+        self.last_action = action.clamp(-1, 1) if posted else self._still()
         self.ticker.wait()
         self.steps += 1
         self._steer(decision.operator)
@@ -194,14 +194,9 @@ class RobotEnv(VectorEnv):
         else:
             self.gripped_at = min(self.gripped_at, float(self.state.tool_position[0, 2]))
 
-    def _standing_still(self) -> Tensor:
-        """What is executed (1, A) when a goal is refused: springs keep their set-points, a tool stays where it is, the
-        gripper as it was."""
-        if self.pipeline.robot.compliant:
-            return self.last_action
-        physical = torch.zeros_like(self.last_action)
-        physical[:, 3:] = self.loop.width
-        return self.pipeline.actions.to_unit(physical)
+    def _still(self) -> Tensor:
+        """What is executed (1, A) when a goal is refused."""
+        return self.pipeline.controller.still(self.last_action, torch.tensor([[self.loop.width]]))
 
     def _steer(self, hands: Operator | None) -> None:
         """Ask for what the person wants, for nothing in the last second: it lies down well from four feet only."""
