@@ -31,7 +31,12 @@ class Bench:
         self.folder = folder
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ROS_")} | {"TMPDIR": str(folder)}
         self.process = subprocess.Popen(
-            [*PROGRAM, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*PROGRAM, *words],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=_heed_ctrl_c,
         )
 
     def running(self) -> dict[int, str]:
@@ -61,6 +66,11 @@ class Bench:
 
     def nothing_left(self) -> bool:
         return not self.running() and not list(self.folder.iterdir())
+
+
+def _heed_ctrl_c() -> None:
+    """Whoever runs the tests in the background has the shell ignore Ctrl-C for all that they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
