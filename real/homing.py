@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
 """Width of a shut gripper that holds nothing, m."""
+NEAR = 0.01
+"""Height above where it was gripped from which a thing may drop, m: the last millimetres take as long as the rest."""
 
 
 class Homing:
@@ -68,7 +70,7 @@ class Homing:
             self._heed_stop()
             state = env.read()
             above = float(state.tool_position[0, 2]) - env.gripped_at
-            if above < 0.005 or float(state.gripper_width) < EMPTY:
+            if above < NEAR or float(state.gripper_width) < EMPTY:
                 break
             physical[0, 2] = max(-above, float(env.pipeline.actions.low[2]))
             env.loop.set_goal(env.pipeline.controller(state, physical).position, 0.0, env.period)

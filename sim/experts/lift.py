@@ -20,12 +20,14 @@ class Skill:
     """Standard deviation of its action noise, in units of the largest action."""
     haste: float = 0.4
     """Episodes differ in speed by a factor between 1 - haste and 1."""
+    gain: float = 0.5
+    """Share of the way to where it wants the tool that it asks for in one action."""
 
 
 CLUMSY = Skill()
 """A demonstrator in a hurry."""
 
-STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1)
+STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1, gain=1.0)
 """An operator who corrects a robot."""
 
 
@@ -68,7 +70,7 @@ class LiftExpert:
         hold = (self.closing > 0) & ~lift
         goal = torch.where(hold[:, None], torch.zeros_like(goal), goal)
         goal = torch.where(lift[:, None], torch.tensor([0.0, 0.0, 0.1]), goal)
-        motion = 0.5 * goal / self.step
+        motion = self.skill.gain * goal / self.step
         motion = self.speed * motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)
         self.noise = 0.7 * self.noise + 0.7 * self.skill.tremor * torch.randn(
             self.noise.shape, generator=self.generator
