@@ -186,15 +186,16 @@ def main() -> int:
     parser.add_argument("--gain", type=float, default=1.0, help="the operator's share of the way in one action")
     parser.add_argument("--imitation", type=float, default=default.imitation, help="weight of the corrections")
     parser.add_argument("--l2", type=float, default=default.l2, help="weight of the pull to the starting actor")
+    parser.add_argument("--averaging", type=float, default=default.averaging, help="memory of the averaged actor")
     a = parser.parse_args()
     torch.set_num_threads(1)
-    recipe = HilSerl(agent=dataclasses.replace(default, imitation=a.imitation, l2=a.l2))
+    numbers = {"imitation": a.imitation, "l2": a.l2, "averaging": a.averaging}
+    recipe = HilSerl(agent=dataclasses.replace(default, **numbers))
     rows = []
     for run in a.runs:
         for seed in range(a.operators):
             rows.append(study(run, recipe, a.gain, a.steps, a.episodes, seed))
             sys.stdout.write(json.dumps(rows[-1]) + "\n")
-    numbers = {"imitation": a.imitation, "l2": a.l2}
     write_json(RESULTS, {"agent": numbers, "rows": rows, "provenance": provenance()})
     return 0
 

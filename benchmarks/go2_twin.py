@@ -74,7 +74,11 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     falls = sum(row["falls"] > 0 for row in ended)
     low, high = wilson(falls, len(ended))
     events = {kind: dict(sum((Counter(row[kind]) for row in started), Counter())) for kind in ("events", "guard")}
-    found: dict[str, Any] = {"runs": len(rows), "failed": len(rows) - len(started), "stopped": len(started) - len(ended)}
+    found: dict[str, Any] = {
+        "runs": len(rows),
+        "failed": len(rows) - len(started),
+        "stopped": len(started) - len(ended),
+    }
     found |= {"walked": len(ended), "falls": falls}
     found["fell_lying_down"] = sum(row["fell_lying_down"] for row in ended)  # after the end of the episode: no fall
     found |= {"fall_rate_low": low, "fall_rate_high": high} | events
