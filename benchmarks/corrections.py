@@ -53,7 +53,7 @@ def twin_of(task: Task) -> Task:
         "robot.damping_scale": HIDDEN.damping_scale,
         "robot.joint_friction": HIDDEN.joint_friction,
         "sensor.object_noise": HIDDEN.object_noise,
-        "sensor.object_delay": HIDDEN.object_latency,
+        "sensor.object_delay": min(HIDDEN.object_latency, 1 / task.interface.controller.rate),  # what sensors can do
         "sensor.joint_noise": HIDDEN.joint_noise,
     }
     for box in task.scene.boxes:

@@ -22,31 +22,32 @@ TRUTH_TOPIC = "twin/{object}/pose"
 
 @dataclass(frozen=True)
 class HiddenArm:
-    """What is different about this robot; outside or at the edge of what training randomizes."""
+    """What is different about this robot; each number lies outside what panda-lift's training draws."""
 
     action_delay: float = 0.06
-    """s; training sees at most 0.05"""
+    """s; training draws at most 0.05"""
     stiffness_scale: float = 0.7
-    """Servo stiffness; training sees 0.75 to 1.3"""
-    damping_scale: float = 1.2
-    """Servo damping; training sees 0.75 to 1.3"""
+    """Servo stiffness; training draws 0.75 to 1.3"""
+    damping_scale: float = 1.35
+    """Servo damping; training draws 0.75 to 1.3"""
     joint_friction: float = 0.8
-    """N m; training sees at most 0.5"""
-    object_mass: float = 0.2
-    """kg"""
-    object_size: float = 0.024
-    """Half edge, m"""
-    object_friction: float = 0.7
+    """N m; training draws at most 0.5"""
+    object_mass: float = 0.35
+    """kg; training draws at most 0.3"""
+    object_size: float = 0.027
+    """Half edge, m; training draws 0.018 to 0.026"""
+    object_friction: float = 0.55
+    """Training draws 0.6 to 1.4"""
     object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
-    """Error of the object tracker, m; training sees at most 0.005 on an axis"""
-    object_noise: float = 0.0015
-    """Standard deviation of the object tracker, m"""
-    object_latency: float = 0.04
-    """s"""
-    joint_noise: float = 0.0003
-    """rad"""
+    """Error of the object tracker, m; training draws at most 0.005 on an axis"""
+    object_noise: float = 0.0025
+    """Standard deviation of the object tracker, m; training draws at most 0.002"""
+    object_latency: float = 0.06
+    """s; training draws at most 0.05"""
+    joint_noise: float = 0.0006
+    """rad; training draws at most 0.0005"""
     object_rate: float = 30.0
-    """Hz"""
+    """Hz; in training every control period, 20 Hz, sees the object anew"""
 
 
 class ArmTwin(Twin):
