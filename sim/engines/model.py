@@ -9,12 +9,13 @@ import numpy as np
 
 from robot_rl.errors import Misfit
 from robot_rl.spec import FloatingBase, RobotSpec
+from sim.engines.base import Engine
 from sim.engines.robot_file import check_robot_file
 from sim.gl import mujoco
 from sim.scenes import Box, Scene, robot_model
 
-MAX_ACTION_DELAY = 0.08
-"""Longest delay of an action that an engine holds, s."""
+MAX_ACTION_DELAY = Engine.longest_delay
+"""s"""
 STUCK = 1e6
 """Damping of a box that is not solid, N s/m: an engine that does not compensate its weight lets it sink by micrometres.
 """
