@@ -31,6 +31,8 @@ from robot_rl.robots import robots
 from robot_rl.spec import RobotSpec
 
 FORMAT = 1
+LATER = {"velocity", "effort", "feet", "motors", "contacts"}
+"""Fields of a fingerprint that the first bundles do not hold."""
 Runtime = Literal["torch", "onnx"]
 """What computes the policy."""
 
@@ -59,14 +61,18 @@ class Bundle:
         return f"bundle {self.folder}" if self.folder else "this bundle"
 
     def check_robot(self, robot: RobotSpec) -> None:
-        """Refuse another robot, naming the fields that differ."""
+        """Refuse another robot, naming the fields that differ. What an older bundle did not record is not compared."""
         theirs = robot.fingerprint() | {"interface": robot.name}
         ours = self.robot | {"interface": self.interface.robot}
-        different = [k for k, v in theirs.items() if ours.get(k) != v]
+        recorded = theirs.keys() - (LATER - ours.keys())
+        different = [k for k, v in theirs.items() if k in recorded and ours.get(k) != v]
         if different:
             name = different[0]
+            whom = f"robot {ours.get('name')!r}, not for {robot.name!r}"
+            if ours.get("name") == robot.name:
+                whom = f"another {robot.name!r} than this robot"
             raise WrongBundle(
-                f"{self.called} is for robot {ours.get('name')!r}, not for {robot.name!r}: {', '.join(different)} "
+                f"{self.called} is for {whom}: {', '.join(different)} "
                 f"differ ({name} is {ours.get(name)} in the bundle, {theirs[name]} on the robot)"
             )
         pipeline, size = Pipeline(self.interface, robot), self.policy.size

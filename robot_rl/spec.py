@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from robot_rl.spec_checks import check_robot
+
 if TYPE_CHECKING:  # torch is imported where a tensor is made: a robot's guard reads a spec without it
     from torch import Tensor
 
@@ -238,15 +240,7 @@ class RobotSpec:
     ros: RosInterface | UnitreeInterface = field(default_factory=RosInterface)
 
     def __post_init__(self) -> None:
-        if len(self.home) != len(self.joints):
-            raise ValueError(f"robot {self.name!r}: home has {len(self.home)} numbers for {len(self.joints)} joints")
-        for joint, home in zip(self.joints, self.home, strict=True):
-            if not joint.low < joint.high:
-                raise ValueError(f"robot {self.name!r}, {joint.name}: low {joint.low} is not below high {joint.high}")
-            if not joint.low <= home <= joint.high:
-                raise ValueError(
-                    f"robot {self.name!r}, {joint.name}: home {home} is outside {joint.low} to {joint.high}"
-                )
+        check_robot(self, self.ros if isinstance(self.ros, UnitreeInterface) else None)
 
     @property
     def joint_names(self) -> tuple[str, ...]:
@@ -264,15 +258,20 @@ class RobotSpec:
         return torch.tensor([getattr(j, name) for j in self.joints])
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a bundle compares before it drives a robot: names, order, limits, home, gains, geometry."""
+        """What a bundle compares before it drives a robot: names, order, limits, home, gains, geometry, wire order."""
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
             "name": self.name,
             "joint_names": list(self.joint_names),
             "low": [j.low for j in self.joints],
             "high": [j.high for j in self.joints],
+            "velocity": [j.velocity for j in self.joints],
+            "effort": [j.effort for j in self.joints],
             "home": list(self.home),
             "tool": self.tool.name if self.tool else None,
             "tool_position": list(self.tool.position) if self.tool else None,
             "gripper_width": self.gripper.width if self.gripper else None,
+            "feet": list(self.base.feet) if self.base else None,
+            "motors": list(self.ros.motors) if isinstance(self.ros, UnitreeInterface) else None,
+            "contacts": list(self.ros.feet) if isinstance(self.ros, UnitreeInterface) else None,
         }

@@ -25,8 +25,10 @@ from sim.engines import engines
 from sim.engines.base import Engine
 from sim.feet import FootTracker
 from sim.randomization import episode_rng, quantiles
+from sim.randomization.checks import check_randomization
 from sim.randomization.noise import episode_keys, normals, uniforms
 from sim.rewards import Moment, total
+from sim.scenes import time_grid
 from sim.sensors import PARAMETERS as SENSOR_PARAMETERS
 from sim.sensors import SensorModel, can_randomize
 from sim.tasks import tasks
@@ -95,14 +97,14 @@ class TaskEnv(VectorEnv):
         """Which of an episode's uniform numbers draw the parameters of `randomization`."""
         self.randomization = tuple(self.task.randomization[k] for k in self._columns)
         kind: type[Engine] = engines.get(engine)
+        self.rate = interface.controller.rate
+        self.tick, self.ticks = time_grid(self.task.scene.timestep, self.robot.command_rate, self.rate)
         self._refuse_unsupported(engine, kind.can_randomize(self.robot, self.task.scene))
+        check_randomization(self.task.randomization, self.randomization, 1 / self.rate, kind.longest_delay)
         quiet()
         self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
         self.simulation = {"engine": engine, "device": self.engine.device.type, "without": list(without)}
         """What differs between two simulations of the task; belongs beside every figure measured in one."""
-        self.rate = interface.controller.rate
-        self.tick = max(self.pipeline.tick, self.task.scene.timestep)
-        self.ticks = round(1 / (self.rate * self.tick))
         boxes = [box.name for box in self.task.scene.boxes]
         self.sensors = SensorModel(self.robot, boxes, num_envs, 1 / self.rate)
         names = [r.parameter for r in self.randomization]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from robot_rl.errors import Misfit, UserError
+from robot_rl.errors import Misfit, UserError, nearest
 from robot_rl.spec import RobotSpec
+
+Cone = Literal["elliptic", "pyramidal"]
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,47 @@ class Scene:
     """Physics step, s."""
     iterations: int = 50
     """Most iterations of the contact solver in a step."""
-    cone: Literal["elliptic", "pyramidal"] = "elliptic"
+    cone: Cone = "elliptic"
     """Shape of friction: elliptic is exact, pyramidal a quarter faster."""
     impratio: float = 10.0
     """Stiffness of friction against that of normal contact; large values stop grasped objects from creeping."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timestep < math.inf:
+            raise ValueError(f"scene: timestep {self.timestep} s is not a positive time")
+        if self.cone not in get_args(Cone):
+            raise ValueError(f"scene: unknown cone {self.cone!r}; {nearest(self.cone, get_args(Cone))}")
+
+
+def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float, int]:
+    """Length of a tick, s, and the number of ticks in a control period; refuses periods that do not fit together.
+
+    A tick is a period of the robot's commands, or a physics step where that is longer.
+    """
+    command, control = 1 / command_rate, 1 / rate
+    tick = max(command, timestep)
+    if not _whole(command / timestep) and timestep < command:
+        raise Misfit(
+            f"the robot takes a command every {command:g} s, which is {command / timestep:.4g} physics steps of "
+            f"{timestep:g} s and not a whole number; a timestep of {command / math.ceil(command / timestep):.6g} s "
+            "would do"
+        )
+    if not _whole(control / tick):
+        if timestep > command:
+            count, what = math.ceil(control / tick), "physics steps"
+            count -= count > 1 and control / count < command
+            remedy = f"a timestep of {control / count:.6g} s would do"
+        else:
+            what, remedy = "commands", f"a rate of {command_rate / max(1, round(control / tick)):.6g} Hz would do"
+        raise Misfit(
+            f"a control period at {rate:g} Hz is {control:.6g} s, which is {control / tick:.4g} {what} of {tick:g} s "
+            f"and not a whole number; {remedy}"
+        )
+    return tick, round(control / tick)
+
+
+def _whole(count: float) -> bool:
+    return round(count) >= 1 and abs(count - round(count)) < 1e-4
 
 
 def robot_model(robot: RobotSpec, path: str = "") -> Path:

@@ -32,6 +32,14 @@ class Reflection:
         """Mirror images (..., size) of vectors (..., size)."""
         return x[..., self.index.to(x.device)] * self.sign.to(x)
 
+    def only(self, kept: Sequence[int]) -> Reflection:
+        """The reflection of vectors that hold nothing but the numbers at `kept`, in that order."""
+        place = {old: new for new, old in enumerate(kept)}
+        images = self.index[list(kept)].tolist()
+        if not place.keys() >= set(images):
+            raise ValueError(f"the mirror images of {sorted(set(images) - place.keys())} are not kept")
+        return Reflection([place[image] for image in images], self.sign[list(kept)])
+
     def repeated(self, times: int) -> Reflection:
         """The reflection of `times` such vectors behind one another."""
         return joined(*[self] * times)

@@ -9,7 +9,8 @@ by divergence. Mirrored rows (Mittal et al. 2024, arXiv 2403.04359) for tasks th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class ProximalPolicy:
         from sim.env import TaskEnv
 
         env = TaskEnv(job.task, self.training.num_envs, seed=job.seed, **job.simulation)
-        mirror = mirror_of(env.task) if self.symmetry else None
+        mirror = mirror_of(env.task, env.randomization) if self.symmetry else None
         torch.manual_seed(job.seed)
         size = Size(env.pipeline.observer.spec.size, env.pipeline.actions.size)
         policy = FeedforwardPolicy(size, self.policy)
@@ -56,8 +57,18 @@ class ProximalPolicy:
         return Bundle(policy, env.task.interface, env.robot.fingerprint(), critic=agent.critic.state_dict())
 
 
-def mirror_of(task: Any) -> Mirror | None:
-    """The task's `mirror`, (index, sign) of "observation", "privileged" and "action", if it has one."""
+def mirror_of(task: Any, drawn: Sequence[Any] | None = None) -> Mirror | None:
+    """The task's `mirror`, (index, sign) of "observation", "privileged" and "action", if it has one.
+
+    `drawn` are the parameters that are randomized, where these are not all that the task declares: they end what is
+    privileged.
+    """
     if task.mirror is None:
         return None
-    return Mirror(**{name: Reflection(*task.mirror[name]) for name in ("observation", "privileged", "action")})
+    mirror = Mirror(**{name: Reflection(*task.mirror[name]) for name in ("observation", "privileged", "action")})
+    if drawn is None:
+        return mirror
+    used, names = {r.parameter for r in drawn}, [r.parameter for r in task.randomization]
+    first = len(mirror.privileged) - len(names)
+    kept = [*range(first), *(first + k for k, name in enumerate(names) if name in used)]
+    return replace(mirror, privileged=mirror.privileged.only(kept))

@@ -34,6 +34,8 @@ class Engine(ABC):
     )  # fmt: skip
     base_parameters: ClassVar[tuple[str, ...]] = (*TRUNK, "robot.link_mass_scale", "ground.friction")
     """Of robots that walk."""
+    longest_delay: ClassVar[float] = 0.08
+    """Of an action, that the engine holds, s."""
     box_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
 
     @classmethod

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from robot_rl.errors import Misfit, nearest
+from robot_rl.errors import Misfit
 from robot_rl.spec import FloatingBase, RobotSpec
+from sim.engines.base import Engine
+from sim.engines.robot_file import check_robot_file
 from sim.gl import mujoco
 from sim.scenes import Box, Scene, robot_model
 
-MAX_ACTION_DELAY = 0.08
-"""Longest delay of an action that an engine holds, s."""
+MAX_ACTION_DELAY = Engine.longest_delay
+"""s"""
 STUCK = 1e6
 """Damping of a box that is not solid, N s/m: an engine that does not compensate its weight lets it sink by micrometres.
 """
@@ -50,12 +51,8 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     spec.option.iterations = spec.option.ls_iterations = scene.iterations
     for key in list(spec.keys):
         spec.delete(key)
-    fingers = robot.gripper.joints if robot.gripper else ()
     _name_joints(spec, robot)
-    missing = {*robot.joint_names, *fingers} - {j.name for j in spec.joints}
-    if missing:
-        hint = nearest(min(missing), {j.name for j in spec.joints} - {*robot.joint_names})
-        raise Misfit(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}; {hint}")
+    check_robot_file(spec, robot, path)
     if not robot.base:  # positions are told in the frame of the root link, wherever a file puts that in its world
         spec.bodies[1].pos, spec.bodies[1].quat = [0, 0, 0], [1, 0, 0, 0]
     for body in spec.bodies[1:]:
@@ -73,7 +70,7 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     if robot.compliant:
         _add_servos(spec, robot)
     if robot.base:
-        _free(spec, robot.base, path)
+        _free(spec, robot.base)
     for actuator in spec.actuators:
         actuator.nsample = math.ceil(MAX_ACTION_DELAY / scene.timestep) + 1
         actuator.delay = scene.timestep
@@ -113,12 +110,8 @@ def _add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
         )  # fmt: skip
 
 
-def _free(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> None:
+def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
     """Let the trunk float, let the robot collide with the world alone, and give its feet sensors."""
-    missing = {base.body, *base.feet} - {b.name for b in spec.bodies}
-    if missing:
-        hint = nearest(min(missing), {b.name for b in spec.bodies[1:]})
-        raise Misfit(f"{path} lacks the bodies {sorted(missing)}; {hint}")
     trunk = spec.body(base.body)
     trunk.add_freejoint(name=base.body)
     trunk.pos = [0, 0, base.height]

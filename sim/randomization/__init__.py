@@ -38,10 +38,18 @@ class Randomize:
             raise ValueError(f"{self.parameter}: log_uniform needs a positive low, not {self.low}")
         if self._positive and self.low < 0:
             raise ValueError(f"{self.parameter}: cannot be negative, low is {self.low} {self.unit}")
+        if self.parameter.endswith("_scale") and self.low == 0:
+            raise ValueError(f"{self.parameter}: a scale of 0 leaves nothing; give a positive low")
 
     @property
     def _positive(self) -> bool:
         return self.parameter.endswith((".mass", ".size", "friction", "_scale", "_noise", "_bias", "_delay"))
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Smallest and largest value that is ever drawn."""
+        low, high = self.quantile(np.array([0.0, 1.0]))
+        return float(low), float(high)
 
     def quantile(self, u: np.ndarray) -> np.ndarray:
         """Values at the uniform numbers u in [0, 1)."""

@@ -26,6 +26,7 @@ _RANDOMIZATION = (
     Randomize("robot.damping_scale", 0.7, 1.3, "1"),
     Randomize("robot.armature_scale", 0.7, 1.4, "1"),
     Randomize("robot.joint_friction", 0.0, 0.3, "N m"),
+    # In whole physics steps, rounded up: 10 or 20 ms in force. The critic sees the number drawn.
     Randomize("robot.action_delay", 0.0, 0.02, "s"),
     Randomize("robot.home_offset", 0.0, 0.1, "rad"),
     Randomize("sensor.encoder_offset", 0.0, 0.02, "rad"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
+from policies.bundle import LATER, Bundle, BundleError, load_bundle, save_bundle
 from robot_rl.errors import UserError
 
 Build = Callable[..., Any]
@@ -153,14 +153,34 @@ def test_another_robot_is_refused_by_field(saved: Path, panda: Any, diffusion: C
     bundle = replace(load_bundle(saved), policy=diffusion(21, 4))
     bundle.check_robot(panda)
     short = replace(panda, joints=(replace(panda.joints[0], high=1.0), *panda.joints[1:]))
+    slow = replace(panda, joints=(replace(panda.joints[0], velocity=1.0), *panda.joints[1:]))
     for other, name in (
         (replace(panda, name="ur5e"), "name"),
         (short, "high"),
+        (slow, "velocity"),
         (replace(panda, gripper=None), "gripper_width"),
     ):
         with pytest.raises(BundleError, match=rf"\b{name}\b.*differ") as error:
             bundle.check_robot(other)
         assert "'panda'" in str(error.value)
+
+
+def test_a_bundle_of_before_is_compared_by_what_it_recorded(
+    saved: Path, panda: Any, diffusion: Callable[..., Any]
+) -> None:
+    file = saved / "policy.json"
+    meta = json.loads(file.read_text())
+    for name in LATER:
+        del meta["robot"][name]
+    file.write_text(json.dumps(meta))
+    bundle = replace(load_bundle(saved), policy=diffusion(21, 4))
+    slow = replace(panda, joints=(replace(panda.joints[0], velocity=1.0), *panda.joints[1:]))
+    bundle.check_robot(slow)
+    with pytest.raises(BundleError, match=r"another 'panda' than this robot: high differ"):
+        bundle.check_robot(replace(panda, joints=(replace(panda.joints[0], high=1.0), *panda.joints[1:])))
+    del bundle.robot["low"]
+    with pytest.raises(BundleError, match=r"low differ"):
+        bundle.check_robot(panda)
 
 
 def test_a_full_disk_leaves_the_old_bundle(saved: Path, bundle: Bundle) -> None:

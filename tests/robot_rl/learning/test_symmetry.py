@@ -27,6 +27,13 @@ def test_parts_are_mirrored_by_themselves() -> None:
     assert len(joined(left, Reflection([], []))) == 2
 
 
+def test_what_is_left_out_leaves_the_reflection_of_the_rest() -> None:
+    whole = Reflection([0, 2, 1, 3, 4], [1, 1, 1, -1, 1])
+    assert whole.only([1, 2, 3])(torch.tensor([7.0, 9.0, 2.0])).tolist() == [9, 7, -2]
+    with pytest.raises(ValueError, match=r"images of \[2\] are not kept"):
+        whole.only([0, 1])
+
+
 @pytest.mark.parametrize(
     ("index", "sign", "message"),
     [

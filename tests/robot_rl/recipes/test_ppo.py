@@ -19,6 +19,7 @@ from robot_rl.recipes.job import Job
 from robot_rl.recipes.ppo import ProximalPolicy, mirror_of
 from robot_rl.robots import robots
 from robot_rl.training.on_policy import OnPolicyConfig
+from sim.tasks import tasks
 
 Build = Callable[..., Any]
 
@@ -61,6 +62,25 @@ def test_trains_a_robot_that_walks_with_its_mirror_image(run: Build, tmp_path: P
     assert again.interface == bundle.interface and pipeline.command.size == 3
     observation = {"observation.state": torch.zeros(2, pipeline.observer.spec.size)}
     assert again.policy.act(observation, torch.Generator()).shape == (2, 1, 12)
+
+
+@pytest.mark.parametrize("without", [("push.speed",), ("base.com_x", "payload.mass"), ("base.com_y",)])
+def test_the_mirror_follows_the_parameters_in_use(run: Build, without: tuple[str, ...]) -> None:
+    recipe = ProximalPolicy(
+        FeedforwardConfig(hidden=(16,)),
+        PPOConfig(hidden=(16,), epochs=1, minibatches=1),
+        OnPolicyConfig(steps=6, num_envs=3, rollout=2),
+    )
+    simulation = {"without": without, "threads": 1}
+    assert recipe.train(Job("go2-velocity", run(), 0, Path("nowhere"), None, simulation, lambda *_: None)).critic
+    task: Any = tasks.get("go2-velocity")
+    used = [r for r in task.randomization if r.parameter not in without]
+    mirror = mirror_of(task, used)
+    assert mirror is not None
+    flipped = mirror.privileged(torch.ones(len(mirror.privileged)))[-len(used) :]
+    assert [r.parameter for r, sign in zip(used, flipped, strict=True) if sign < 0] == (
+        [] if "base.com_y" in without else ["base.com_y"]
+    )
 
 
 def test_it_is_registered() -> None:

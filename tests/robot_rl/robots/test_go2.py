@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from typing import Any
@@ -135,13 +137,53 @@ def test_fingerprint_tells_other_gains_and_other_robots_apart(go2: Any, panda: A
 
 
 @pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("velocity", {"joints": (replace(GO2.joints[0], velocity=20.0), *GO2.joints[1:])}),
+        ("effort", {"joints": (replace(GO2.joints[0], effort=20.0), *GO2.joints[1:])}),
+        ("feet", {"base": replace(GO2.base, feet=GO2.base.feet[::-1])}),
+        ("motors", {"ros": replace(GO2.ros, motors=GO2.joint_names)}),
+        ("contacts", {"ros": replace(GO2.ros, feet=GO2.base.feet)}),
+    ],
+)
+def test_fingerprint_tells_limits_and_orders_apart(go2: Any, field: str, changes: dict[str, Any]) -> None:
+    other, own = replace(go2, **changes).fingerprint(), go2.fingerprint()
+    assert [name for name in own if own[name] != other[name]] == [field]
+
+
+def first(**changes: Any) -> dict[str, Any]:
+    return {"joints": (replace(GO2.joints[0], **changes), *GO2.joints[1:])}
+
+
+def wired(**changes: Any) -> dict[str, Any]:
+    return {"ros": replace(GO2.ros, **changes)}
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (first(damping=-1.0), "FL_hip_joint: damping -1.0 is not zero or a positive number"),
+        (first(stiffness=math.nan), "FL_hip_joint: stiffness nan is not"),
+        (first(velocity=-1.0), "FL_hip_joint: velocity -1.0 is not a positive number"),
+        (first(effort=math.nan), "FL_hip_joint: effort nan is not a positive"),
+        (first(acceleration=0.0), "FL_hip_joint: acceleration 0.0 is not a positive"),
+        (first(high=math.inf), "FL_hip_joint: low -1.0472 is not below high inf"),
+        ({"armature": -0.01}, "armature -0.01 is not"),
+        ({"joint_friction": math.nan}, "joint_friction nan is not"),
+        ({"command_rate": 0.0}, "command_rate 0.0 is not a positive"),
+        ({"joints": (*GO2.joints[:-1], GO2.joints[0])}, "joint 'FL_hip_joint' stands there 2 times"),
+        ({"base": replace(GO2.base, lying=(0.0,) * 3)}, "lying has 3 numbers for 12 joints"),
+        ({"base": replace(GO2.base, lying=(0.0, 1.36, 0.0) * 4)}, "FL_calf_joint: lying 0.0 is outside -2.7227"),
+        (wired(motors=GO2.ros.motors[:-1]), "ros.motors: it lacks joint RL_calf_joint; give the order of all"),
+        (wired(motors=(*GO2.ros.motors[:-1], "FR_hip_joint")), "joint in ros.motors 'FR_hip_joint' stands there 2"),
+        (wired(motors=(*GO2.ros.motors[:-1], "RL_claf_joint")), "no joint 'RL_claf_joint'; did you mean RL_calf_joint"),
+        (wired(feet=GO2.ros.feet[:-1]), "ros.feet: it lacks foot RL_foot"),
+        (wired(feet=("FR_fot", *GO2.ros.feet[1:])), "ros.feet: it has no foot 'FR_fot'; did you mean FR_foot"),
         ({"home": (0.0,) * 11}, "home has 11 numbers for 12 joints"),
         ({"home": (2.0, *GO2.home[1:])}, "FL_hip_joint: home 2.0 is outside -1.0472 to 1.0472"),
         ({"joints": (replace(GO2.joints[0], low=2.0), *GO2.joints[1:])}, "FL_hip_joint: low 2.0 is not below high"),
     ],
 )
 def test_impossible_facts_name_the_joint(go2: Any, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"robot 'go2'.*{message}"):
+    with pytest.raises(ValueError, match=f"robot 'go2'.*{re.escape(message)}"):
         replace(go2, **changes)

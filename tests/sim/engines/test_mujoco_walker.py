@@ -315,6 +315,17 @@ def test_action_delay_is_the_time_to_the_first_motion(adrift: Build) -> None:
     assert when[0] <= 2 * DT + 1e-9, "nothing else delays the first motion"
 
 
+def test_action_delays_come_in_whole_physics_steps(adrift: Build) -> None:
+    """Of 0.01 s, 0 to 0.02 s are one step or two, as docs/architecture.md says."""
+    one = adrift(6, timestep=0.01, robot__action_delay=[0.0, 0.004, 0.01, 0.0101, 0.015, 0.02])
+    moving = []
+    for _ in range(4):
+        hold(one, 1, joint(HIP, 0.2))
+        moving.append((one.joint_state()[1][:, HIP].abs() > 1e-3).tolist())
+    first = [[m[i] for m in moving].index(True) for i in range(6)]
+    assert [k - first[0] for k in first] == [0, 0, 0, 1, 1, 1]
+
+
 def test_a_push_adds_to_the_velocity_of_the_trunk(walker: Build) -> None:
     one = walker(3)
     hold(one, 20)

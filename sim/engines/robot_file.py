@@ -1,0 +1,68 @@
+"""What a robot's file must not say: engines would read a negative mass as none, crossed limits as no limits at all."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from robot_rl.errors import Misfit, nearest
+from robot_rl.spec import RobotSpec
+from sim.gl import mujoco
+
+TOLERANCE = 1e-3
+"""By which the limits of file and spec may differ, rad: files round pi."""
+
+
+def check_robot_file(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
+    """Refuse a file that lacks the robot's joints and bodies, or that contradicts itself or the robot's facts."""
+    fingers = robot.gripper.joints if robot.gripper else ()
+    joints = {j.name for j in spec.joints}
+    if missing := {*robot.joint_names, *fingers} - joints:
+        hint = nearest(min(missing), joints - {*robot.joint_names})
+        raise Misfit(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}; {hint}")
+    bodies = {b.name for b in spec.bodies[1:]}
+    own = (robot.base.body, *robot.base.feet) if robot.base else ()
+    if missing := {*own, *robot.collision_bodies} - bodies:
+        hint = nearest(min(missing), bodies)
+        raise Misfit(f"{path} lacks the bodies {sorted(missing)} of robot {robot.name!r}; {hint}")
+    for body in spec.bodies[1:]:
+        _check_mass(body, robot, path)
+    for joint in spec.joints:
+        _check_limits(joint, robot, path, spec.compiler.degree)
+
+
+def _check_mass(body: mujoco.MjsBody, robot: RobotSpec, path: Path) -> None:
+    said = [body.mass] * bool(body.explicitinertial) + [g.mass for g in body.geoms if not math.isnan(g.mass)]
+    if wrong := [mass for mass in said if not mass >= 0]:
+        raise Misfit(f"{path}: body {body.name!r} has a mass of {wrong[0]:g} kg; give it a positive one")
+    trunk = bool(robot.base) and body.name == robot.base.body  # type: ignore[union-attr]
+    # What is fixed to a link weighs with it; a trunk's own mass is what randomization scales.
+    if not (_weighs(body, path) or (not trunk and _fixed_weight(body, path))) and (trunk or len(body.joints)):
+        raise Misfit(f"{path}: body {body.name!r} moves and has no mass; give it a positive one")
+
+
+def _weighs(body: mujoco.MjsBody, path: Path) -> bool:
+    if body.explicitinertial:
+        return bool(body.mass > 0)
+    from_shapes = path.suffix != ".urdf"
+    return from_shapes and any(g.density > 0 if math.isnan(g.mass) else g.mass > 0 for g in body.geoms)
+
+
+def _fixed_weight(body: mujoco.MjsBody, path: Path) -> bool:
+    return any(not len(b.joints) and (_weighs(b, path) or _fixed_weight(b, path)) for b in body.bodies)
+
+
+def _check_limits(joint: mujoco.MjsJoint, robot: RobotSpec, path: Path, degree: bool) -> None:
+    low, high = (float(x) for x in joint.range)
+    if low > high:
+        raise Misfit(f"{path}: joint {joint.name!r} has its lower limit {low:g} above the upper {high:g}; swap them")
+    if joint.limited == mujoco.mjtLimited.mjLIMITED_FALSE or low == high or joint.name not in robot.joint_names:
+        return  # a joint that turns freely in the file is held by the spec
+    if degree and joint.type == mujoco.mjtJoint.mjJNT_HINGE:
+        low, high = math.radians(low), math.radians(high)
+    own = robot.joints[robot.joint_names.index(joint.name)]
+    if own.low < low - TOLERANCE or own.high > high + TOLERANCE:
+        raise Misfit(
+            f"{path}: joint {joint.name!r} reaches from {low:.4f} to {high:.4f} rad, but robot {robot.name!r} is said "
+            f"to reach from {own.low:.4f} to {own.high:.4f}; mend the file, or narrow the robot's limits"
+        )

@@ -1,0 +1,37 @@
+"""What randomization must not ask for: draws that nothing would heed, or that would be cut while they are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from robot_rl.errors import Misfit
+from sim.randomization import Randomize
+
+
+def check_randomization(
+    declared: Sequence[Randomize], used: Sequence[Randomize], period: float, longest: float
+) -> None:
+    """Refuse the parameters of a task, `declared` and of these `used`, that cannot have the effect that they name.
+
+    `period` of control and the `longest` delay of an action that an engine holds are in s.
+    """
+    for fault in _faults([r.parameter for r in declared], {r.parameter: r for r in used}, period, longest):
+        raise Misfit(fault)
+
+
+def _faults(names: list[str], used: dict[str, Randomize], period: float, longest: float) -> Iterator[str]:
+    for name in names:
+        if names.count(name) > 1:
+            yield f"{name} is randomized {names.count(name)} times; name it once in the task's `randomization`"
+    for name, parameter in used.items():
+        most = {"robot.action_delay": longest}.get(name, period)
+        if name.endswith("_delay") and parameter.ends[1] > most + 1e-9:
+            what = "an engine holds" if name == "robot.action_delay" else "one control period holds"
+            yield f"{name} may come to {parameter.ends[1]:g} s, and {what} {most:g} s at most; lower its `high`"
+    if "push.speed" in used and "push.interval" not in used:
+        yield "push.speed is randomized and push.interval is not, so nothing would push; use both, or go without both"
+    if "push.interval" in used and used["push.interval"].ends[0] < period:
+        yield (
+            f"push.interval may come to {used['push.interval'].ends[0]:g} s, less than a control period ({period:g} s),"
+            " in which nothing would push; raise its `low`"
+        )

@@ -1,0 +1,94 @@
+"""A robot's file that contradicts itself or the robot's facts is refused with its name, before any engine runs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robot_rl.errors import Misfit
+from sim.engines.model import robot_model_spec
+from sim.scenes import Scene, robot_model
+
+MINIMAL = """<mujoco><compiler angle="{angle}"/><worldbody>
+<body name="arm">{inertia}<joint name="turn" range="{range}"/><geom name="g" size="0.1" {geom}/>{inside}</body>
+</worldbody></mujoco>"""
+INERTIA = '<inertial mass="1" pos="0 0 0" diaginertia="1 1 1"/>'
+
+
+def refusal(robot: Any, path: Path, text: str) -> str:
+    path.write_text(text)
+    with pytest.raises(Misfit, match=re.escape(str(path))) as error:
+        robot_model_spec(robot, Scene(), str(path))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('value="6.921"', 'value="-3"', "body 'base' has a mass of -3 kg"),
+        ('value="6.921"', 'value="nan"', "body 'base' has a mass of nan kg"),
+        ('value="6.921"', 'value="0"', "body 'base' moves and has no mass"),
+        ('value="1.152"', 'value="-1.152"', "'FL_thigh' has a mass of -1.152 kg"),
+        ('value="1.152"', 'value="0"', "'FL_thigh' moves and has no mass"),
+        (r'lower="-1.0472"\s+upper="1.0472"', 'lower="1" upper="-1"', "'FL_hip_joint' has its lower limit 1 above"),
+        (r'upper="1.0472"', 'upper="0.5"', "'FL_hip_joint' reaches from -1.0472 to 0.5000 rad.*-1.0472 to 1.0472"),
+        ('name="FL_foot"', 'name="FL_fot"', r"lacks the bodies \['FL_foot'\] of robot 'go2'; did you mean FL_fot"),
+    ],
+)
+def test_a_urdf_that_cannot_be_is_refused(go2: Any, tmp_path: Path, old: str, new: str, message: str) -> None:
+    text, count = re.subn(old, new, robot_model(go2).read_text(), count=1)
+    text = text.replace('link="FL_foot"', f'link="{"FL_fot" if "fot" in new else "FL_foot"}"')
+    assert count == 1
+    assert re.search(message, refusal(go2, tmp_path / "mine.urdf", text))
+
+
+@pytest.fixture
+def arm(panda: Any) -> Any:
+    """One joint that turns by 10 degrees."""
+    turn = replace(panda.joints[0], name="turn", low=-0.1745, high=0.1745)
+    return replace(panda, joints=(turn,), home=(0.0,), tool=None, gripper=None, collision_bodies=())
+
+
+def written(**changes: str) -> str:
+    return MINIMAL.format(
+        **{"angle": "degree", "inertia": INERTIA, "range": "-10 10", "geom": "", "inside": ""} | changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"inertia": "", "geom": 'mass="-1"'}, "'arm' has a mass of -1 kg"),
+        ({"inertia": "", "geom": 'mass="0"'}, "'arm' moves and has no mass"),
+        ({"range": "10 -10"}, "'turn' has its lower limit 10 above the upper -10"),
+        ({"range": "-9 10"}, "'turn' reaches from -0.1571 to 0.1745 rad"),
+    ],
+)
+def test_an_mjcf_that_cannot_be_is_refused(arm: Any, tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    assert message in refusal(arm, tmp_path / "arm.xml", written(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"inertia": ""},  # weighs as much as its shapes
+        {"inertia": "", "geom": 'mass="0"', "inside": f'<body name="inside">{INERTIA}</body>'},
+        {"range": "0 0"},  # turns freely
+        {"range": "-20 20"},
+    ],
+)
+def test_what_weighs_and_reaches_enough_is_taken(arm: Any, tmp_path: Path, changes: dict[str, str]) -> None:
+    (tmp_path / "arm.xml").write_text(written(**changes))
+    assert robot_model_spec(arm, Scene(), str(tmp_path / "arm.xml")).compile().nbody >= 2
+
+
+def test_bodies_that_collide_must_be_there(panda: Any) -> None:
+    misspelt = replace(panda, collision_bodies=("hand", "left_fingr"))
+    with pytest.raises(Misfit, match=r"panda\.xml lacks the bodies \['left_fingr'\].*did you mean left_finger"):
+        robot_model_spec(misspelt, Scene())

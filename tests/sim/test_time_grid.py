@@ -1,0 +1,70 @@
+"""Physics steps, the robot's commands and control periods fit into one another, or nothing is simulated."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from robot_rl.errors import Misfit
+from sim.env import TaskEnv
+from sim.scenes import Scene, time_grid
+from sim.tasks import tasks
+
+
+@pytest.mark.parametrize(
+    ("timestep", "command_rate", "rate", "grid"),
+    [
+        (0.01, 500.0, 50.0, (0.01, 2)),  # go2-velocity: steps longer than the robot's commands
+        (0.005, 200.0, 20.0, (0.005, 10)),  # panda-lift
+        (0.002, 500.0, 20.0, (0.002, 25)),  # ur5e-reach
+        (0.001, 500.0, 50.0, (0.002, 10)),
+        (0.02, 500.0, 50.0, (0.02, 1)),
+    ],
+)
+def test_periods_that_fit(timestep: float, command_rate: float, rate: float, grid: tuple[float, int]) -> None:
+    assert time_grid(timestep, command_rate, rate) == grid
+
+
+@pytest.mark.parametrize(
+    ("timestep", "command_rate", "rate", "message", "unit"),
+    [
+        (0.007, 500.0, 50.0, "50 Hz is 0.02 s, which is 2.857 physics steps of 0.007 s", "timestep"),
+        (0.01, 500.0, 60.0, "60 Hz is 0.0166667 s, which is 1.667 physics steps of 0.01 s", "timestep"),
+        (0.00201, 500.0, 60.0, "which is 8.292 physics steps", "timestep"),
+        (0.1, 500.0, 50.0, "which is 0.2 physics steps of 0.1 s", "timestep"),
+        (0.0015, 500.0, 50.0, "a command every 0.002 s, which is 1.333 physics steps of 0.0015 s", "timestep"),
+        (0.005, 200.0, 60.0, "which is 3.333 commands of 0.005 s", "rate"),
+    ],
+)
+def test_periods_that_do_not_fit_are_told_what_would(
+    timestep: float, command_rate: float, rate: float, message: str, unit: str
+) -> None:
+    with pytest.raises(Misfit, match=re.escape(message)) as error:
+        time_grid(timestep, command_rate, rate)
+    remedy = re.search(rf"a {unit} of ([0-9.e-]+) (s|Hz) would do", str(error.value))
+    assert remedy is not None
+    would = float(remedy[1])
+    time_grid(*((would, command_rate, rate) if unit == "timestep" else (timestep, command_rate, would)))
+
+
+def test_an_environment_refuses_before_it_builds_anything() -> None:
+    walk = tasks.get("go2-velocity")
+    with pytest.raises(Misfit, match="50 Hz"):
+        TaskEnv(replace(walk, scene=replace(walk.scene, timestep=0.007)), mjcf="nowhere.xml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"timestep": -0.01}, "timestep -0.01 s is not a positive time"),
+        ({"timestep": math.nan}, "timestep nan s"),
+        ({"cone": "eliptic"}, "unknown cone 'eliptic'; did you mean elliptic"),
+    ],
+)
+def test_impossible_scenes_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Scene(**changes)
