@@ -100,6 +100,7 @@ class TaskEnv(VectorEnv):
         self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
         self.simulation = {"engine": engine, "device": self.engine.device.type, "without": list(without)}
         """What differs between two simulations of the task; belongs beside every figure measured in one."""
+        self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.rate = interface.controller.rate
         self.tick = max(self.pipeline.tick, self.task.scene.timestep)
         self.ticks = round(1 / (self.rate * self.tick))

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 from robot_rl import strict_json
 from robot_rl.data.storage import replace_file
 from robot_rl.errors import Interrupted, UserError
+from robot_rl.settings import check_same, settled
 from robot_rl.training.checkpoint import load_state, save_state
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Run:
             raise UserError(f"run folder {folder} is in use by another process; choose another --out") from None
         except OSError as error:
             raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
-        settled = json.loads(strict_json.dumps(_plain(config)))
+        now = settled(_plain(config))
         if (folder / "config.json").exists():
             results = ("checkpoint.safetensors", "bundle", "dataset", "evaluation.json")
             metrics = folder / "metrics.jsonl"
@@ -139,12 +140,8 @@ class Run:
             if not resume and begun:
                 raise UserError(f"run folder {folder} holds a run already; go on with --resume or choose another --out")
             before = json.loads((folder / "config.json").read_text())
-            different = [k for k in settled if k not in _MAY_DIFFER and k in before and before[k] != settled[k]]
-            if resume and different:
-                raise UserError(
-                    f"{folder} was begun with other settings ({', '.join(different)}); "
-                    "resume with the same, see config.json"
-                )
+            if resume:
+                check_same(folder, before, now, _MAY_DIFFER)
         for left in folder.glob(".*.part"):  # by a killed process: the lock says that nobody is at it
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
@@ -155,7 +152,7 @@ class Run:
         self._start = time.monotonic()
         if not (resume and (folder / "config.json").exists()):
             self.write(_FIRST, provenance())
-            self.write("config.json", settled)
+            self.write("config.json", now)
             freeze = sorted(f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions())
             (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(freeze)) + "\n")
         self._metrics = open(folder / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115

@@ -25,7 +25,7 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.cli import main as cli
 from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.train import Train
-from robot_rl.data import DatasetWriter, Feature, verify
+from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.interface import Pipeline
 from robot_rl.recipes import recipes
@@ -550,6 +550,25 @@ def test_collect_counts_what_it_did(run: Run) -> None:
     facts = json.loads(Path("log/dataset.json").read_text())
     assert facts["episodes"] == 4 and verify(Path("set")) == []
     assert facts["success_of_demonstrator"] <= 1, "episodes of before are no successes of these attempts"
+    assert facts["frames"] == Dataset("set").num_frames > first["frames"], "totals are of the dataset"
+    assert (facts["new_episodes"], facts["new_attempts"] >= 2) == (2, True), "and what is new is named so"
+
+
+@pytest.mark.parametrize("option", ["--seed 1", "--skill CLUMSY", "--without cube.mass", "--image-size 16"])
+def test_a_resumed_dataset_has_one_kind_of_demonstrations(run: Run, option: str) -> None:
+    assert run(*COLLECT, "--out", "set")[0] == 0
+    more = ["--episodes", "3", "--out", "set", "--resume"]
+    name = option.split()[0][2:].replace("-", "_")
+    sentence(*run(*COLLECT, *more, *option.split()), "set was begun with other settings", f"({name})", status=2)
+    sentence(*run("collect", "ur5e-reach", *COLLECT[2:], *more), "other settings (task)", 'was "panda-lift"', status=2)
+    assert Dataset("set").num_episodes == 2
+    assert run(*COLLECT, *more)[0] == 0 and Dataset("set").num_episodes == 3
+
+
+def test_a_dataset_that_nobody_says_how_it_was_recorded_is_not_resumed(run: Run) -> None:
+    assert run(*COLLECT, "--out", "set")[0] == 0
+    Path("set/meta/collect.json").unlink()
+    sentence(*run(*COLLECT, "--out", "set", "--resume"), "set does not say with which settings", "--out")
 
 
 # ---- the machine -------------------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ def _row(*names: str) -> st.SearchStrategy[Any]:
     _rows("seconds", "success", "steps", "intervention_steps", "takeovers", "policy_version"),
     _rows("label", "where", "seed", "episodes", "success", "success_low", "success_high"),
     _row("rate", "ticks", "late_share", "lateness_us", "histogram", "bare", "shield", "inference_ms", "learner"),
-    _row("path", "episodes", "frames", "attempts", "success_of_demonstrator", "fps"),
+    _row("path", "episodes", "frames", "new_episodes", "new_attempts", "success_of_demonstrator", "fps"),
     _row("commit", "command", "machine", "python", "versions", "started"),
     _row("policy", "robot", "interface"),
 )
