@@ -526,6 +526,27 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(run: Run, bundle: Path, data
     assert (mine / "config.json").read_text() == '{"precious": 1}' and len(list(mine.iterdir())) == 2
 
 
+@pytest.mark.parametrize("checkpoint", [0, 1])
+def test_a_learning_rate_that_diverges_is_no_defect(run: Run, dataset: Path, checkpoint: int) -> None:
+    words = ["--dataset", dataset, "--out", "r", "--training.lr", "1e30", "--training.warmup", "0"]
+    words += ["--training.checkpoint-every", 1 if checkpoint else 99, "--training.log-every", 99]
+    left = "the last checkpoint is intact" if checkpoint else "no checkpoint had been written"
+    words = [*TRAIN, "--training.updates", 9, *words]
+    sentence(*run(*words), "bc/loss became", "at step", left, "smaller learning rate")
+    assert Path("r/checkpoint.safetensors").exists() == bool(checkpoint)
+
+
+@pytest.mark.parametrize("more", [["--mjcf", "same.xml"], ["--precision", "highest"]])
+def test_all_that_changes_results_is_on_record(run: Run, dataset: Path, more: list[str]) -> None:
+    words = [*TRAIN, "--dataset", dataset, "--out", "r"]
+    assert run(*words)[0] == 0
+    name = more[0][2:]
+    config = json.loads(Path("r/config.json").read_text())
+    assert config.keys() >= {name, "threads", "engine", "device", "without", "seed"}
+    assert load_bundle(Path("r")).provenance[name] == config[name]
+    sentence(*run(*words, "--resume", *more), f"other settings ({name})", status=2)
+
+
 def test_nothing_to_resume(run: Run) -> None:
     sentence(*run("train", "panda-lift", "--resume"), "nothing to resume", "--out")
 
