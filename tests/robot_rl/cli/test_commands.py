@@ -547,6 +547,35 @@ def test_all_that_changes_results_is_on_record(run: Run, dataset: Path, more: li
     sentence(*run(*words, "--resume", *more), f"other settings ({name})", status=2)
 
 
+def test_a_demo_overwrites_nothing(run: Run) -> None:
+    Path("mine").mkdir()
+    sentence(*run("demo", "--out", "mine"), "mine exists; choose another --out")
+    assert not list(Path("mine").iterdir())
+
+
+def test_json_that_is_no_dataset_is_not_told_to_be_converted(run: Run) -> None:
+    Path("mine/meta").mkdir(parents=True)
+    Path("mine/meta/info.json").write_text('{"hello": 1}')
+    sentence(*run("dataset", "info", "mine"), "mine is no LeRobot dataset")
+
+
+def test_a_report_says_which_folder_it_made_and_why_it_could_not_be_written(run: Run, dataset: Path) -> None:
+    assert run(*TRAIN, "--dataset", dataset, "--out", "r")[0] == 0
+    for said in ("written: new/dir/r.html, in the new folder new\n", "written: new/dir/r.html\n"):
+        code, out, err = run("report", "r", "--out", "new/dir/r.html")
+        assert code == 0 and out.endswith(said), err
+    code, out, err = run("report", "r", "--out", "/proc/r.html")
+    sentence(code, out, err, "cannot write /proc/r.html", "choose another --out")
+    assert "space" not in err
+
+
+def test_a_dataset_of_another_robot_is_refused_in_one_sentence(run: Run, dataset: Path) -> None:
+    words = ["train", "ur5e-reach", "--dataset", dataset]
+    code, out, err = run(*words)
+    sentence(code, out, err, dataset, "does not fit task 'ur5e-reach'", "the dataset lacks joint_position.")
+    assert len(err) < 600, err
+
+
 def test_nothing_to_resume(run: Run) -> None:
     sentence(*run("train", "panda-lift", "--resume"), "nothing to resume", "--out")
 
@@ -594,8 +623,9 @@ def test_a_dataset_that_nobody_says_how_it_was_recorded_is_not_resumed(run: Run)
 
 # ---- the machine -------------------------------------------------------------------------------------------------
 def shell(*argv: object, **environment: str) -> tuple[int, str, str]:
+    ours = {k: v for k, v in os.environ.items() if k != "PYOPENGL_PLATFORM"}  # MuJoCo set it in this process
     done = subprocess.run(
-        [*PROGRAM, *map(str, argv)], capture_output=True, text=True, env={**os.environ, **environment}, timeout=110
+        [*PROGRAM, *map(str, argv)], capture_output=True, text=True, env=ours | environment, timeout=110
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
@@ -604,6 +634,13 @@ def test_an_unknown_gl_library_is_named(tmp_path: Path) -> None:
     words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
     sentence(*shell(*words, MUJOCO_GL="nonsense"), "MUJOCO_GL", "nonsense")
     assert not (tmp_path / "set").exists()
+
+
+def test_a_variable_that_asks_for_another_gl_library_is_named(tmp_path: Path) -> None:
+    words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
+    code, out, err = shell(*words, MUJOCO_GL="egl", PYOPENGL_PLATFORM="glx")
+    sentence(code, out, err, "unset PYOPENGL_PLATFORM, which is 'glx'", "--image-size 0")
+    assert "{!r}" not in err and "apt-get" not in err
 
 
 @pytest.mark.parametrize("flag", ["--out", "--video"])
