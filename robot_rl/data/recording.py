@@ -46,7 +46,7 @@ def check(dataset: Dataset, pipeline: Pipeline) -> None:
         if feature is None:
             differences.append(f"{key}: absent from the dataset")
         elif feature.names is not None and list(feature.names) != spec.names:
-            differences.append(f"{key}: {_names(feature.names, spec.names)}")
+            differences.append(f"{key}: {_names(list(feature.names), spec.names)}")
         elif feature.shape != (spec.size,):
             differences.append(f"{key}: shape {feature.shape} in the dataset, ({spec.size},) in the task")
     if differences:

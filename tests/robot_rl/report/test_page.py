@@ -98,7 +98,7 @@ def test_a_session_on_a_robot_shows_what_its_learner_did(tmp_path: Path) -> None
     write_report([tmp_path], tmp_path / "report.html")
     alts = [str(a["aria-label"]) for a in read(tmp_path / "report.html").all("svg") if a.get("role") == "img"]
     assert any("Critic loss against seconds" in alt and "from 0.01 to 0.005" in alt for alt in alts)
-    assert any("Steps that a person executed" in alt and "from 10.0 % to 5.0 %" in alt for alt in alts), alts
+    assert any("Steps that a person executed" in alt and re.search(r"from 10.% to 5.%", alt) for alt in alts), alts
 
 
 def test_curves_are_drawn_against_steps_and_seconds_and_described(page: Page) -> None:
