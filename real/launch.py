@@ -107,7 +107,7 @@ _COMMON = (
     Argument("robot", "panda", "robot to drive", tuple(robots)),
     _TASK,
     Argument("camera", "true", "record and film what the task's cameras see; false where there is none", _BOOL),
-    Argument("seed", "0", "seed of the twin", minimum=0),
+    Argument("seed", "0", "seed of the twin, of a scripted operator and of learning", minimum=0),
     Argument("namespace", "", "ROS namespace of all nodes, for several robots on one network"),
     Argument("domain_id", "", "ROS_DOMAIN_ID of all nodes; empty: as in the environment", minimum=0),
     Argument("log_level", "info", "least severe messages shown", ("debug", "info", "warn", "error", "fatal")),
@@ -138,9 +138,10 @@ def _twin(values: Mapping[str, str], condition: bool = True, *options: str) -> N
 
 def _teleop(values: Mapping[str, str], *options: str) -> NodeProcess:
     device = values["teleop"]
+    seed = ("--seed", values["seed"]) if device == "scripted" else ()
     return NodeProcess(
         "teleop",
-        ("teleop", device, "--task", values["task"], *options),
+        ("teleop", device, "--task", values["task"], *seed, *options),
         condition=device != "none",
         respawn=device == "gamepad",  # a radio link comes and goes
         start_after="twin",
@@ -184,8 +185,9 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
-    options = _options(values, "robot", "recipe", "minutes", "out")
-    command = ("finetune", values["policy"], *options, *_no_camera(values))
+    options = _options(values, "robot", "recipe", "minutes", "out", "dataset", "seed")
+    resume = ("--resume",) if values["resume"] == "true" else ()
+    command = ("finetune", values["policy"], *options, *resume, *_no_camera(values))
     after = "twin" if values["teleop"] == "none" else "teleop"
     finetune = NodeProcess("finetune", command, required=True, start_after=after, commands_robot=True)
     return [_twin(values, values["twin"] == "true"), _teleop(values), finetune]
@@ -221,7 +223,9 @@ _FILES = {
             Argument("teleop", "gamepad", "device with which the person corrects", _DEVICES),
             Argument("recipe", "hil-serl", "how to learn; `robot-rl recipes` lists them"),
             Argument("minutes", "3", "duration in minutes", minimum=0.0),
+            Argument("dataset", "", "demonstrations; empty: those that the policy was trained on"),
             _OUT,
+            Argument("resume", "false", "go on with the session in out: its dataset, weights and learner", _BOOL),
             *_COMMON,
         ),
         _describe_finetune,

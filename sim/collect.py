@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,9 @@ import numpy as np
 
 from robot_rl.data import DatasetWriter, EpisodeData
 from robot_rl.data.recording import features
+from robot_rl.data.storage import replace_file
 from robot_rl.errors import UserError
+from robot_rl.settings import check_same, settled
 from sim.env import TaskEnv
 
 
@@ -23,11 +26,17 @@ class Collected:
     episodes: int
     """In the dataset."""
     frames: int
-    """Recorded now; less than the dataset's after a resume."""
+    """In the dataset."""
+    new_episodes: int
+    """Recorded now; fewer than the dataset's after a resume."""
     attempts: int
     """Made now."""
     successes: int
     """Of these attempts."""
+
+
+SETTINGS = "meta/collect.json"
+"""Beside LeRobot's own files: with what the demonstrations were recorded, so that a resume does not mix two kinds."""
 
 
 def make_expert(env: TaskEnv, skill: str, seed: int) -> Any:
@@ -69,11 +78,12 @@ def collect(
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
     with writer:
         done_before = writer.num_episodes
+        _go_on(writer, settled(_settings(env, seed, skill, image_size, keep_failures)))
         start = seed + 1_000_003 * done_before
         expert = make_expert(env, skill, start)
         observation, _ = env.reset(seed=start)
         rows: list[dict[str, list[Any]]] = [{} for _ in range(env.num_envs)]
-        written, attempts, frames, successes = done_before, 0, 0, 0
+        written, attempts, successes = done_before, 0, 0
         todo = max(0, episodes - written)
         owed = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
         progress(written, attempts)
@@ -112,9 +122,32 @@ def collect(
             if finished:
                 writer.add_episodes(finished)
                 written += len(finished)
-                frames += sum(len(e.columns["action"]) for e in finished)
             if done.any():
                 expert.reset(done.nonzero().squeeze(-1))
                 progress(written, attempts)
             observation = following
-    return Collected(written, frames, attempts, successes)
+        frames = writer.num_frames
+    return Collected(written, frames, written - done_before, attempts, successes)
+
+
+def _settings(env: TaskEnv, seed: int, skill: str, image_size: int, keep_failures: bool) -> dict[str, Any]:
+    """All that decides what the episodes are; by the names of the command's options."""
+    options = {"skill": skill, "image_size": image_size, "keep_failures": keep_failures}
+    where = {"num_envs": env.num_envs, "mjcf": env.mjcf} | env.simulation
+    return {"task": env.task.name, "seed": seed} | options | where
+
+
+def _go_on(writer: DatasetWriter, now: dict[str, Any]) -> None:
+    """Note the settings of a new dataset; refuse to mix others into one that has episodes."""
+    file = writer.root / SETTINGS
+    if not writer.num_episodes:
+        replace_file(file, json.dumps(now, indent=2).encode())
+        return
+    try:
+        before = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        raise UserError(
+            f"{writer.root} does not say with which settings it was recorded ({SETTINGS} is missing or damaged); "
+            "collect into another --out"
+        ) from None
+    check_same(writer.root, before, now)

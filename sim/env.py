@@ -105,6 +105,7 @@ class TaskEnv(VectorEnv):
         self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
         self.simulation = {"engine": engine, "device": self.engine.device.type, "without": list(without)}
         """What differs between two simulations of the task; belongs beside every figure measured in one."""
+        self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         boxes = [box.name for box in self.task.scene.boxes]
         self.sensors = SensorModel(self.robot, boxes, num_envs, 1 / self.rate)
         names = [r.parameter for r in self.randomization]

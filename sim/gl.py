@@ -41,16 +41,22 @@ def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Rend
             warnings.filterwarnings("error", module="glfw")  # its errors are warnings, and a crash comes of them
             return mujoco.Renderer(model, height, width)
     except Exception as error:  # the GL stack raises whatever it likes: ImportError, AttributeError, RuntimeError
-        said = (
-            "" if isinstance(error, AttributeError) else f" ({error})"
-        )  # of a library that is None, which says nothing
+        # What an AttributeError says is of a library that is None, and PyOpenGL's word on its variable is a raw {!r}.
+        said = "" if isinstance(error, AttributeError) or _platform_differs() else f" ({error})"
         raise UserError(
             f"cannot open an offscreen renderer with MUJOCO_GL={BACKEND or 'glfw'}{said}; {_remedy()}, "
             "or go without pictures: --image-size 0, --no-camera, no --video"
         ) from None
 
 
+def _platform_differs() -> bool:
+    """Whether PYOPENGL_PLATFORM asks for another library than the one that MuJoCo is to render with."""
+    return BACKEND in _REMEDIES and os.environ.get("PYOPENGL_PLATFORM", BACKEND) != BACKEND
+
+
 def _remedy() -> str:
+    if _platform_differs():
+        return f"unset PYOPENGL_PLATFORM, which is {os.environ['PYOPENGL_PLATFORM']!r}"
     if BACKEND in _REMEDIES:
         return _REMEDIES[BACKEND]
     if BACKEND in ("0", "off", "false", "disable", "disabled"):

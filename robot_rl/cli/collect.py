@@ -68,13 +68,14 @@ class Collect:
             result = collect(
                 env, out, self.episodes, seed=self.seed, skill=self.skill, image_size=self.image_size,
                 keep_failures=self.keep_failures, resume=self.resume,
-                progress=lambda done, attempts: update(done, self.episodes, f"{attempts} attempts"),
+                progress=lambda done, attempts: update(done, self.episodes, f"{attempts} new attempts"),
             )  # fmt: skip
         summary: dict[str, Any] = {
             "path": str(out),
             "episodes": result.episodes,
             "frames": result.frames,
-            "attempts": result.attempts,
+            "new_episodes": result.new_episodes,
+            "new_attempts": result.attempts,
         }
         summary |= {"divergences": env.divergences} | (report(out / "diverged") if env.divergences else {})
         if self.log:

@@ -43,13 +43,16 @@ class Demo:
         from robot_rl.cli.console import console
         from robot_rl.cli.journeys import JOURNEYS, Options
         from robot_rl.cli.launch import private_domain
-        from robot_rl.errors import UnknownName
+        from robot_rl.errors import UnknownName, UserError
 
         if self.name not in JOURNEYS:
             raise UnknownName("demo", self.name, JOURNEYS)
         journey = JOURNEYS[self.name]
         folder = self.out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-demo"
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise UserError(f"{folder} exists; choose another --out") from None
         stages = journey.stages(Options(folder, self.seed, self.quick, self.robot))
         stages.append(("report", ["report", str(folder), "--out", str(folder / "report.html")]))
         environment = private_domain() | os.environ  # unless the user says otherwise

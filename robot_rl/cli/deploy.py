@@ -73,7 +73,7 @@ class Deploy:
         bundle.check_robot(robot)
         interface = self._timed(bundle.interface)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
-        config = {k: str(v) for k, v in asdict(self).items() if k != "ros_args"}
+        config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
             bare = bare_loop(robot.command_rate, 2.0).summary()
             film = Filming(self.video_episodes)

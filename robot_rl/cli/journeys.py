@@ -93,7 +93,7 @@ def _panda(o: Options) -> list[Stage]:
         floor = _evaluate(f"random:{task}", "random actions", scale.evaluations, 0, o.folder / "random")
         stages.append(("evaluate random actions", floor))
     if o.robot:
-        twin = ["robot:=panda", "twin:=true", f"task:={task}"]
+        twin = ["robot:=panda", "twin:=true", f"task:={task}", f"seed:={o.seed}"]
         before, after = o.folder / "deploy-before", o.folder / "deploy-after"
         episodes = f"episodes:={scale.robot_episodes}"
         stages += [
@@ -135,7 +135,7 @@ def _go2(o: Options) -> list[Stage]:
         ),
     ]
     if o.robot:
-        twin = ["robot:=go2", "twin:=true", f"task:={task}", f"policy:={train}"]
+        twin = ["robot:=go2", "twin:=true", f"task:={task}", f"seed:={o.seed}", f"policy:={train}"]
         episodes = f"episodes:={1 if o.quick else 3}"
         twin += [f"seconds:={10 if o.quick else 40}", "push_every:=5"]
         out = f"out:={o.folder / 'deploy'}"

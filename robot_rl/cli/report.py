@@ -34,6 +34,7 @@ class Report:
         if not self.runs:
             raise UserError("name at least one run folder: robot-rl report runs/<date>-<time>-demo")
         out = self.out or (self.runs[0] if len(self.runs) == 1 else Path()) / "report.html"
+        new = next((p for p in reversed(out.parents) if not p.exists()), None)
         report = write_report(list(self.runs), out)
         if self.json:
             sys.stdout.write(jsonlib.dumps(report) + "\n")
@@ -51,5 +52,5 @@ class Report:
             console.print(table)
         for note in report["notes"]:
             console.print(note, markup=False, soft_wrap=True)
-        console.print(f"written: {out}", markup=False, soft_wrap=True)
+        console.print(f"written: {out}" + (f", in the new folder {new}" if new else ""), markup=False, soft_wrap=True)
         return 0

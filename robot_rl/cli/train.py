@@ -81,6 +81,8 @@ class Train(Generic[R]):
         settings = {"task": self.task, "recipe": self.recipe, "seed": self.seed, "dataset": str(dataset.resolve())}
         settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
         settings |= {"device": self.device, "without": list(self.without)}
+        settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
+        settings |= {"precision": self.precision, "threads": self.threads}
         config = settings | {"config": asdict(recipe)}
         with Run(folder, config, self.resume) as run, bar(self.recipe) as update, learning_floats(self.precision):
             run.stop_on_signals()

@@ -157,6 +157,10 @@ def read_info(root: Path) -> dict[str, Any]:
     except ValueError as error:
         raise DatasetError(f"{path} is not valid JSON ({error}); restore it from a copy") from error
     version = info.get("codebase_version") if isinstance(info, dict) else None
+    if version is None:
+        raise DatasetError(
+            f"{path} has no codebase_version, so {root} is no LeRobot dataset; name the folder of one, or another --out"
+        )
     if version != VERSION:
         raise DatasetError(
             f"{path} says codebase_version {version!r}, but only '{VERSION}' is read; convert it with "

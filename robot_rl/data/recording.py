@@ -46,16 +46,27 @@ def check(dataset: Dataset, pipeline: Pipeline) -> None:
         if feature is None:
             differences.append(f"{key}: absent from the dataset")
         elif feature.names is not None and list(feature.names) != spec.names:
-            theirs, ours = set(feature.names), set(spec.names)
-            differences.append(f"{key}: dataset lacks {sorted(ours - theirs)}, has {sorted(theirs - ours)} besides")
+            differences.append(f"{key}: {_names(list(feature.names), spec.names)}")
         elif feature.shape != (spec.size,):
             differences.append(f"{key}: shape {feature.shape} in the dataset, ({spec.size},) in the task")
     if differences:
         raise DatasetError(
-            f"the dataset does not fit task {pipeline.interface.task!r}:\n  "
-            + "\n  ".join(differences)
-            + "\ncollect another with `robot-rl collect`"
+            f"{dataset.root}: the dataset does not fit task {pipeline.interface.task!r} ({'; '.join(differences)}); "
+            f"name another, or collect one with `robot-rl collect {pipeline.interface.task}`"
         )
+
+
+def _names(theirs: list[str], ours: list[str]) -> str:
+    """How two lists of columns differ, by the first names of those that one lacks."""
+    said = []
+    for what, names in (
+        ("lacks", [n for n in ours if n not in theirs]),
+        ("has besides", [n for n in theirs if n not in ours]),
+    ):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            said.append(f"the dataset {what} {names[0]}{more}")
+    return ", ".join(said) or "the same columns in another order"
 
 
 def load_episodes(

@@ -140,6 +140,11 @@ class DatasetWriter:
         """Number of episodes on disk."""
         return int(self._state.info["total_episodes"])
 
+    @property
+    def num_frames(self) -> int:
+        """Number of frames on disk, of all episodes."""
+        return int(self._state.info["total_frames"])
+
     def close(self) -> None:
         """Let another writer in; every episode is on disk already."""
         self._closed = True

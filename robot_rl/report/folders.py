@@ -101,6 +101,7 @@ def _read(folder: Path) -> RunFolder:
     run.config = _read_json(folder / "config.json", dict, notes)
     run.provenance = _read_json(folder / "provenance.json", dict, notes)
     run.metrics = _read_lines(folder / "metrics.jsonl", notes)
+    run.metrics += _read_lines(folder / "learner" / "metrics.jsonl", notes)  # of a session on a robot: it learns beside
     run.evaluations = [_read_json(path, dict, notes) for path in sorted(folder.glob("evaluation*.json"))]
     run.evaluations = [found for found in run.evaluations if found]
     run.dataset = _read_json(folder / "dataset.json", dict, notes)

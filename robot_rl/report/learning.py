@@ -17,6 +17,7 @@ _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Tracking error, m/s and rad/s", ("env/velocity_error", "env/yaw_error"), "linear"),
     ("Q value", ("critic/q", "actor/q"), "linear"),
     ("Critic loss", ("critic/loss",), "log"),
+    ("Steps that a person executed, share so far", ("robot/corrected_share",), "share"),
 )
 """Curves that are always shown: title, metrics in one drawing, vertical axis."""
 _NAMES = {"critic/q": "of actions in the replay", "actor/q": "of the policy\u2019s actions"}

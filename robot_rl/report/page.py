@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,6 +133,8 @@ def _write(out: Path, page: str) -> None:
         temporary.write_text(page, encoding="utf-8", newline="\n")
         temporary.replace(out)
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; free space or choose another --out") from error
+        remedy = "free space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose"
+        raise UserError(f"cannot write {out}: {error.strerror}; {remedy} another --out") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

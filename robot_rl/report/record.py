@@ -25,8 +25,12 @@ def dataset_section(runs: Sequence[RunFolder]) -> Html | None:
 
 def _dataset(row: Row) -> list[tuple[str, object]]:
     frames, fps = number(row.get("frames")), number(row.get("fps"))
-    attempts, success = number(row.get("attempts")), number(row.get("success_of_demonstrator"))
-    known = {"path", "episodes", "frames", "attempts", "success_of_demonstrator", "fps"}
+    new, attempts, success = (
+        number(row.get("new_episodes")),
+        number(row.get("new_attempts")),
+        number(row.get("success_of_demonstrator")),
+    )
+    known = {"path", "episodes", "frames", "new_episodes", "new_attempts", "success_of_demonstrator", "fps"}
     demonstrator: object = percent(success) if success is not None else None
     if attempts and success is not None and 0 <= success <= 1 and 1 <= attempts < 1e9:
         from robot_rl.evaluation import (
@@ -43,6 +47,7 @@ def _dataset(row: Row) -> list[tuple[str, object]]:
         ("path", tag("code", row["path"]) if row.get("path") else None),
         ("episodes", figure(row["episodes"]) if "episodes" in row else None),
         ("frames", figure(frames) if frames is not None else None),
+        ("episodes of the last command", figure(new) if new is not None and new != row.get("episodes") else None),
         ("recorded", duration(frames / fps) if frames and fps else None),
         ("frame rate", figure(fps, "Hz") if fps else None),
         ("demonstrator\u2019s success", demonstrator),

@@ -140,7 +140,9 @@ class Learner:
             if count % self.config.publish_every == 0:
                 publish(self.folder, self.agent)
                 values = {k: float(v) for k, v in self.metrics.items()}
-                run.log(count, values | {"robot/steps": self.online.transitions, "robot/corrected": self.corrected})
+                steps, corrected = self.online.transitions, self.corrected
+                values |= {"robot/steps": steps, "robot/corrected": corrected}
+                run.log(count, values | {"robot/corrected_share": corrected / steps})
             if count % self.config.checkpoint_every == 0:
                 run.save(count, {"agent": self.agent.state_dict()})
         self.absorb()

@@ -10,17 +10,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robot_rl.errors import UserError
 from robot_rl.training.run import Run
 
 Progress = Callable[[int, dict[str, float]], None]
 """Called with what the loop counts and the latest metrics."""
 
 
-def report(run: Run, step: int, row: dict[str, float], progress: Progress) -> None:
-    """Log a row and show it; a NaN stops the run before it reaches the checkpoint."""
+class Diverged(UserError, FloatingPointError):  # noqa: N818 - it reads as a sentence
+    """Learning came to numbers that are none; a setting of the user's is the cause, most often the learning rate."""
+
+
+def diverged(run: Run, step: int, what: str) -> Diverged:
+    """The error for `what` at `step`: which checkpoint is left, and what helps."""
+    left = "the last checkpoint is intact" if run.checkpoint_file.exists() else "no checkpoint had been written"
+    return Diverged(f"{what} at step {step}; {left}; start again with a smaller learning rate and another --out")
+
+
+def check_finite(run: Run, step: int, row: dict[str, float]) -> None:
+    """Stop the run before numbers that are none reach its checkpoint."""
     for name, value in row.items():
-        if math.isnan(value):
-            raise FloatingPointError(f"{name} became NaN at step {step}; the last checkpoint is intact")
+        if not math.isfinite(value):
+            raise diverged(run, step, f"{name} became {'NaN' if math.isnan(value) else 'infinite'}")
+
+
+def report(run: Run, step: int, row: dict[str, float], progress: Progress) -> None:
+    """Log a row and show it."""
+    check_finite(run, step, row)
     run.log(step, row)
     progress(step, row)
 

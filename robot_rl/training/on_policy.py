@@ -18,7 +18,7 @@ from torch import Tensor
 from robot_rl.learning.gae import advantages
 from robot_rl.learning.ppo import PPO
 from robot_rl.limits import Count
-from robot_rl.training.metrics import Episodes, Progress, counts, report
+from robot_rl.training.metrics import Episodes, Progress, counts, diverged, report
 from robot_rl.training.run import Run
 
 
@@ -65,7 +65,7 @@ def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed
         try:
             measured |= agent.update(batch)
         except FloatingPointError as error:
-            raise FloatingPointError(f"{error} at step {step}; the last checkpoint is intact") from None
+            raise diverged(run, step, str(error)) from None
         speed = each / (time.monotonic() - begun)
         measured |= {"train/steps_per_second": speed, "train/update_seconds": time.monotonic() - acted}
         report(run, step, episodes.summary() | measured | counts(env, step), progress)

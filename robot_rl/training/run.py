@@ -17,15 +17,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
 from importlib import metadata
+from io import FileIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from robot_rl import strict_json
 from robot_rl.data.storage import replace_file
 from robot_rl.errors import Interrupted, UserError
+from robot_rl.settings import check_same, settled
 from robot_rl.training.checkpoint import load_state, save_state
 
 if TYPE_CHECKING:
@@ -103,8 +107,8 @@ def latest_folder(root: Path, task: str, recipe: str) -> Path:
     return found[-1]
 
 
-_MAY_DIFFER = {"minutes"}
-"""Settings that a resumed run may change: how long it goes on."""
+_MAY_DIFFER = {"minutes", "threads"}
+"""Settings that a resumed run may change: how long it goes on, and on how many cores."""
 
 
 _FIRST = "provenance.json"
@@ -130,8 +134,10 @@ class Run:
         except BlockingIOError:
             raise UserError(f"run folder {folder} is in use by another process; choose another --out") from None
         except OSError as error:
+            with suppress(OSError):
+                folder.rmdir()  # if it is empty: on a full disk there is room for a folder, but not for a file
             raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
-        settled = json.loads(strict_json.dumps(_plain(config)))
+        now = settled(_plain(config))
         if (folder / "config.json").exists():
             results = ("checkpoint.safetensors", "bundle", "dataset", "evaluation.json")
             metrics = folder / "metrics.jsonl"
@@ -139,12 +145,8 @@ class Run:
             if not resume and begun:
                 raise UserError(f"run folder {folder} holds a run already; go on with --resume or choose another --out")
             before = json.loads((folder / "config.json").read_text())
-            different = [k for k in settled if k not in _MAY_DIFFER and k in before and before[k] != settled[k]]
-            if resume and different:
-                raise UserError(
-                    f"{folder} was begun with other settings ({', '.join(different)}); "
-                    "resume with the same, see config.json"
-                )
+            if resume:
+                check_same(folder, before, now, _MAY_DIFFER)
         for left in folder.glob(".*.part"):  # by a killed process: the lock says that nobody is at it
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
@@ -153,14 +155,19 @@ class Run:
         self._handlers: dict[signal.Signals, Any] = {}
         self.elapsed_before = 0.0
         self._start = time.monotonic()
-        if not (resume and (folder / "config.json").exists()):
-            self.write(_FIRST, provenance())
-            self.write("config.json", settled)
-            freeze = sorted(f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions())
-            (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(freeze)) + "\n")
-        self._metrics = open(folder / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115
         self._board: SummaryWriter | None = None  # opened by the first row: not every run has curves
         self._purge: int | None = None
+        try:
+            if not (resume and (folder / "config.json").exists()):
+                self.write(_FIRST, provenance())
+                self.write("config.json", now)
+                freeze = sorted(f"{d.metadata['Name']}=={d.version}" for d in metadata.distributions())
+                write_text(folder / "requirements.txt", "\n".join(dict.fromkeys(freeze)) + "\n")
+            self._metrics = self._open_metrics()
+        except BaseException:
+            self._lock.close()
+            self._clear()
+            raise
 
     @property
     def elapsed(self) -> float:
@@ -170,13 +177,29 @@ class Run:
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append one row to metrics.jsonl and TensorBoard; `step` is what the loop counts."""
         row = {"step": step, "seconds": round(self.elapsed, 3)} | {k: float(v) for k, v in metrics.items()}
-        self._metrics.write(strict_json.dumps(row) + "\n")
-        if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter
+        with _naming(self.folder / "metrics.jsonl"):
+            self._append(strict_json.dumps(row) + "\n")
+        with _naming(self.folder / "tensorboard"):
+            if self._board is None:
+                from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(self.folder / "tensorboard"), purge_step=self._purge)
-        for name, value in metrics.items():
-            self._board.add_scalar(name, float(value), step)
+                self._board = SummaryWriter(str(self.folder / "tensorboard"), purge_step=self._purge)
+            for name, value in metrics.items():
+                self._board.add_scalar(name, float(value), step)
+
+    def _open_metrics(self) -> FileIO:
+        """Unbuffered: a row is on disk when it is logged, and a full disk is not met again by closing."""
+        return open(self.folder / "metrics.jsonl", "ab", buffering=0)
+
+    def _append(self, row: str) -> None:
+        """Add a row to metrics.jsonl, or on a full disk none of it."""
+        start, rest = self._metrics.seek(0, os.SEEK_END), memoryview(row.encode())
+        try:
+            while rest:
+                rest = rest[self._metrics.write(rest) :]
+        except OSError:
+            self._metrics.truncate(start)
+            raise
 
     def write(self, name: str, data: Any) -> Path:
         """Write a JSON file by atomic rename."""
@@ -200,7 +223,7 @@ class Run:
             if line.endswith("\n") and json.loads(line)["step"] <= reached:
                 kept.append(line)
         write_text(path, "".join(kept))
-        self._metrics = open(path, "a", buffering=1)  # noqa: SIM115
+        self._metrics = self._open_metrics()
         return saved["state"] if saved is not None else None
 
     def stop_on_signals(self) -> None:
@@ -229,18 +252,44 @@ class Run:
     def close(self) -> None:
         self._restore_signals()
         self._metrics.close()
-        if self._board is not None:
-            self._board.close()
-        self._lock.close()
+        try:
+            if self._board is not None:
+                with _naming(self.folder / "tensorboard"):
+                    self._board.close()
+        finally:
+            self._lock.close()
+
+    def _clear(self) -> bool:
+        """Remove the folder if nothing has come of the run; return whether that was so."""
+        metrics = self.folder / "metrics.jsonl"
+        held = {path.name for path in self.folder.iterdir()} - _BARE
+        if held or (metrics.exists() and metrics.stat().st_size):
+            return False
+        shutil.rmtree(self.folder)
+        return True
 
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close()
-        done = {path.name for path in self.folder.iterdir()} - _BARE
-        if kind is not None and not done and not (self.folder / "metrics.jsonl").stat().st_size:
-            shutil.rmtree(self.folder)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        try:
+            self.close()
+        except OSError:
+            if kind is None:  # else what came first is said
+                raise
+        gone = kind is not None and self._clear()
+        if kind is KeyboardInterrupt and error is not None:
+            left = " before anything had finished; its folder is gone:" if gone else "; what had finished is in"
+            raise Interrupted(f"interrupted{left} {self.folder}", *error.args[:1]) from None
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Give an error of the disk the name of the file, which writing to an open one leaves out."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, error.filename or str(path)) from None
 
 
 def _plain(config: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from policies.diffusion import DiffusionPolicy
 from robot_rl.limits import Count, NonNegative, Positive, Whole
-from robot_rl.training.metrics import Progress, report
+from robot_rl.training.metrics import Progress, check_finite, report
 from robot_rl.training.run import Run
 
 
@@ -108,6 +108,7 @@ def clone(
         if step % config.log_every == 0 or step == config.updates:
             report(run, step, {"bc/loss": float(loss.detach()), "bc/lr": schedule.get_last_lr()[0]}, progress)
         if step % config.checkpoint_every == 0 or run.asked:
+            check_finite(run, step, {"bc/loss": float(loss.detach())})
             run.save(step, state())
             run.end_if_asked(step)
     run.save(step, state())

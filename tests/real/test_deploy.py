@@ -54,3 +54,10 @@ def test_a_policy_whose_actions_are_no_numbers_is_reported_and_fails(deploy: Any
 def test_a_policy_that_only_fails_the_task_is_an_ordinary_result(deploy: Any) -> None:
     code, result = deploy(1.0)
     assert code == 0 and result["stopped"] == "" and result["nonfinite"] == 0 and result["success"] == 0
+
+
+def test_the_settings_on_record_are_values_not_words(deploy: Any, tmp_path: Path) -> None:
+    deploy(1.0)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["episodes"], config["dry_run"], config["seconds"]) == (1, False, 0.0)
+    assert config["bundle"] == str(tmp_path / "bundle") and config["robot"] == "panda"

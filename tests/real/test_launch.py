@@ -62,15 +62,31 @@ def test_without_a_camera() -> None:
     found = commands("arm", **POLICY, twin="true", camera="false") | commands("finetune", **POLICY, camera="false")
     assert found["twin"] == "twin panda --task panda-lift --seed 0 --no-camera"
     assert found["deploy"] == "deploy runs/lift/bundle --robot panda --seconds 0 --runtime torch --video-episodes 0"
-    assert found["finetune"] == "finetune runs/lift/bundle --robot panda --recipe hil-serl --minutes 3 --no-camera"
+    assert (
+        found["finetune"]
+        == "finetune runs/lift/bundle --robot panda --recipe hil-serl --minutes 3 --seed 0 --no-camera"
+    )
 
 
 def test_finetune_starts_the_operator_first() -> None:
     found = commands("finetune", **POLICY, twin="true", teleop="scripted", minutes="0.5")
     assert list(found) == ["twin", "teleop", "finetune"]
-    learn = "finetune runs/lift/bundle --robot panda --recipe hil-serl --minutes 0.5"
+    learn = "finetune runs/lift/bundle --robot panda --recipe hil-serl --minutes 0.5 --seed 0"
     assert found["finetune"] == learn
     assert commands("finetune", **POLICY, teleop="none").keys() == {"finetune"}
+
+
+def test_a_seed_reaches_all_that_is_random() -> None:
+    for file in ("finetune", "arm"):
+        found = commands(file, **POLICY, twin="true", teleop="scripted", seed="7")
+        seeded = {name for name, command in found.items() if "--seed 7" in command}
+        assert seeded == found.keys() - {"deploy"}, "held-out episodes are the same for every seed"
+    assert "--seed" not in commands("finetune", **POLICY, teleop="gamepad")["teleop"]
+
+
+def test_finetune_goes_on_with_a_session() -> None:
+    found = commands("finetune", **POLICY, teleop="none", out="runs/tuned", dataset="datasets/mine", resume="true")
+    assert "--out runs/tuned --dataset datasets/mine" in found["finetune"] and " --resume" in found["finetune"]
 
 
 def test_quadruped_puts_a_guard_between_policy_and_robot() -> None:

@@ -25,7 +25,7 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.cli import main as cli
 from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.train import Train
-from robot_rl.data import DatasetWriter, Feature, verify
+from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.interface import Pipeline
 from robot_rl.recipes import recipes
@@ -526,6 +526,56 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(run: Run, bundle: Path, data
     assert (mine / "config.json").read_text() == '{"precious": 1}' and len(list(mine.iterdir())) == 2
 
 
+@pytest.mark.parametrize("checkpoint", [0, 1])
+def test_a_learning_rate_that_diverges_is_no_defect(run: Run, dataset: Path, checkpoint: int) -> None:
+    words = ["--dataset", dataset, "--out", "r", "--training.lr", "1e30", "--training.warmup", "0"]
+    words += ["--training.checkpoint-every", 1 if checkpoint else 99, "--training.log-every", 99]
+    left = "the last checkpoint is intact" if checkpoint else "no checkpoint had been written"
+    words = [*TRAIN, "--training.updates", 9, *words]
+    sentence(*run(*words), "bc/loss became", "at step", left, "smaller learning rate")
+    assert Path("r/checkpoint.safetensors").exists() == bool(checkpoint)
+
+
+@pytest.mark.parametrize("more", [["--mjcf", "same.xml"], ["--precision", "highest"]])
+def test_all_that_changes_results_is_on_record(run: Run, dataset: Path, more: list[str]) -> None:
+    words = [*TRAIN, "--dataset", dataset, "--out", "r"]
+    assert run(*words)[0] == 0
+    name = more[0][2:]
+    config = json.loads(Path("r/config.json").read_text())
+    assert config.keys() >= {name, "threads", "engine", "device", "without", "seed"}
+    assert load_bundle(Path("r")).provenance[name] == config[name]
+    sentence(*run(*words, "--resume", *more), f"other settings ({name})", status=2)
+
+
+def test_a_demo_overwrites_nothing(run: Run) -> None:
+    Path("mine").mkdir()
+    sentence(*run("demo", "--out", "mine"), "mine exists; choose another --out")
+    assert not list(Path("mine").iterdir())
+
+
+def test_json_that_is_no_dataset_is_not_told_to_be_converted(run: Run) -> None:
+    Path("mine/meta").mkdir(parents=True)
+    Path("mine/meta/info.json").write_text('{"hello": 1}')
+    sentence(*run("dataset", "info", "mine"), "mine is no LeRobot dataset")
+
+
+def test_a_report_says_which_folder_it_made_and_why_it_could_not_be_written(run: Run, dataset: Path) -> None:
+    assert run(*TRAIN, "--dataset", dataset, "--out", "r")[0] == 0
+    for said in ("written: new/dir/r.html, in the new folder new\n", "written: new/dir/r.html\n"):
+        code, out, err = run("report", "r", "--out", "new/dir/r.html")
+        assert code == 0 and out.endswith(said), err
+    code, out, err = run("report", "r", "--out", "/proc/r.html")
+    sentence(code, out, err, "cannot write /proc/r.html", "choose another --out")
+    assert "space" not in err
+
+
+def test_a_dataset_of_another_robot_is_refused_in_one_sentence(run: Run, dataset: Path) -> None:
+    words = ["train", "ur5e-reach", "--dataset", dataset]
+    code, out, err = run(*words)
+    sentence(code, out, err, dataset, "does not fit task 'ur5e-reach'", "the dataset lacks joint_position.")
+    assert len(err) < 600, err
+
+
 def test_nothing_to_resume(run: Run) -> None:
     sentence(*run("train", "panda-lift", "--resume"), "nothing to resume", "--out")
 
@@ -550,12 +600,32 @@ def test_collect_counts_what_it_did(run: Run) -> None:
     facts = json.loads(Path("log/dataset.json").read_text())
     assert facts["episodes"] == 4 and verify(Path("set")) == []
     assert facts["success_of_demonstrator"] <= 1, "episodes of before are no successes of these attempts"
+    assert facts["frames"] == Dataset("set").num_frames > first["frames"], "totals are of the dataset"
+    assert (facts["new_episodes"], facts["new_attempts"] >= 2) == (2, True), "and what is new is named so"
+
+
+@pytest.mark.parametrize("option", ["--seed 1", "--skill CLUMSY", "--without cube.mass", "--image-size 16"])
+def test_a_resumed_dataset_has_one_kind_of_demonstrations(run: Run, option: str) -> None:
+    assert run(*COLLECT, "--out", "set")[0] == 0
+    more = ["--episodes", "3", "--out", "set", "--resume"]
+    name = option.split()[0][2:].replace("-", "_")
+    sentence(*run(*COLLECT, *more, *option.split()), "set was begun with other settings", f"({name})", status=2)
+    sentence(*run("collect", "ur5e-reach", *COLLECT[2:], *more), "other settings (task)", 'was "panda-lift"', status=2)
+    assert Dataset("set").num_episodes == 2
+    assert run(*COLLECT, *more)[0] == 0 and Dataset("set").num_episodes == 3
+
+
+def test_a_dataset_that_nobody_says_how_it_was_recorded_is_not_resumed(run: Run) -> None:
+    assert run(*COLLECT, "--out", "set")[0] == 0
+    Path("set/meta/collect.json").unlink()
+    sentence(*run(*COLLECT, "--out", "set", "--resume"), "set does not say with which settings", "--out")
 
 
 # ---- the machine -------------------------------------------------------------------------------------------------
 def shell(*argv: object, **environment: str) -> tuple[int, str, str]:
+    ours = {k: v for k, v in os.environ.items() if k != "PYOPENGL_PLATFORM"}  # MuJoCo set it in this process
     done = subprocess.run(
-        [*PROGRAM, *map(str, argv)], capture_output=True, text=True, env={**os.environ, **environment}, timeout=110
+        [*PROGRAM, *map(str, argv)], capture_output=True, text=True, env=ours | environment, timeout=110
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
@@ -564,6 +634,13 @@ def test_an_unknown_gl_library_is_named(tmp_path: Path) -> None:
     words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
     sentence(*shell(*words, MUJOCO_GL="nonsense"), "MUJOCO_GL", "nonsense")
     assert not (tmp_path / "set").exists()
+
+
+def test_a_variable_that_asks_for_another_gl_library_is_named(tmp_path: Path) -> None:
+    words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
+    code, out, err = shell(*words, MUJOCO_GL="egl", PYOPENGL_PLATFORM="glx")
+    sentence(code, out, err, "unset PYOPENGL_PLATFORM, which is 'glx'", "--image-size 0")
+    assert "{!r}" not in err and "apt-get" not in err
 
 
 @pytest.mark.parametrize("flag", ["--out", "--video"])

@@ -38,6 +38,13 @@ def test_the_stages_have_names_that_read(tmp_path: Path, name: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_the_seed_reaches_every_stage_but_the_held_out_evaluations(tmp_path: Path, name: str) -> None:
+    for stage, words in JOURNEYS[name].stages(Options(tmp_path, 7, False, True)):
+        seeded = "--seed 7" in " ".join(words) or "seed:=7" in words
+        assert seeded == (words[0] != "evaluate"), stage
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_stage_end(tmp_path: Path, number: signal.Signals) -> None:
     ready, saved = tmp_path / "ready", tmp_path / "saved"

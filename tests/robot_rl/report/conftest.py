@@ -81,7 +81,7 @@ def make_demo(root: Path) -> Path:
         {"parameter": "joint position noise", "low": 0, "high": 0.002, "unit": "rad", "distribution": "normal"},
     ]
     config = {"task": "panda-lift", "seed": 7}
-    dataset = {"path": "datasets/panda-lift", "episodes": 60, "frames": 5214, "attempts": 78,
+    dataset = {"path": "datasets/panda-lift", "episodes": 60, "frames": 5214, "new_episodes": 60, "new_attempts": 78,
                "success_of_demonstrator": 0.769, "fps": 20}  # fmt: skip
     write(root / "collect", 1, "collect panda-lift", config=config | {"recipe": "collect"}, dataset=dataset,
           randomization=randomization)  # fmt: skip

@@ -89,6 +89,18 @@ def test_the_demo_is_told_from_beginning_to_end(page: Page) -> None:
     assert "Not recorded" not in page.text
 
 
+def test_a_session_on_a_robot_shows_what_its_learner_did(tmp_path: Path) -> None:
+    rows = [{"step": s, "seconds": s / 20, "critic/loss": 1 / s, "robot/corrected_share": 10 / s} for s in (100, 200)]
+    (tmp_path / "tuned" / "learner").mkdir(parents=True)
+    (tmp_path / "tuned" / "config.json").write_text('{"task": "panda-lift", "recipe": "hil-serl"}')
+    (tmp_path / "tuned" / "metrics.jsonl").touch()  # of its own it has none
+    (tmp_path / "tuned" / "learner" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_report([tmp_path], tmp_path / "report.html")
+    alts = [str(a["aria-label"]) for a in read(tmp_path / "report.html").all("svg") if a.get("role") == "img"]
+    assert any("Critic loss against seconds" in alt and "from 0.01 to 0.005" in alt for alt in alts)
+    assert any("Steps that a person executed" in alt and re.search(r"from 10.% to 5.%", alt) for alt in alts), alts
+
+
 def test_curves_are_drawn_against_steps_and_seconds_and_described(page: Page) -> None:
     alts = [str(a["aria-label"]) for a in page.all("svg") if a.get("role") == "img"]
     for start in ("Behaviour cloning loss against ", "Success while training against ", "Q value against "):
@@ -196,7 +208,7 @@ def _row(*names: str) -> st.SearchStrategy[Any]:
     _rows("seconds", "success", "steps", "intervention_steps", "takeovers", "policy_version"),
     _rows("label", "where", "seed", "episodes", "success", "success_low", "success_high"),
     _row("rate", "ticks", "late_share", "lateness_us", "histogram", "bare", "shield", "inference_ms", "learner"),
-    _row("path", "episodes", "frames", "attempts", "success_of_demonstrator", "fps"),
+    _row("path", "episodes", "frames", "new_episodes", "new_attempts", "success_of_demonstrator", "fps"),
     _row("commit", "command", "machine", "python", "versions", "started"),
     _row("policy", "robot", "interface"),
 )

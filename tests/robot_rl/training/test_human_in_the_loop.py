@@ -245,6 +245,7 @@ def test_it_publishes_logs_saves_and_goes_on_from_the_checkpoint(learner: Build,
     rows = read_metrics(folder.folder)
     assert [r["step"] for r in rows] == list(range(5, 321, 5))
     assert rows[-1]["robot/steps"] == 80 and rows[-1]["robot/corrected"] == 10
+    assert rows[-1]["robot/corrected_share"] == 0.125
     # Another process, other random weights: the checkpoint decides.
     two = learner(name="session2", seed=9)
     two.folder = one.folder

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,6 +95,54 @@ def test_an_error_leaves_a_folder_only_if_something_was_done(run: Build) -> None
                 one.log(1, {"x": 1.0})
             raise ZeroDivisionError
         assert one.folder.exists() == done
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[int], None]]:
+    """A limit of this process stands in for the disk: no file gets larger than so many bytes."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+@pytest.mark.parametrize("room", [0, 20])
+def test_a_full_disk_is_said_by_the_file_and_leaves_no_empty_run(
+    run: Build, full_disk: Callable[[int], None], room: int
+) -> None:
+    with pytest.raises(OSError, match="too large") as error, run() as one:
+        full_disk(room)
+        one.log(1, {"x": 1.0})
+    assert error.value.filename == str(one.folder / "metrics.jsonl") and not one.folder.exists()
+
+
+def test_a_full_disk_costs_the_row_in_hand_alone(run: Build, full_disk: Callable[[int], None]) -> None:
+    one = run()
+    (one.folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    full_disk((one.folder / "metrics.jsonl").stat().st_size + 10)
+    with pytest.raises(OSError, match="too large"):
+        one.log(2, {"x": 1.0})
+    assert (one.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+@pytest.mark.parametrize("room", [0, 700])
+def test_a_disk_that_is_full_at_the_start_leaves_no_folder(
+    run: Build, full_disk: Callable[[int], None], tmp_path: Path, room: int
+) -> None:
+    full_disk(room)
+    with pytest.raises(OSError, match="too large") as error:
+        run(config={"long": "x" * 600})
+    assert Path(error.value.filename).parent == tmp_path / "run" and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_an_interrupt_says_what_is_left(run: Build, done: bool) -> None:
+    with pytest.raises(Interrupted) as error, run() as one:
+        if done:
+            (one.folder / "dataset").mkdir()
+        raise KeyboardInterrupt(signal.SIGTERM)
+    said = "what had finished is in" if done else "before anything had finished; its folder is gone"
+    assert said in str(error.value) and str(one.folder) in str(error.value)
+    assert error.value.code == 143 and one.folder.exists() == done
 
 
 def test_curves_continue_from_the_checkpoint(run: Build) -> None:
