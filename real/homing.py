@@ -110,9 +110,9 @@ class Homing:
 
             self._hold_until(placed, timeout, "object pose")
         else:
-            logger.warning("place the object and press reset on the teleop device")
-            if env.arbiter.operator is None:
+            if not env.attended():
                 raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
+            logger.warning("place the object and press reset on the teleop device")
             self._hold_until(lambda hands: hands is not None and hands.reset, 600.0, "reset button")
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
