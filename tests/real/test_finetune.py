@@ -83,6 +83,20 @@ def test_a_learner_that_dies_twice_before_it_published_is_given_up(clock: Any, t
     assert learner.restarts == 1 and error.value.code == 1
 
 
+@pytest.mark.parametrize("tended", [True, False])
+def test_a_learner_that_would_end_the_same_again_is_given_up_at_once(clock: Any, tmp_path: Path, tended: bool) -> None:
+    """It has published, as every learner does when it starts: that alone is no hope."""
+    weights = tmp_path / "weights"
+    code = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text('weights'); raise SystemExit(2)"
+    said = pytest.raises(UserError, match="would end so again")
+    with said as error, LearnerProcess([sys.executable, "-c", code, str(weights)], weights) as learner:
+        assert learner._process is not None and learner._process.wait(30) == 2
+        clock.now += 5.1
+        if tended:
+            learner.tend()
+    assert learner.restarts == 0 and error.value.code == 1
+
+
 @pytest.mark.parametrize("published", [True, False])
 def test_a_session_shorter_than_its_learners_death_does_not_pass_for_learning(tmp_path: Path, published: bool) -> None:
     weights = tmp_path / "weights"
