@@ -141,6 +141,7 @@ class RobotEnv(VectorEnv):
         self._observed = time.monotonic()
         success, terminated, over = self._judge(decision)
         correcting, hands = decision.phase is Phase.CORRECTING, decision.operator
+        terminated |= hands is not None and hands.failure  # given up: what could have come is worth nothing
         infos = {
             "success": torch.tensor([success]),
             "executed": self.last_action,
@@ -156,6 +157,7 @@ class RobotEnv(VectorEnv):
         observation = self._observe()
         if self.on_step is not None:
             row = {"state": self.pipeline.observer(before), "reward": float(success), "done": over}
+            row["truncated"] = over and not terminated
             self.on_step(infos | row)
         if over:
             self._announce("success" if success else "failure")
@@ -288,5 +290,6 @@ class RobotEnv(VectorEnv):
         self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))
 
     def summary(self) -> dict[str, Any]:
-        """Loop timing, inference latency and shield events for the report."""
-        return self.loop.summary() | {"inference_ms": self.inference.milliseconds()}
+        """For the report: loop timing, inference latency, shield events, refused messages of the robot."""
+        rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
+        return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected}

@@ -171,8 +171,8 @@ class Learner:
             if not math.isfinite(value):
                 raise Diverged(
                     f"{name} is {value} after {self.agent.updates.critic} updates, so learning stops; the published "
-                    f"weights and the checkpoint in {self.folder} are of before: look for numbers out of all proportion "
-                    "in its dataset, or lower --agent.critic-lr, and go on in another --out"
+                    f"weights and the checkpoint in {self.folder} are of before: look for numbers out of all "
+                    "proportion in its dataset, or lower --agent.critic-lr, and go on in another --out"
                 )
         return values
 

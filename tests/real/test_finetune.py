@@ -373,6 +373,26 @@ def test_what_the_learner_reads_of_a_corrected_episode(
     assert s.summary()["corrected_episodes"] == 1 and s.episodes[0]["takeovers"] == 2
 
 
+@pytest.mark.parametrize(("end", "terminated"), [("failure", True), ("stop", False), ("", False)])
+def test_a_failure_is_learned_as_the_end_and_a_stop_or_the_clock_is_not(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, terminated: bool
+) -> None:
+    from robot_rl.data.recording import episodes_of
+    from robot_rl.training.off_policy import demo_replay
+
+    s = session(hands(*[RELEASED] * 3, Operator(**{end: True}) if end else RELEASED))
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    (episode,) = episodes_of(Dataset(tmp_path / "run" / "dataset"), s.env.pipeline, 0, successes=False)
+    steps = len(episode["action"])
+    assert steps == (4 if end else LIFT.horizon) and not episode["reward"].any()
+    assert episode["terminated"].tolist() == [False] * (steps - 1) + [terminated]
+    replay = demo_replay(s.policy, [episode], torch.Generator().manual_seed(0))
+    batch = replay.sample(64, 3, 0.9, torch.Generator().manual_seed(0))
+    assert bool((batch["discount"] == 0).any()) is terminated, "no value is expected after a failure"
+
+
 def test_no_policy_action_of_the_correction_is_executed_after_it(
     session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
