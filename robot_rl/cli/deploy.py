@@ -76,7 +76,7 @@ class Deploy:
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: str(v) for k, v in asdict(self).items() if k != "ros_args"}
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
-            bare = bare_loop(robot.command_rate, 2.0).summary()
+            bare = bare_loop(robot.command_rate).summary()
             film = Filming(self.video_episodes)
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
