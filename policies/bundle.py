@@ -191,6 +191,11 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
         raise BundleError(f"{path / 'policy.safetensors'} holds non-finite weights; train it again")
     if (path / "critic.safetensors").is_file():
         bundle.critic = _read(path / "critic.safetensors")
+        if not all(v.isfinite().all() for v in bundle.critic.values()):
+            raise BundleError(
+                f"{path / 'critic.safetensors'} holds non-finite weights; train it again, or delete that file: what "
+                "goes on learning then begins with new critics"
+            )
     policy.eval()
     if runtime == "onnx":
         from policies.metadata import load_onnx

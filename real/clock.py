@@ -41,11 +41,49 @@ class Ticker:
             time.sleep(pause)
         while time.monotonic() < self.next:
             pass
-        late = time.monotonic() - self.next
+        now = time.monotonic()
+        late = now - self.next
         skipped = int(late / self.period)
-        self.timing.add(late, skipped)
+        self.timing.add(late, skipped, now)
         self.next += (1 + skipped) * self.period
         return late
+
+
+@dataclass
+class Drift:
+    """How a loop slides against its rate: the least-squares line through how late it was, tick by tick, on a grid of
+    its period that begins at its first tick. The loop's own deadlines have no part in it, so that a wrong period and
+    pauses that add up show."""
+
+    ticks: int = 0
+    mean_time: float = 0.0
+    mean_late: float = 0.0
+    variance: float = 0.0
+    """Sum of the squared distances of the grid's times from their mean, s^2."""
+    covariance: float = 0.0
+    """Sum of their products with those of the lateness, s^2."""
+    span: float = 0.0
+    """Time from the first tick to the last on the grid, s."""
+
+    def add(self, planned: float, late: float) -> None:
+        """Take in the tick that the grid has `planned` s after the first and that came `late` s after that."""
+        self.ticks += 1
+        off = planned - self.mean_time
+        self.mean_time += off / self.ticks
+        self.mean_late += (late - self.mean_late) / self.ticks
+        self.variance += off * (planned - self.mean_time)
+        self.covariance += off * (late - self.mean_late)
+        self.span = planned
+
+    def __add__(self, other: Drift) -> Drift:
+        """Two loops, one after the other, each on a grid of its own."""
+        variance, covariance = self.variance + other.variance, self.covariance + other.covariance
+        return Drift(self.ticks + other.ticks, 0.0, 0.0, variance, covariance, self.span + other.span)
+
+    @property
+    def seconds(self) -> float:
+        """How much later the loop was at its end than at its start, by that line, s; 0 without a second tick."""
+        return self.covariance / self.variance * self.span if self.variance else 0.0
 
 
 @dataclass
@@ -59,9 +97,21 @@ class Timing:
     missed: int = 0
     """Deadlines that passed entirely while an earlier tick was late."""
 
-    def add(self, late: float, skipped: int) -> None:
+    drift: Drift = field(default_factory=Drift)
+    _first: float = math.nan
+
+    def add(self, late: float, skipped: int, now: float) -> None:
+        """Count a tick that came at `now`, monotonic s, and the deadlines that passed meanwhile."""
+        if not self.late:
+            self._first = now
+        planned = (len(self.late) + self.missed) * self.period
+        self.drift.add(planned, now - self._first - planned)
         self.late.add(late)
         self.missed += skipped
+
+    def __add__(self, other: Timing) -> Timing:
+        """Both, this one first."""
+        return Timing(self.period, self.late + other.late, self.missed + other.missed, self.drift + other.drift)
 
     def summary(self) -> dict[str, Any]:
         """Figures for the report; times in microseconds."""
@@ -74,7 +124,7 @@ class Timing:
             "seconds": (ticks + self.missed) * self.period,
             "late_share": (over + self.missed) / max(1, ticks + self.missed),
             "missed": self.missed,
-            "drift_us": 1e6 * self.late.last,
+            "drift_us": 1e6 * self.drift.seconds,
             "lateness_us": {
                 "p50": 1e6 * self.late.percentile(50),
                 "p99": 1e6 * self.late.percentile(99),
@@ -124,7 +174,7 @@ def yield_to_robot() -> None:
         os.nice(19)
 
 
-def bare_loop(rate: float, seconds: float) -> Timing:
+def bare_loop(rate: float, seconds: float = 5.0) -> Timing:
     """Lateness of a loop that does nothing, at the command loop's priority: the floor of this machine."""
     found: list[Timing] = []
 

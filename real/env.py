@@ -140,13 +140,15 @@ class RobotEnv(VectorEnv):
         self.state = self.read()
         self._observed = time.monotonic()
         success, terminated, over = self._judge(decision)
-        correcting = decision.phase is Phase.CORRECTING
+        correcting, hands = decision.phase is Phase.CORRECTING, decision.operator
+        terminated |= hands is not None and hands.failure  # given up: what could have come is worth nothing
         infos = {
             "success": torch.tensor([success]),
             "executed": self.last_action,
             "policy_action": wanted,
             "intervention": torch.tensor([correcting]),
             "takeover": torch.tensor([decision.takeover]),
+            "marked": torch.tensor([hands is not None and (hands.success or hands.failure)]),
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }
@@ -155,6 +157,7 @@ class RobotEnv(VectorEnv):
         observation = self._observe()
         if self.on_step is not None:
             row = {"state": self.pipeline.observer(before), "reward": float(success), "done": over}
+            row["truncated"] = over and not terminated
             self.on_step(infos | row)
         if over:
             self._announce("success" if success else "failure")
@@ -218,8 +221,11 @@ class RobotEnv(VectorEnv):
     def await_release(self, timeout: float = 600.0) -> None:
         """A latched stop ends when the operator presses reset, with the dead-man and the stop released."""
         operator = self.arbiter.operator
-        if operator is None:
-            raise NotReady(f"the robot is stopped ({self.loop.stopped}); start again once it is safe")
+        if operator is None or not self.attended():
+            raise NotReady(
+                f"the robot is stopped ({self.loop.stopped}) and no teleop device is there to reset it; "
+                "start again once it is safe"
+            )
         logger.warning("stopped (%s): press reset on the teleop device to go on", self.loop.stopped)
         deadline = time.monotonic() + timeout
         rate = Ticker(self.period)
@@ -231,6 +237,10 @@ class RobotEnv(VectorEnv):
                 self.loop.reset_stop()
                 return
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and nobody pressed reset within {timeout:g} s")
+
+    def attended(self) -> bool:
+        """Whether a teleop device is open; one that has just started is found within half a second."""
+        return self.node.wait_for(lambda: self.arbiter.attended, 0.5)
 
     def look(self) -> Operator | None:
         """Read the operator's hands between episodes; a stop counts there too."""
@@ -280,5 +290,6 @@ class RobotEnv(VectorEnv):
         self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))
 
     def summary(self) -> dict[str, Any]:
-        """Loop timing, inference latency and shield events for the report."""
-        return self.loop.summary() | {"inference_ms": self.inference.milliseconds()}
+        """For the report: loop timing, inference latency, shield events, refused messages of the robot."""
+        rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
+        return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected}

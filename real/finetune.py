@@ -22,12 +22,15 @@ from robot_rl.training.human_in_the_loop import fetch
 from robot_rl.training.run import Run, write_text
 
 logger = logging.getLogger(__name__)
+HOPELESS = 2
+"""Exit status of a learner that would end the same if started again: bad input, or numbers that became NaN."""
 
 
 class LearnerProcess:
     """Keeps a learner running beside the robot; a learner that dies is started again from its checkpoint.
 
-    One that dies twice without a sign of life, which is publishing `weights`, is given up with a `UserError`."""
+    One that ends as `HOPELESS`, or dies twice without a sign of life, which is publishing `weights`, is given up with
+    a `UserError`."""
 
     def __init__(self, command: list[str], weights: Path):
         self.command, self.weights = command, weights
@@ -48,6 +51,14 @@ class LearnerProcess:
     def _stamp(self) -> int:
         return self.weights.stat().st_mtime_ns if self.weights.exists() else 0
 
+    def _require_hope(self) -> None:
+        assert self._process is not None
+        if self._process.returncode == HOPELESS:
+            raise UserError(
+                "the learner ended for the reason that it gave above and would end so again, so nothing more is "
+                f"learned; the robot's episodes are in {self.weights.parent / 'dataset'}"
+            )
+
     def _require_life(self) -> None:
         if self._stamp() == self._before:
             raise UserError(
@@ -60,6 +71,7 @@ class LearnerProcess:
         assert self._process is not None
         if self._process.poll() is None:
             return
+        self._require_hope()
         if self.restarts:
             self._require_life()
         if time.monotonic() - self._started > 5.0:
@@ -77,6 +89,7 @@ class LearnerProcess:
             self._process.kill()
             self._process.wait()
         if kind is None and self._process.returncode > 0:
+            self._require_hope()
             self._require_life()
 
 

@@ -100,19 +100,19 @@ class Homing:
         """Ask the twin to put the objects back; on a robot, ask the operator, who answers with the reset button."""
         env = self.env
         if env.node.wait_for(lambda: env.placer.matched > 0, 0.5):
-            before = {name: s.latest.count if s.latest else 0 for name, s in env.driver.poses.items()}
+            accepted = env.driver.accepted
+            before = accepted.copy()
             env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
 
             def placed(hands: Operator | None) -> bool:
                 # Poses that are on their way are of before; the sixth one is not.
-                poses = env.driver.poses.items()
-                return all(s.latest is not None and s.latest.count >= before[name] + 6 for name, s in poses)
+                return all(accepted[name] >= before[name] + 6 for name in accepted)
 
             self._hold_until(placed, timeout, "object pose")
         else:
-            logger.warning("place the object and press reset on the teleop device")
-            if env.arbiter.operator is None:
+            if not env.attended():
                 raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
+            logger.warning("place the object and press reset on the teleop device")
             self._hold_until(lambda hands: hands is not None and hands.reset, 600.0, "reset button")
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:

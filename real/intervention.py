@@ -61,6 +61,11 @@ class Arbiter:
         """The person tells the policy where to go and does not act in its place: holding the dead-man changes nothing
         here."""
 
+    @property
+    def attended(self) -> bool:
+        """Somebody can answer: a teleop device is open."""
+        return self.operator is not None and self.operator.devices > 0
+
     def reset(self) -> None:
         """Start an episode under the policy's control."""
         self.phase = Phase.AUTONOMOUS

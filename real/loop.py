@@ -91,6 +91,8 @@ class CommandLoop(threading.Thread):
         super().__init__(name="command-loop", daemon=True)
         self.driver, self.pipeline, self.safety = driver, pipeline, safety or SafetyConfig()
         self.events = Events()
+        self.goals = 0
+        """Number of goals posted, refused ones included."""
         self.stopped = ""
         """Reason of a latched stop, empty while running."""
         self.ticker: Ticker | None = None
@@ -152,6 +154,7 @@ class CommandLoop(threading.Thread):
         False if it was refused whole: not finite, too far from where the robot is, or a stop is latched.
         """
         self.check()
+        self.goals += 1
         with self._lock:
             assert self._goal is not None, "arm() first"
             previous, width = self._goal.position, self._goal.gripper
@@ -281,7 +284,8 @@ class CommandLoop(threading.Thread):
     def summary(self) -> dict[str, Any]:
         """Timing and events for the report."""
         timing = self.ticker.timing.summary() if self.ticker else {}
-        return timing | {"state_age_ms": self.state_ages.milliseconds(), "shield": dict(self.events.counts)}
+        counts = {"goals": self.goals, "shield": dict(self.events.counts)}
+        return timing | {"state_age_ms": self.state_ages.milliseconds()} | counts
 
 
 class Limits:

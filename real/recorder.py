@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from robot_rl.data import DatasetWriter
-from robot_rl.data.recording import features
+from robot_rl.data.lerobot import Feature
+from robot_rl.data.recording import TRUNCATED, features
 from robot_rl.interface import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -26,9 +27,11 @@ class Recorder:
         if (root / "meta" / "info.json").exists():
             self.writer = DatasetWriter.append(root)
         else:
-            columns = features(pipeline, images)
+            columns = features(pipeline, images) | {TRUNCATED: Feature("bool", (1,))}
             fps = round(pipeline.interface.controller.rate)
             self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
+        self._tells = TRUNCATED in self.writer.features
+        """A session that began before there was this column goes on without."""
         self.rows: dict[str, list[Any]] = {}
         self.error: BaseException | None = None
         self._queue: queue.Queue[tuple[dict[str, np.ndarray], dict[str, Any]] | None] = queue.Queue()
@@ -47,6 +50,8 @@ class Recorder:
             "next.done": np.array([step["done"]]),
             "intervention": step["intervention"].numpy(),
         }
+        if self._tells:
+            row[TRUNCATED] = np.array([step["truncated"]])
         for camera, (height, width) in self.images.items():
             picture = pictures.get(camera)
             black = np.zeros((height, width, 3), np.uint8)

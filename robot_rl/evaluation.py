@@ -39,32 +39,41 @@ def mean_interval(values: list[float]) -> dict[str, float | None]:
 
 @dataclass
 class Evaluation:
-    """Outcome of a number of episodes."""
+    """Outcome of a number of episodes; one entry per episode that has ended."""
 
-    success: list[bool]
-    steps: list[int]
+    success: list[bool] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
     """Length of each episode, control periods."""
-    roughness: list[float]
+    roughness: list[float] = field(default_factory=list)
     """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
     measures: dict[str, list[float]] = field(default_factory=dict)
     """Mean over each episode of what the task measures; NaN where there was nothing to measure."""
+    takeovers: list[int] = field(default_factory=list)
+    """How often a person took over, in each episode."""
+    by_hand: list[bool] = field(default_factory=list)
+    """A person corrected the episode or marked its end: its outcome is not the policy's own."""
     nonfinite: int = 0
     """Actions of the policy that were not finite, and so refused."""
 
     def summary(self) -> dict[str, Any]:
-        n = len(self.success)
-        low, high = wilson(sum(self.success), n)
-        done = [s for s, ok in zip(self.steps, self.success, strict=True) if ok]
+        """Figures of the policy's own episodes; those in which a person had a hand are only counted."""
+        own = [k for k in range(len(self.success)) if not (self.by_hand and self.by_hand[k])]
+        n, steps = len(own), [self.steps[k] for k in own]
+        done = [self.steps[k] for k in own if self.success[k]]
+        low, high = wilson(len(done), n)
         return {
             "episodes": n,
-            "success": sum(self.success) / max(1, n),
+            "success": len(done) / n if n else None,
             "success_low": low,
             "success_high": high,
-            "steps": sum(self.steps) / max(1, n),
+            "steps": sum(steps) / max(1, n),
             "steps_of_successes": sum(done) / max(1, len(done)),
-            "action_change": sum(self.roughness) / max(1, n),
+            "action_change": sum(self.roughness[k] for k in own) / max(1, n),
             "nonfinite": self.nonfinite,
-        } | {name: mean_interval(values) for name, values in self.measures.items()}
+        } | {
+            name: mean_interval([values[k] for k in own] if self.by_hand else values)
+            for name, values in self.measures.items()
+        }
 
 
 def evaluate(
@@ -73,13 +82,15 @@ def evaluate(
     episodes: int,
     seed: int = HELD_OUT,
     on_step: Callable[[int, dict[str, Any]], None] | None = None,
+    result: Evaluation | None = None,
 ) -> Evaluation:
     """Run `episodes` episodes of a vector environment: environment i plays seeds seed + i, seed + i + num_envs, ...
 
     No episode is left out and none counted twice, however long it takes: each environment plays its own list.
+    A `result` that is passed in holds the episodes that had ended when an error ends the rest.
     """
     n = env.num_envs
-    result = Evaluation([], [], [])
+    result = Evaluation() if result is None else result
     for first in range(0, episodes, n):
         wanted = min(n, episodes - first)
         rng = torch.Generator().manual_seed(seed + first)
@@ -89,7 +100,9 @@ def evaluate(
         open_ = torch.arange(n) < wanted
         change, length = torch.zeros(n), torch.zeros(n)
         sums: dict[str, Tensor] = {}
-        success = torch.zeros(n, dtype=torch.bool)
+        success, by_hand = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
+        takeovers = torch.zeros(n, dtype=torch.long)
+        none = torch.zeros(n, dtype=torch.bool)
         last = None
         while open_.any():
             action = runner.act(observation, rng)
@@ -101,6 +114,8 @@ def evaluate(
                 change += torch.where(open_, (executed - last).abs().mean(-1), 0.0)
             last = executed
             length += open_.float()
+            takeovers += open_ & infos.get("takeover", none)
+            by_hand |= open_ & (infos.get("intervention", none) | infos.get("marked", none))
             for name, value in infos.get("metrics", {}).items():
                 seen = open_ & ~value.isnan()
                 sums[name] = sums.get(name, torch.zeros(2, n)) + torch.stack([value.nan_to_num() * seen, seen])
@@ -116,6 +131,8 @@ def evaluate(
                 runner.reset(ended)
         result.success += success[:wanted].tolist()
         result.steps += length[:wanted].int().tolist()
+        result.takeovers += takeovers[:wanted].tolist()
+        result.by_hand += by_hand[:wanted].tolist()
         for name, (total, count) in sums.items():
             result.measures.setdefault(name, []).extend((total / count)[:wanted].tolist())
         result.roughness += (change / length.clamp_min(2).sub(1))[:wanted].tolist()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -63,15 +65,26 @@ class Driver(ABC):
         self.node, self.robot, self.dry_run = node, robot, dry_run
         self._ordinary = not dry_run
         self.poses = {
-            name: node.subscribe("geometry_msgs/msg/PoseStamped", robot.ros.object_pose.format(object=name), qos.SENSOR)
+            name: node.subscribe(
+                "geometry_msgs/msg/PoseStamped",
+                robot.ros.object_pose.format(object=name),
+                qos.SENSOR,
+                partial(self._on_pose, name),
+            )
             for name in objects
         }
+        self.accepted = dict.fromkeys(objects, 0)
+        """Number of poses of each object that were finite."""
+        self._seen: dict[str, tuple[Tensor, float]] = {}
+        """The newest of them (1, 7), and when it came, monotonic s."""
         self.images = {
             name: node.subscribe("sensor_msgs/msg/Image", robot.ros.image.format(camera=name), qos.SENSOR)
             for name in cameras
         }
         self.rejected = 0
         """States that were malformed or not finite."""
+        self.rejected_poses = 0
+        """Poses of objects that were not finite."""
 
     @abstractmethod
     def reading(self) -> JointReading | None:
@@ -100,17 +113,21 @@ class Driver(ABC):
             prefer_realtime_bus()
 
     # ---- objects and cameras -----------------------------------------------------------------------------------
+    def _on_pose(self, name: str, sample: Stamped) -> None:
+        p, q = sample.msg.pose.position, sample.msg.pose.orientation
+        pose = torch.tensor([[p.x, p.y, p.z, q.w, q.x, q.y, q.z]], dtype=torch.float32)
+        if not bool(pose.isfinite().all()):
+            self.rejected_poses += 1
+            return
+        self._seen[name] = pose, sample.received
+        self.accepted[name] += 1
+
     def object_poses(self) -> tuple[dict[str, Tensor], float]:
         """Poses (1, 7) w x y z of the tracked objects, and the monotonic time of the oldest; empty before the first."""
-        poses, oldest = {}, float("inf")
-        for name, subscription in self.poses.items():
-            sample = subscription.latest
-            if sample is None:
-                return {}, -float("inf")
-            p, q = sample.msg.pose.position, sample.msg.pose.orientation
-            poses[name] = torch.tensor([[p.x, p.y, p.z, q.w, q.x, q.y, q.z]], dtype=torch.float32)
-            oldest = min(oldest, sample.received)
-        return poses, oldest
+        seen = {name: self._seen[name] for name in self.poses if name in self._seen}
+        if len(seen) < len(self.poses):
+            return {}, -float("inf")
+        return {name: pose for name, (pose, _) in seen.items()}, min((t for _, t in seen.values()), default=math.inf)
 
     def image(self, camera: str) -> np.ndarray | None:
         """Latest picture (H, W, 3) rgb8, or None; other encodings are refused."""
@@ -172,7 +189,7 @@ class Driver(ABC):
 
     def _missing(self) -> list[str]:
         missing = self._missing_state()
-        missing += [f"pose on {s.topic}" for s in self.poses.values() if s.latest is None]
+        missing += [f"pose on {s.topic}" for name, s in self.poses.items() if not self.accepted[name]]
         return missing + [f"picture on {s.topic}" for s in self.images.values() if s.latest is None]
 
 

@@ -35,7 +35,7 @@ class Loop:
 
     def run(self) -> int:
         """Measure and print; return the exit status."""
-        from real.clock import Timing, bare_loop
+        from real.clock import bare_loop
         from robot_rl.cli.console import console, show
         from robot_rl.robots import robots
         from robot_rl.training.run import provenance
@@ -50,8 +50,7 @@ class Loop:
         loops = deploy(bundle, robot, self.seconds, "schedule" if self.policy else "person")
         console.print(f"bare loop again, {half:g} s")
         after = bare_loop(rate, half)
-        bare = Timing(1 / rate, before.late + after.late, before.missed + after.missed)
-        loops["bare loop"] = bare.summary()
+        loops["bare loop"] = (before + after).summary()
         floor = loops["bare loop"]["lateness_us"]["p99"]
         above = {name: row["lateness_us"]["p99"] - floor for name, row in loops.items() if name != "bare loop"}
         if self.json:

@@ -60,10 +60,11 @@ class Deploy:
         from real.clock import bare_loop
         from real.env import RobotEnv
         from real.intervention import Arbiter
+        from real.robots.base import NotReady
         from real.session import Filming, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
-        from robot_rl.evaluation import evaluate, wilson
+        from robot_rl.evaluation import Evaluation, evaluate, wilson
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
 
@@ -75,7 +76,7 @@ class Deploy:
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
-            bare = bare_loop(robot.command_rate, 2.0).summary()
+            bare = bare_loop(robot.command_rate).summary()
             film = Filming(self.video_episodes)
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
@@ -83,22 +84,29 @@ class Deploy:
             )  # fmt: skip
             film.attach(env)
             stop_on_signals()
+            result, ended = Evaluation(), ""
             try:
                 with bar("deploy") as update:
-                    result = evaluate(
+                    evaluate(
                         bundle.policy, env, self.episodes, self.seed,
-                        lambda done, _: update(done, self.episodes, f"episodes on {self.robot}"),
+                        lambda done, _: update(done, self.episodes, f"episodes on {self.robot}"), result,
                     )  # fmt: skip
+            except NotReady as error:
+                if not result.success:
+                    raise
+                ended = str(error)
             finally:
                 env.close()
             where = "twin" if env.placer.matched else "robot"
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
+            summary["corrected_episodes"] = sum(result.by_hand)
             if robot.base:
-                low, high = wilson(env.falls, self.episodes)
+                low, high = wilson(env.falls, len(result.success))
                 summary |= {"falls": env.falls, "fall_rate_low": low, "fall_rate_high": high}
             summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
-            failed = bool(env.loop.stopped) and not env.stance.releases
-            run.write("evaluation.json", summary)
+            summary |= {"ended": ended} if ended else {}
+            failed = bool(ended) or (bool(env.loop.stopped) and not env.stance.releases)
+            run.write("evaluation.json", summary | {"takeovers": result.takeovers})
             loop = env.summary() | {"bare": bare, "learner": "absent"}
             run.write("loop.json", loop)
             film.write(run.folder, self.label or "policy on the robot")

@@ -91,7 +91,7 @@ class Finetune(Generic[R]):
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
             open_node("policy", ros_args=self.ros_args) as node,
         ):
-            bare = bare_loop(spec.command_rate, 2.0).summary()
+            bare = bare_loop(spec.command_rate).summary()
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = Filming(self.film, corrected_only=True)
             arbiter = Arbiter(OperatorInput(node))

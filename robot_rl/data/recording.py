@@ -13,6 +13,8 @@ from robot_rl.data.lerobot import DatasetError, Feature
 from robot_rl.interface import Pipeline
 
 STATE, ACTION = "observation.state", "action"
+TRUNCATED = "next.truncated"
+"""The clock or a stop ended the episode there, not its task; on the robot only, where failures are kept."""
 
 
 def features(pipeline: Pipeline, images: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Feature]:
@@ -72,9 +74,11 @@ def _names(theirs: list[str], ours: list[str]) -> str:
 def load_episodes(
     path: Path | str, pipeline: Pipeline, first: int = 0, successes: bool = True
 ) -> list[dict[str, Tensor]]:
-    """Episodes from number `first` on: state (T, D), action (T, A) in [-1, 1], reward (T,), intervention (T,).
+    """Episodes from number `first` on: state (T, D), action (T, A) in [-1, 1], reward (T,), intervention (T,) and
+    terminated (T,).
 
-    The reward is 1 on success, whatever the task paid in simulation: that is what a robot can tell.
+    The reward is 1 on success, whatever the task paid in simulation: that is what a robot can tell. A failure that
+    ended an episode terminates it where the dataset tells it from a time-out (`TRUNCATED`); success always does.
     With `successes`, episodes that never reached `next.success` are left out.
     """
     dataset = Dataset(path)
@@ -84,7 +88,9 @@ def load_episodes(
 
 def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: bool) -> list[dict[str, Tensor]]:
     """As `load_episodes`, for a dataset that is open and checked."""
-    columns = dataset.columns([STATE, ACTION, "next.success", "intervention"])
+    told = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
+    columns = dataset.columns([STATE, ACTION, "next.success", "intervention", *told])
+    terminated = columns["next.success"] | (columns["next.done"] & ~columns[TRUNCATED] if told else False)
     action = pipeline.actions.to_unit(columns[ACTION])
     out = []
     for episode in dataset.episodes[first:]:
@@ -97,6 +103,7 @@ def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: boo
                 "action": action[rows],
                 "reward": columns["next.success"][rows].flatten().float(),
                 "intervention": columns["intervention"][rows].flatten().bool(),
+                "terminated": terminated[rows].flatten(),
             }
         )
     if not out and first == 0:

@@ -11,6 +11,14 @@ from robot_rl.report.figures import ABSENT, compact, figure, number, percent, pl
 from robot_rl.report.folders import Row, RunFolder
 from robot_rl.report.markup import Html, join, table, tag
 
+_GOALS = "goals changed or refused"
+_COUNTED = {
+    _GOALS: ("nonfinite", "position", "workspace", "start mismatch"),
+    "times it began, however long": ("stop", "stale state", "stale goal", "tilt", "joint speed"),
+    "control periods": ("nonfinite action", "operator lost", "stale object"),
+    "pictures recorded again": ("stale picture",),
+}
+"""What the counts of `loop.json` are counts of."""
 _INFERENCE, _AGE = "policy: from observation to action", "command loop: age of the joint state"
 
 
@@ -78,7 +86,11 @@ def histogram(run: RunFolder) -> Html | None:
     titles = [f"{edges[i]} to {edges[i + 1]} \u00b5s: {percent(s, 4)}" for i, s in enumerate(shares)]
     same = bare is not None and bare[0] == edges
     line = outline(stairs(bare[1], y), "c2") if bare and same else None
-    note = "Bars: this loop. " + ("Line: the bare loop. " if line else "") + "Share of ticks, on a logarithmic scale."
+    note = (
+        "Bars: this loop. "
+        + (f"Line: the bare loop, {figure(bare[2])} ticks. " if bare and line else "")
+        + "Share of ticks, on a logarithmic scale."
+    )
     worst = figure(_part(run.loop, "lateness_us").get("max"), "\u00b5s")
     alt = f"Histogram of the lateness of {figure(total)} ticks of {run.name}; the largest is {worst}"
     drawing = join([bars(shares, y, "c1", titles), line])
@@ -102,24 +114,29 @@ def _shares(loop: Row) -> tuple[list[str], list[float], float] | None:
 
 
 def shield_section(runs: Sequence[RunFolder]) -> Html | None:
-    """Return how often the shield changed or refused a command, by reason."""
+    """Return how often the shield or a watchdog stepped in, by reason."""
     found = [(run, run.loop["shield"]) for run in runs if isinstance(run.loop.get("shield"), dict)]
     if not found:
         return None
     reasons = sorted({reason for _, counts in found for reason in counts})
     if not reasons:
         return tag("p", "The shield changed no command.")
-    rows = [(reason, *(_count(counts, reason, run) for run, counts in found)) for reason in reasons]
-    head = ("Reason", *(run.name for run, _ in found))
-    caption = "Ticks at which the shield changed or refused a command, and their share"
-    return table(caption, head, rows, numbers=range(1, len(head)))
+    units = {reason: unit for unit, known in _COUNTED.items() for reason in known}
+    rows = [
+        (reason, units.get(reason, ABSENT), *(_count(counts, reason, run) for run, counts in found))
+        for reason in reasons
+    ]
+    head = ("Reason", "What is counted", *(run.name for run, _ in found))
+    caption = "How often the shield or a watchdog stepped in; of goals also the share of all that were posted"
+    return table(caption, head, rows, numbers=range(2, len(head)))
 
 
 def _count(counts: Row, reason: str, run: RunFolder) -> str:
-    count, ticks = number(counts.get(reason, 0)), number(run.loop.get("ticks"))
+    count, goals = number(counts.get(reason, 0)), number(run.loop.get("goals"))
     if count is None:
         return ABSENT
-    return f"{figure(count)} ({percent(count / ticks, 2)})" if count and ticks else figure(count)
+    share = count and goals and reason in _COUNTED[_GOALS]
+    return f"{figure(count)} ({percent(count / goals, 2)})" if share and goals else figure(count)
 
 
 def _part(row: Row, name: str) -> dict[str, Any]:

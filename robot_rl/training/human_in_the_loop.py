@@ -9,6 +9,7 @@ Robot and learner share nothing but a run folder, so either can die and come bac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from policies.residual import ResidualPolicy
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import episodes_of
 from robot_rl.data.replay import Replay, sample_mixed
+from robot_rl.errors import UserError
 from robot_rl.interface import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.limits import Count, NonNegative, Share, Whole
@@ -69,6 +71,16 @@ def fetch(folder: Path, policy: ResidualPolicy, version: int) -> int:
         return version
     policy.actor.load_state_dict(published["actor"])
     return int(published["version"])
+
+
+class Diverged(UserError):  # noqa: N818 - it reads as a sentence
+    """The learner's numbers are no numbers any more.
+
+    Attributes:
+        code: 2, as of bad input: started again, it would end the same.
+    """
+
+    code = 2
 
 
 class Learner:
@@ -126,7 +138,10 @@ class Learner:
         return True
 
     def run(self, run: Run, stop: Callable[[], bool], wait: Callable[[float], Any]) -> None:
-        """Absorb, update, publish until `stop()`; goes on from the run's checkpoint."""
+        """Absorb, update, publish until `stop()`; goes on from the run's checkpoint.
+
+        Nothing that is not finite is published or saved: `Diverged` ends it first.
+        """
         saved = run.load()
         if saved is not None:
             self.agent.load_state_dict(saved["agent"])
@@ -138,16 +153,34 @@ class Learner:
                 continue
             count = self.agent.updates.critic
             if count % self.config.publish_every == 0:
+                values = self._finite()
                 publish(self.folder, self.agent)
-                values = {k: float(v) for k, v in self.metrics.items()}
                 steps, corrected = self.online.transitions, self.corrected
-                values |= {"robot/steps": steps, "robot/corrected": corrected}
-                run.log(count, values | {"robot/corrected_share": corrected / steps})
+                values |= {
+                    "robot/steps": steps,
+                    "robot/corrected": corrected,
+                    "robot/corrected_share": corrected / steps,
+                }
+                run.log(count, values)
             if count % self.config.checkpoint_every == 0:
+                self._finite()
                 run.save(count, {"agent": self.agent.state_dict()})
+        self._finite()
         self.absorb()
         publish(self.folder, self.agent)
         run.save(self.agent.updates.critic, {"agent": self.agent.state_dict()})
+
+    def _finite(self) -> dict[str, float]:
+        """The newest metrics; an infinite loss or gradient shows here before a weight is used again."""
+        values = {k: float(v) for k, v in self.metrics.items()}
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise Diverged(
+                    f"{name} is {value} after {self.agent.updates.critic} updates, so learning stops; the published "
+                    f"weights and the checkpoint in {self.folder} are of before: look for numbers out of all "
+                    "proportion in its dataset, or lower --agent.critic-lr, and go on in another --out"
+                )
+        return values
 
 
 def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:

@@ -58,7 +58,8 @@ def demo_replay(
 ) -> Replay:
     """Demonstrations as replay, with the base actions the policy's base would have proposed along the way.
 
-    An episode holds state (T, D), action (T, A) in [-1, 1] and reward (T,); its last state stands for the one after.
+    An episode holds state (T, D), action (T, A) in [-1, 1], reward (T,) and terminated (T,), without which a reward
+    terminates; its last state stands for the one after.
     """
     total = sum(len(e["action"]) + 1 for e in episodes)
     replay = Replay(max(rows or 0, total + 8), 1, policy.size.observation, policy.size.action)
@@ -75,7 +76,7 @@ def add_episode(replay: Replay, policy: ResidualPolicy, episode: dict[str, Tenso
     state = torch.cat([episode["state"], episode.get("final", episode["state"][-1:])])
     asked = policy.base.act({"observation.state": state[:: policy.base.execute]}, rng)
     base = asked[:, : policy.base.execute].flatten(0, 1)[: len(state)]
-    terminated = episode["reward"] > 0
+    terminated = episode.get("terminated", episode["reward"] > 0)
     replay.add_episode(episode | {"state": state, "base": base, "terminated": terminated})
 
 

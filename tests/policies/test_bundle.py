@@ -149,6 +149,12 @@ def test_weights_that_do_not_fit_are_refused(saved: Path, damage: str) -> None:
         load_bundle(saved)
 
 
+def test_a_critic_that_is_not_finite_is_refused(saved: Path) -> None:
+    save_file({"q.weight": torch.tensor([[1.0, torch.nan]])}, saved / "critic.safetensors")
+    with pytest.raises(BundleError, match=r"critic\.safetensors holds non-finite weights"):
+        load_bundle(saved)
+
+
 def test_another_robot_is_refused_by_field(saved: Path, panda: Any, diffusion: Callable[..., Any]) -> None:
     bundle = replace(load_bundle(saved), policy=diffusion(21, 4))
     bundle.check_robot(panda)

@@ -241,7 +241,7 @@ def hands() -> Callable[..., Any]:
 
     def build(*script: Any) -> Any:
         queue = list(script)
-        hands = SimpleNamespace(now=RELEASED, reads=0, speaks=True)
+        hands = SimpleNamespace(now=RELEASED, reads=0, speaks=True, devices=1)
 
         def read(now: float | None = None) -> Any:
             hands.reads += 1

@@ -71,8 +71,9 @@ class Wire:
         w, x, y, z = quat
         where = dict(zip("xyz", position, strict=True))
         pose = {"position": where, "orientation": {"w": w, "x": x, "y": y, "z": z}}
+        driver, heard = self.driver, self.driver.accepted["cube"] + self.driver.rejected_poses
         pub.publish(make("geometry_msgs/msg/PoseStamped", pose=pose))
-        self.eventually(lambda: self.driver.poses["cube"].latest is not None)
+        self.eventually(lambda: driver.accepted["cube"] + driver.rejected_poses > heard)
         pub.close()
 
 
@@ -121,6 +122,19 @@ def test_a_position_that_is_not_finite_is_rejected(wire: Callable[..., Wire], ba
     after = w.driver.reading()
     assert good is not None and after is not None and w.driver.rejected == 2
     assert after.received == good.received and np.array_equal(after.position, good.position)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e39])
+def test_a_pose_that_is_not_finite_is_rejected_and_ages(wire: Callable[..., Wire], bad: float) -> None:
+    w = wire(objects=("cube",))
+    w.say_pose((0.5, bad, 0.0), (1.0, 0.0, 0.0, 0.0))
+    assert w.driver.object_poses() == ({}, -np.inf) and any("pose on" in what for what in w.driver._missing())
+    w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0))
+    poses, received = w.driver.object_poses()
+    w.say_pose((0.6, 0.1, 0.0), (1.0, bad, 0.0, 0.0))
+    after, still = w.driver.object_poses()
+    assert torch.equal(after["cube"], poses["cube"]) and still == received, "the last good one, as old as it is"
+    assert w.driver.rejected_poses == 2 and w.driver.accepted == {"cube": 1}
 
 
 def test_more_names_than_positions_is_rejected(wire: Callable[..., Wire]) -> None:

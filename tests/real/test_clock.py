@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import subprocess
 import sys
 import threading
 import tracemalloc
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -102,14 +104,15 @@ def test_every_deadline_is_ticked_or_counted(work: list[float]) -> None:
 
 def test_summary() -> None:
     timing = Timing(PERIOD)
-    for late in (0.0, 5e-4, 2e-3, 1.2e-2):
-        timing.add(late, 0)
-    timing.add(1e-5, 3)
+    for k, late in enumerate((0.0, 5e-4, 2e-3, 1.2e-2)):
+        timing.add(late, 0, k * PERIOD + late)
+    timing.add(1e-5, 3, 4 * PERIOD + 1e-5)
     summary = timing.summary()
     assert summary["rate"] == 200 and summary["ticks"] == 5 and summary["missed"] == 3
     assert summary["seconds"] == pytest.approx(8 * PERIOD)
     assert summary["late_share"] == pytest.approx((2 + 3) / 8), "two late by over 1 ms, three not at all"
-    assert summary["drift_us"] == pytest.approx(10)
+    line = np.polyfit(np.arange(5), [0.0, 5e-4, 2e-3, 1.2e-2, 1e-5], 1)
+    assert summary["drift_us"] == pytest.approx(4e6 * line[0])
     assert summary["lateness_us"]["p50"] == pytest.approx(500, rel=0.01)
     assert summary["lateness_us"]["max"] == pytest.approx(12000)
     histogram = summary["histogram"]
@@ -118,21 +121,57 @@ def test_summary() -> None:
     json.dumps(summary)
 
 
+def test_only_deadlines_that_slide_are_drift(time: Clock) -> None:
+    """Late ticks and missed ones are none; a period that is off by a thousandth and relative pauses are."""
+    rng = random.Random(0)
+
+    def drift(wake: Callable[[Ticker], object]) -> float:
+        ticker = Ticker(PERIOD)
+        for _ in range(2000):
+            time.now += PERIOD * rng.choice((0.1, 0.5, 0.9, 1.5, 2.5))  # work
+            wake(ticker)
+        return float(ticker.timing.summary()["drift_us"])
+
+    def relative(ticker: Ticker) -> None:
+        ticker.next = time.now + PERIOD
+        ticker.wait()
+
+    def slow(ticker: Ticker) -> None:
+        ticker.wait()
+        ticker.next += 1e-3 * PERIOD
+
+    assert abs(drift(Ticker.wait)) < 1e6 * PERIOD
+    assert drift(relative) > 1e6 * 1000 * PERIOD, "half of the periods' length goes into work"
+    assert drift(slow) == pytest.approx(1e6 * 2000 * 1e-3 * PERIOD, rel=0.5)
+
+
+def test_drift_of_two_loops_is_that_of_both() -> None:
+    def loop(slide: float) -> Timing:
+        timing = Timing(PERIOD)
+        for k in range(100):
+            timing.add(0.0, 0, k * (PERIOD + slide))
+        return timing
+
+    both = loop(1e-6) + loop(1e-6)
+    assert both.summary()["drift_us"] == pytest.approx(2 * 99) and both.summary()["ticks"] == 200
+
+
 def test_a_loop_that_runs_for_ever_does_not_fill_the_memory() -> None:
     rng = np.random.default_rng(0)
     seconds = rng.lognormal(-10.0, 1.5, 200_000)
     timing = Timing(PERIOD)
-    timing.add(1e-9, 0)
+    timing.add(1e-9, 0, 1e-9)
     tracemalloc.start()
-    for late in seconds.tolist():
-        timing.add(late, 0)
+    for k, late in enumerate(seconds.tolist(), 1):
+        timing.add(late, 0, k * PERIOD + late)
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert grown < 200_000, "a list would have 8 bytes for each"
     summary = timing.summary()
     for name, percent in (("p50", 50), ("p99", 99), ("p999", 99.9)):
         assert summary["lateness_us"][name] == pytest.approx(1e6 * np.percentile(seconds, percent), rel=0.011)
-    assert summary["lateness_us"]["max"] == 1e6 * seconds.max() and summary["drift_us"] == 1e6 * seconds[-1]
+    assert summary["lateness_us"]["max"] == 1e6 * seconds.max()
+    assert abs(summary["drift_us"]) < 10, "late ticks by themselves are no drift"
     assert summary["ticks"] == 200_001 == sum(summary["histogram"]["counts"])
     edges = summary["histogram"]["edges_us"]
     exact, _ = np.histogram(1e6 * seconds, [*edges, np.inf])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 import torch
 
 from policies.bundle import Bundle, save_bundle
+from real.intervention import Arbiter
+from real.teleop.commands import RELEASED, Operator
 from robot_rl.cli.deploy import Deploy
 from robot_rl.interface import Pipeline
 from sim.tasks import tasks
@@ -30,7 +34,7 @@ def signals() -> Iterator[None]:
 
 @pytest.fixture
 def deploy(topic_robot: Callable[..., Any], residual: Callable[..., Any], tmp_path: Path, capsys: Any) -> Any:
-    def run(weight: float) -> tuple[int, dict[str, Any]]:
+    def run(weight: float, episodes: int = 1) -> tuple[int, dict[str, Any]]:
         topic_robot()
         pipeline = Pipeline(LIFT)
         policy = residual(pipeline.observer.spec.size, 4, zero_init=False)
@@ -38,7 +42,7 @@ def deploy(topic_robot: Callable[..., Any], residual: Callable[..., Any], tmp_pa
             for parameter in policy.actor.parameters():
                 parameter.mul_(weight)
         save_bundle(Bundle(policy, LIFT, pipeline.robot.fingerprint()), tmp_path / "bundle")
-        code = Deploy(tmp_path / "bundle", episodes=1, video_episodes=0, out=tmp_path / "run", json=True).run()
+        code = Deploy(tmp_path / "bundle", episodes=episodes, video_episodes=0, out=tmp_path / "run", json=True).run()
         return code, json.loads(capsys.readouterr().out)
 
     return run
@@ -61,3 +65,68 @@ def test_the_settings_on_record_are_values_not_words(deploy: Any, tmp_path: Path
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["episodes"], config["dry_run"], config["seconds"]) == (1, False, 0.0)
     assert config["bundle"] == str(tmp_path / "bundle") and config["robot"] == "panda"
+
+
+@pytest.fixture
+def command(residual: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """`robot-rl deploy` as a process of its own, with nobody at a teleop device."""
+
+    def run(weight: float) -> tuple[int, str]:
+        pipeline = Pipeline(LIFT)
+        policy = residual(pipeline.observer.spec.size, 4, zero_init=False)
+        with torch.no_grad():
+            for parameter in policy.actor.parameters():
+                parameter.mul_(weight)
+        save_bundle(Bundle(policy, LIFT, pipeline.robot.fingerprint()), tmp_path / "bundle")
+        options = ("--episodes", "3", "--video-episodes", "0", "--out", str(tmp_path / "run"), "--json")
+        done = subprocess.run(
+            [sys.executable, "-m", "robot_rl.cli.main", "deploy", str(tmp_path / "bundle"), *options],
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_a_latched_stop_that_nobody_can_reset_ends_it_with_its_results(
+    topic_robot: Callable[..., Any], command: Callable[..., Any], tmp_path: Path
+) -> None:
+    topic_robot()
+    code, said = command(1e38)
+    assert code == 1, said
+    kept = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert kept["episodes"] == 1 and kept["success"] == 0 and kept["stopped"] == "3 non-finite goals in a row"
+    assert "no teleop device is there to reset it" in kept["ended"] and kept["ended"] in said
+    assert json.loads((tmp_path / "run" / "loop.json").read_text())["ticks"] > 0
+
+
+def test_without_a_twin_and_a_person_it_says_that_nobody_places_the_object(
+    topic_robot: Callable[..., Any], command: Callable[..., Any], tmp_path: Path
+) -> None:
+    topic_robot(places_objects=False)
+    code, said = command(1.0)
+    assert code == 1 and "nobody can place the object" in said
+    assert not (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_episodes_that_a_person_corrected_or_marked_are_not_the_policys(
+    deploy: Any, tmp_path: Path, hands: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three episodes: two of the policy's own around one that a person takes over and marks as a success."""
+    held = Operator(held=True)
+    script = [RELEASED] * 8 + [RELEASED, held, RELEASED, held, Operator(success=True)] + [RELEASED] * 8
+    operator = hands(*script)
+    monkeypatch.setattr("real.teleop.commands.OperatorInput", lambda node: operator)
+    decide, operator.speaks = Arbiter.decide, False
+
+    def only_in_decisions(self: Arbiter, *arguments: Any) -> Any:
+        operator.speaks = True
+        try:
+            return decide(self, *arguments)
+        finally:
+            operator.speaks = False
+
+    monkeypatch.setattr(Arbiter, "decide", only_in_decisions)
+    code, result = deploy(1.0, episodes=3)
+    assert code == 0 and result["episodes"] == 2 and result["success"] == 0 and result["corrected_episodes"] == 1
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["takeovers"] == [0, 2, 0]

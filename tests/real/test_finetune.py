@@ -83,6 +83,20 @@ def test_a_learner_that_dies_twice_before_it_published_is_given_up(clock: Any, t
     assert learner.restarts == 1 and error.value.code == 1
 
 
+@pytest.mark.parametrize("tended", [True, False])
+def test_a_learner_that_would_end_the_same_again_is_given_up_at_once(clock: Any, tmp_path: Path, tended: bool) -> None:
+    """It has published, as every learner does when it starts: that alone is no hope."""
+    weights = tmp_path / "weights"
+    code = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text('weights'); raise SystemExit(2)"
+    said = pytest.raises(UserError, match="would end so again")
+    with said as error, LearnerProcess([sys.executable, "-c", code, str(weights)], weights) as learner:
+        assert learner._process is not None and learner._process.wait(30) == 2
+        clock.now += 5.1
+        if tended:
+            learner.tend()
+    assert learner.restarts == 0 and error.value.code == 1
+
+
 @pytest.mark.parametrize("published", [True, False])
 def test_a_session_shorter_than_its_learners_death_does_not_pass_for_learning(tmp_path: Path, published: bool) -> None:
     weights = tmp_path / "weights"
@@ -357,6 +371,26 @@ def test_what_the_learner_reads_of_a_corrected_episode(
     for part in parts:
         assert torch.allclose(part["action"], torch.tensor([0.5, 0.0, 0.0, 1.0]), atol=1e-5)
     assert s.summary()["corrected_episodes"] == 1 and s.episodes[0]["takeovers"] == 2
+
+
+@pytest.mark.parametrize(("end", "terminated"), [("failure", True), ("stop", False), ("", False)])
+def test_a_failure_is_learned_as_the_end_and_a_stop_or_the_clock_is_not(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, terminated: bool
+) -> None:
+    from robot_rl.data.recording import episodes_of
+    from robot_rl.training.off_policy import demo_replay
+
+    s = session(hands(*[RELEASED] * 3, Operator(**{end: True}) if end else RELEASED))
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    (episode,) = episodes_of(Dataset(tmp_path / "run" / "dataset"), s.env.pipeline, 0, successes=False)
+    steps = len(episode["action"])
+    assert steps == (4 if end else LIFT.horizon) and not episode["reward"].any()
+    assert episode["terminated"].tolist() == [False] * (steps - 1) + [terminated]
+    replay = demo_replay(s.policy, [episode], torch.Generator().manual_seed(0))
+    batch = replay.sample(64, 3, 0.9, torch.Generator().manual_seed(0))
+    assert bool((batch["discount"] == 0).any()) is terminated, "no value is expected after a failure"
 
 
 def test_no_policy_action_of_the_correction_is_executed_after_it(

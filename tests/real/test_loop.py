@@ -406,5 +406,5 @@ def test_summary_is_for_the_report(running: CommandLoop) -> None:
     running.close()
     summary = running.summary()
     assert summary["rate"] == 200 and summary["ticks"] == len(driver.sent)
-    assert summary["shield"]["nonfinite"] == 1
+    assert summary["shield"]["nonfinite"] == 1 == summary["goals"]
     assert set(summary["state_age_ms"]) == {"p50", "p99", "max"}

@@ -30,6 +30,7 @@ def step(k: int, corrected: bool = False, done: bool = False, policy: Any = None
         "reward": float(done),
         "success": torch.tensor([done]),
         "done": done,
+        "truncated": False,
         "intervention": torch.tensor([corrected]),
     }
 

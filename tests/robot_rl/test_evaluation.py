@@ -154,7 +154,7 @@ def test_summary() -> None:
     assert summary["steps_of_successes"] == 20
     assert summary["action_change"] == pytest.approx(0.25)
     assert (summary["success_low"], summary["success_high"]) == wilson(3, 4)
-    assert Evaluation([], [], []).summary()["success"] == 0
+    assert Evaluation([], [], []).summary()["success"] is None
 
 
 class Measured(Scripted):

@@ -97,7 +97,7 @@ def check_loops(result: dict[str, Any], rate: float, seconds: float) -> None:
         assert row["rate"] == pytest.approx(rate)
         assert row["ticks"] + row["missed"] >= rate * seconds, name
         assert 0 <= late["p50"] <= late["p99"] <= late["p999"] <= late["max"] and 0 <= row["late_share"] <= 1
-        assert row["drift_us"] <= late["max"]
+        assert abs(row["drift_us"]) <= 1.5 * late["max"]
         if name != "bare loop":
             assert result["p99_above_bare_us"][name] == pytest.approx(late["p99"] - bare["lateness_us"]["p99"])
 

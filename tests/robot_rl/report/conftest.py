@@ -54,7 +54,8 @@ def loop(rng: random.Random, worst: float, learner: str) -> dict[str, Any]:
         }  # fmt: skip
 
     return one(1.0) | {
-        "bare": one(0.45), "learner": learner, "shield": {"velocity": 41, "workspace": 7, "stale observation": 0},
+        "bare": one(0.45), "learner": learner, "goals": 3600,
+        "shield": {"position": 41, "workspace": 9, "stale goal": 2},
         "inference_ms": {"p50": 7.31, "p99": 11.8, "max": 19.2}, "state_age_ms": {"p50": 2.4, "p99": 6.0, "max": 9.7},
     }  # fmt: skip
 

@@ -78,7 +78,9 @@ def test_the_demo_is_told_from_beginning_to_end(page: Page) -> None:
         "Success in simulation went from 58.5 % (cloned policy) to 99.5 % (after reinforcement); "
         "success on the twin went from 72.5 % (deployed, zero-shot) to 92.5 % (deployed, after corrections).",
         "97.2–99.9 %", "200 episodes · improve", "Behaviour cloning loss", "Success while training", "Q value",
-        "Steps executed by the operator", "running beside", "finetune, bare loop", "880.4 µs", "stale observation",
+        "Steps executed by the operator", "running beside", "finetune, bare loop", "880.4 µs",
+        "stale goal times it began, however long 2 ",
+        "workspace goals changed or refused 9 (0.25 %)", "of goals also the share of all that were posted",
         "On the twin: the operator takes over as the policy stalls.", "object mass", "0.002", "control periods",
         "66.4–84.9 %, 78 attempts", "4 min 21 s", "4d2df976a1c0-dirty", "1000000000", "residual on diffusion",
         "robot-rl finetune runs/demo/improve/bundle --robot panda --recipe hil-serl", '"discount": 0.97', "2.9.1",

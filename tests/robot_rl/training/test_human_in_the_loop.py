@@ -29,6 +29,7 @@ from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.human_in_the_loop import (
     WEIGHTS,
+    Diverged,
     HumanInTheLoopConfig,
     Learner,
     corrections,
@@ -255,6 +256,29 @@ def test_it_publishes_logs_saves_and_goes_on_from_the_checkpoint(learner: Build,
         two.run(folder, enough.stop, enough.wait)
     assert two.agent.updates.critic == 340 and two.seen == 2
     assert [r["step"] for r in read_metrics(folder.folder)] == list(range(5, 341, 5))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_stop_it_before_they_are_published_or_saved(
+    learner: Build, run: Build, bad: float
+) -> None:
+    one = learner()
+    record(one.folder / "dataset", [False] * 80, seed=1)
+    update = one.agent.update
+
+    def breaks(batch: Any, learn_actor: bool) -> Any:
+        if one.agent.updates.critic == 7:
+            with torch.no_grad():
+                next(one.agent.critic.parameters()).view(-1)[0] = bad
+        return update(batch, learn_actor=learn_actor)
+
+    one.agent.update = breaks
+    enough = Enough()
+    with pytest.raises(Diverged, match="after 10 updates, so learning stops") as error, run("learner") as folder:
+        one.run(folder, enough.stop, enough.wait)
+    assert error.value.code == 2 and load_state(one.folder / WEIGHTS)["version"] == 5
+    assert [row["step"] for row in read_metrics(folder.folder)] == [5]
+    assert not (folder.folder / "checkpoint.safetensors").exists()
 
 
 def test_without_anything_to_do_it_publishes_where_it_stands(learner: Build, run: Build) -> None:
