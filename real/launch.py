@@ -205,7 +205,7 @@ _FILES = {
         "run a policy on a robot that walks, behind a guard",
         (
             *(argument for argument in _defaults(_DEPLOY, seconds="60") if argument.name != "teleop"),
-            Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES[:3]),
+            Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES),
             Argument("commands", "schedule", "who asks while no device and no cmd_vel does", ("schedule", "person")),
             Argument("push_every", "0", "shove the twin every so many seconds; 0: never", minimum=0.0),
             # A picture takes the twin longer than a tick of its motors.
