@@ -25,8 +25,8 @@ class Teleop:
     device: tyro.conf.Positional[str]
     """keyboard, gamepad, scripted (for the twin: an operator who corrects an arm, or steers and stops a robot that
     walks), or none."""
-    task: str = "panda-lift"
-    """Task that the scripted operator knows."""
+    task: str | None = None
+    """Task that the scripted operator of an arm knows; default the robot's first."""
     robot: str = "panda"
     """Robot to steer: on one that walks, motion is its speed and its turning."""
     rate: Positive = 30.0

@@ -22,8 +22,9 @@ class Train(Generic[R]):
     task: tyro.conf.Positional[str]
     """Name of the task, see `robot-rl tasks`."""
     config: Annotated[R, tyro.conf.arg(name="")]
-    recipe: str = "diffusion-bc"
-    """How to train, see `robot-rl recipes`; its options are listed below."""
+    recipe: str = ""
+    """How to train, see `robot-rl recipes`; its options are listed below. Default diffusion-bc for a task with a
+    scripted demonstrator, ppo for another."""
     dataset: Path | None = None
     """Demonstrations; default datasets/<task>."""
     base: Path | None = None
@@ -125,8 +126,13 @@ def recipe_named(argv: list[str], default: str) -> Any:
 
 
 def main(argv: list[str]) -> int:
-    """Parse the recipe's name first: its own options then appear in --help."""
+    """Find the recipe first: its own options then appear in --help."""
     from robot_rl.cli.main import parse
+    from sim.tasks import tasks
 
-    recipe = recipe_named(argv, "diffusion-bc")
-    return int(parse(Train[recipe], argv, "train").run())  # type: ignore[valid-type]
+    task = next((word for word in argv if word in tasks.entries), "")
+    default = "diffusion-bc" if not task or tasks.get(task).expert else "ppo"
+    recipe = recipe_named(argv, default)
+    parsed = parse(Train[recipe], argv, "train")  # type: ignore[valid-type]
+    parsed.recipe = parsed.recipe or default
+    return int(parsed.run())
