@@ -168,9 +168,8 @@ def test_a_missing_or_malformed_value_is_wrong_usage(run: Run, words: list[str])
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
-        (["--engine", "genesis"], "--without cube.size"),
         (["--device", "cuda"], "use --engine genesis for a GPU"),
-        (["--device", "cuda", "--engine", "genesis", "--without", "cube.size"], "use --device cpu"),
+        (["--device", "cuda", "--engine", "genesis"], "use --device cpu"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
@@ -179,6 +178,15 @@ def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for command in (["collect", "panda-lift"], ["evaluate", "random:panda-lift"]):
         sentence(*run(*command, *words), remedy, status=2)
+
+
+def test_genesis_evaluates_the_lift_as_it_is_and_says_what_it_keeps(run: Run, tmp_path: Path) -> None:
+    words = ["--engine", "genesis", "--device", "cpu", "--episodes", "2", "--num-envs", "2", "--threads", "1"]
+    code, out, err = run("evaluate", "random:panda-lift", *words, "--json", "--out", tmp_path / "evaluation.json")
+    assert code == 0, err
+    assert "engine 'genesis' cannot randomize cube.size: kept at the nominal value in every episode\n" in err
+    for result in (json.loads(out), json.loads((tmp_path / "evaluation.json").read_text())):
+        assert result["engine"] == "genesis" and result["without"] == ["cube.size"]
 
 
 def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) -> None:
