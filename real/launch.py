@@ -101,7 +101,7 @@ _BOOL = ("true", "false")
 _DEVICES = ("none", "keyboard", "gamepad", "scripted")
 _POLICY = Argument("policy", None, "policy bundle: the folder that training wrote")
 _TWIN = Argument("twin", "false", "start the simulated twin in place of the robot", _BOOL)
-_TASK = Argument("task", "panda-lift", "task that twin and operator know; `robot-rl tasks` lists them")
+_TASK = Argument("task", "", "task that twin and operator know, of `robot-rl tasks`; empty: the robot's first")
 _OUT = Argument("out", "", "folder for what is recorded; empty: a new one under runs/")
 _COMMON = (
     Argument("robot", "panda", "robot to drive", tuple(robots)),
@@ -132,16 +132,16 @@ def _defaults(arguments: tuple[Argument, ...], **values: str) -> tuple[Argument,
 
 
 def _twin(values: Mapping[str, str], condition: bool = True, *options: str) -> NodeProcess:
-    command = ("twin", values["robot"], "--task", values["task"], "--seed", values["seed"], *_no_camera(values))
+    command = ("twin", values["robot"], *_options(values, "task", "seed"), *_no_camera(values))
     return NodeProcess("twin", (*command, *options), condition=condition, required=True)
 
 
-def _teleop(values: Mapping[str, str], *options: str) -> NodeProcess:
+def _teleop(values: Mapping[str, str]) -> NodeProcess:
     device = values["teleop"]
     seed = ("--seed", values["seed"]) if device == "scripted" else ()
     return NodeProcess(
         "teleop",
-        ("teleop", device, "--task", values["task"], *seed, *options),
+        ("teleop", device, *_options(values, "robot", "task"), *seed),
         condition=device != "none",
         respawn=device == "gamepad",  # a radio link comes and goes
         start_after="twin",
@@ -181,7 +181,7 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
     twin = _twin(values, values["twin"] == "true", "--push-every", values["push_every"])
     guard = NodeProcess("guard", ("guard", values["robot"]), required=True, start_after="twin", guards_robot=True)
     deploy = _deploy(values, "guard", "commands")
-    return [twin, guard, deploy, _teleop(values, "--robot", values["robot"])]
+    return [twin, guard, deploy, _teleop(values)]
 
 
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
@@ -207,11 +207,11 @@ _FILES = {
         "run a policy on a robot that walks, behind a guard",
         (
             *(argument for argument in _defaults(_DEPLOY, seconds="60") if argument.name != "teleop"),
-            Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES[:3]),
+            Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES),
             Argument("commands", "schedule", "who asks while no device and no cmd_vel does", ("schedule", "person")),
             Argument("push_every", "0", "shove the twin every so many seconds; 0: never", minimum=0.0),
             # A picture takes the twin longer than a tick of its motors.
-            *_defaults(_COMMON, robot="go2", task="go2-velocity", camera="false"),
+            *_defaults(_COMMON, robot="go2", camera="false"),
         ),
         _describe_quadruped,
     ),

@@ -222,7 +222,7 @@ class RobotSpec:
     home: tuple[float, ...]
     """Joint positions to start an episode from, rad."""
     model: str
-    """Model file (MJCF or URDF) inside genesis-world's assets; a user may name another."""
+    """Model file (MJCF or URDF), an absolute path or one inside genesis-world's assets; a user may name another."""
     tool: Tool | None = None
     gripper: Gripper | None = None
     base: FloatingBase | None = None

@@ -17,6 +17,7 @@ from torch import Tensor
 from robot_rl.errors import Misfit, UnknownName, nearest
 from robot_rl.interface import Pipeline
 from robot_rl.observations import Observer
+from robot_rl.robots import robots
 from robot_rl.shield import ramp
 from robot_rl.state import RobotState
 from sim.commands import PURPOSE as COMMAND
@@ -52,6 +53,15 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def nominal(task: Task, engine: str) -> list[str]:
+    """The task's optional parameters that an engine keeps at their nominal values, because it cannot change them."""
+    kind: type[Engine] = engines.get(engine)
+    optional = {r.parameter for r in task.randomization if r.optional}
+    robot = robots.get(task.interface.robot)
+    able, every = (of.can_randomize(robot, task.scene) for of in (kind, Engine))
+    return sorted(optional & every - able)
 
 
 class TaskEnv(VectorEnv):
@@ -93,17 +103,18 @@ class TaskEnv(VectorEnv):
         for name in without:
             if name not in declared:
                 raise UnknownName(f"parameter of task {self.task.name!r} to go without:", name, declared)
+        kind: type[Engine] = engines.get(engine)
+        without = list(dict.fromkeys([*without, *(nominal(self.task, engine) if randomize else ())]))
         self._columns = [k for name, k in declared.items() if randomize and name not in without]
         """Which of an episode's uniform numbers draw the parameters of `randomization`."""
         self.randomization = tuple(self.task.randomization[k] for k in self._columns)
-        kind: type[Engine] = engines.get(engine)
         self.rate = interface.controller.rate
         self.tick, self.ticks = time_grid(self.task.scene.timestep, self.robot.command_rate, self.rate)
         self._refuse_unsupported(engine, kind.can_randomize(self.robot, self.task.scene))
         check_randomization(self.task.randomization, self.randomization, 1 / self.rate, kind.longest_delay)
         quiet()
         self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
-        self.simulation = {"engine": engine, "device": self.engine.device.type, "without": list(without)}
+        self.simulation = {"engine": engine, "device": self.engine.device.type, "without": without}
         """What differs between two simulations of the task; belongs beside every figure measured in one."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         boxes = [box.name for box in self.task.scene.boxes]

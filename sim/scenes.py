@@ -112,6 +112,10 @@ def robot_model(robot: RobotSpec, path: str = "") -> Path:
         if not model.is_file():
             raise Misfit(f"robot model {path}: no such file; name an MJCF file of {robot.name!r}")
         return model
+    if Path(robot.model).is_absolute():
+        if not Path(robot.model).is_file():
+            raise Misfit(f"robot model {robot.model}: no such file; mend `model` of robot {robot.name!r} in its spec")
+        return Path(robot.model)
     package = importlib.util.find_spec("genesis")
     if package is None or not package.submodule_search_locations:
         raise UserError(

@@ -68,18 +68,15 @@ def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
     from policies.base import Size
     from policies.bundle import Bundle, load_bundle
     from policies.feedforward import FeedforwardPolicy
-    from robot_rl.errors import UserError
     from robot_rl.interface import Pipeline
-    from sim.tasks import tasks
+    from sim.tasks import task_of, tasks
 
     if policy is not None:
         bundle = load_bundle(policy)
         bundle.check_robot(robot)
         tasks.get(bundle.interface.task)  # the twin knows it
     else:
-        interface = next((i for i in (tasks.get(name).interface for name in tasks) if i.robot == robot.name), None)
-        if interface is None:
-            raise UserError(f"no task is for robot {robot.name!r}, so it has no twin; `robot-rl tasks` lists the tasks")
+        interface = task_of(robot.name).interface
         pipeline = Pipeline(interface)
         network = FeedforwardPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size))
         head = network.actor[-1]

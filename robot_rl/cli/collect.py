@@ -41,8 +41,7 @@ class Collect:
     device: str = "auto"
     """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
-    """Randomized parameters of the task to leave at their nominal values, for example cube.size, which Genesis cannot
-    randomize."""
+    """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     json: bool = False
@@ -50,7 +49,7 @@ class Collect:
 
     def run(self) -> int:
         """Record; return the exit status."""
-        from robot_rl.cli.console import bar, show
+        from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.errors import UnknownName
         from robot_rl.training.run import provenance, write_json
         from sim.collect import collect
@@ -64,6 +63,7 @@ class Collect:
             self.task, self.num_envs, engine=self.engine, seed=self.seed, mjcf=self.mjcf, device=self.device,
             without=self.without, diverged=out / "diverged",
         )  # fmt: skip
+        say_nominal(self.engine, [name for name in env.simulation["without"] if name not in self.without])
         with bar("demonstrations") as update:
             result = collect(
                 env, out, self.episodes, seed=self.seed, skill=self.skill, image_size=self.image_size,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +40,15 @@ def bar(title: str) -> Iterator[Any]:
             progress.update(task, completed=min(done, total), total=total, text=text)
 
         yield update
+
+
+def say_nominal(engine: str, names: Sequence[str]) -> None:
+    """Say on stderr which parameters an engine keeps at their nominal values, unasked."""
+    if names:
+        print(  # noqa: T201
+            f"engine {engine!r} cannot randomize {', '.join(names)}: kept at the nominal value in every episode",
+            file=sys.stderr,
+        )
 
 
 def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:

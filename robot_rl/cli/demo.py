@@ -22,7 +22,7 @@ from robot_rl.limits import Whole
 @dataclass
 class Demo:
     """panda-lift: a Panda learns to lift a cube, is deployed over ROS 2 topics, is corrected, and gets better.
-    go2: a Go2 learns to walk, walks in the other engine, and on its own topics.
+    go2: a Go2 learns to walk, walks in the other engine and on its own topics, and is steered, stopped and resumed.
 
     About ten minutes on two CPU cores; ends with report.html."""
 
@@ -35,7 +35,7 @@ class Demo:
     out: Path | None = None
     """Folder; default runs/<date>-<time>-demo."""
     robot: bool = True
-    """Include the stages on the twin: deploy, correct."""
+    """Include the stages on the twin: deploy, correct or steer."""
     stages: dict[str, Any] = field(default_factory=dict, init=False)
 
     def run(self) -> int:

@@ -38,8 +38,7 @@ class Evaluate:
     device: str = "auto"
     """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
-    """Randomized parameters of the task to leave at their nominal values, for example cube.size, which Genesis cannot
-    randomize."""
+    """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     threads: Count = 2
@@ -56,7 +55,7 @@ class Evaluate:
 
         from policies.base import Policy, RandomPolicy
         from policies.bundle import load_bundle
-        from robot_rl.cli.console import bar, show
+        from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.errors import UserError
         from robot_rl.evaluation import evaluate
         from robot_rl.robots import robots
@@ -84,6 +83,8 @@ class Evaluate:
             size = min(self.num_envs, self.episodes)
             env = TaskEnv(bundle.interface.task, size, diverged=diverged, **simulation)
             policy = bundle.policy
+        simulation["without"] = env.simulation["without"]
+        say_nominal(self.engine, [name for name in simulation["without"] if name not in self.without])
         start = time.monotonic()
         with bar("evaluate") as update:
             result = evaluate(

@@ -76,10 +76,10 @@ class Finetune(Generic[R]):
         bundle = load_bundle(self.bundle)
         spec = robots.get(self.robot)
         bundle.check_robot(spec)
+        policy = recipe.policy(bundle)
         dataset = self.dataset or Path(bundle.provenance.get("dataset", ""))
         if not (dataset / "meta" / "info.json").exists():
             raise UserError(f"no demonstrations at {dataset or '(unknown)'}: name the dataset with --dataset")
-        policy = recipe.policy(bundle)
         load_episodes(dataset, Pipeline(bundle.interface))  # the learner will: a broken one is found before it moves
         folder = self.out or new_folder(Path("runs"), bundle.interface.task, self.recipe)
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}

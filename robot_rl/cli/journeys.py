@@ -137,9 +137,17 @@ def _go2(o: Options) -> list[Stage]:
     if o.robot:
         twin = ["robot:=go2", "twin:=true", f"task:={task}", f"seed:={o.seed}", f"policy:={train}"]
         episodes = f"episodes:={1 if o.quick else 3}"
-        twin += [f"seconds:={10 if o.quick else 40}", "push_every:=5"]
-        out = f"out:={o.folder / 'deploy'}"
-        stages.append(("deploy on the twin", ["launch", "quadruped", *twin, episodes, out, "label:=on the twin"]))
+        deploy, intervene = (f"out:={o.folder / name}" for name in ("deploy", "intervene"))
+        pushed = [f"seconds:={10 if o.quick else 25}", "push_every:=5"]
+        person = ["seconds:=12", "teleop:=scripted", "commands:=person", "episodes:=2"]
+        stages += [
+            ("deploy on the twin", ["launch", "quadruped", *twin, episodes, *pushed, deploy, "label:=on the twin"]),
+            (
+                "steer, stop and resume on the twin",
+                ["launch", "quadruped", *twin, *person, intervene]
+                + ["label:=steered by a person, who stops the first of two walks"],
+            ),
+        ]
     return stages
 
 

@@ -67,10 +67,10 @@ def run_scripted(command: Teleop) -> int:
     from real.teleop.commands import QOS, TOPIC, Operator, to_joy
     from robot_rl.errors import UserError
     from robot_rl.interface import Pipeline
-    from sim.tasks import tasks
+    from sim.tasks import task_of
 
     torch.set_num_threads(1)
-    task = tasks.get(command.task)
+    task = task_of(command.robot, command.task)
     if not task.expert:
         raise UserError(f"nobody scripted an operator for task {task.name!r}; use the keyboard or a gamepad")
     pipeline = Pipeline(task.interface)

@@ -23,9 +23,10 @@ class Teleop:
     """
 
     device: tyro.conf.Positional[str]
-    """keyboard, gamepad, scripted (a simulated operator, for the twin), or none."""
-    task: str = "panda-lift"
-    """Task that the scripted operator knows."""
+    """keyboard, gamepad, scripted (for the twin: an operator who corrects an arm, or steers and stops a robot that
+    walks), or none."""
+    task: str | None = None
+    """Task that the scripted operator of an arm knows; default the robot's first."""
     robot: str = "panda"
     """Robot to steer: on one that walks, motion is its speed and its turning."""
     rate: Positive = 30.0
@@ -47,18 +48,22 @@ class Teleop:
         if self.device == "none":
             _say("no device, nothing to publish")
             return 0
+        from robot_rl.robots import robots
+
+        walks = robots.get(self.robot).base is not None
+        if self.device == "scripted" and walks:
+            from robot_rl.cli.walker import run_walker
+
+            return run_walker(self, _say)
         if self.device == "scripted":
             from robot_rl.cli.operator import run_scripted
 
             return int(run_scripted(self))
-        return self._publish()
+        return self._publish(walks)
 
-    def _publish(self) -> int:
+    def _publish(self, walks: bool) -> int:
         from real.bus import BusError, open_node
         from real.teleop import Gamepad, Keyboard, stream, until_signal
-        from robot_rl.robots import robots
-
-        walks = robots.get(self.robot).base is not None
 
         with until_signal() as wait:  # before the terminal is touched, so that no signal leaves it so
             device = Keyboard(walks=walks) if self.device == "keyboard" else Gamepad(self.path, walks)

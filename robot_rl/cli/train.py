@@ -22,8 +22,9 @@ class Train(Generic[R]):
     task: tyro.conf.Positional[str]
     """Name of the task, see `robot-rl tasks`."""
     config: Annotated[R, tyro.conf.arg(name="")]
-    recipe: str = "diffusion-bc"
-    """How to train, see `robot-rl recipes`; its options are listed below."""
+    recipe: str = ""
+    """How to train, see `robot-rl recipes`; its options are listed below. Default diffusion-bc for a task with a
+    scripted demonstrator, ppo for another."""
     dataset: Path | None = None
     """Demonstrations; default datasets/<task>."""
     base: Path | None = None
@@ -44,8 +45,7 @@ class Train(Generic[R]):
     device: str = "auto"
     """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
-    """Randomized parameters of the task to leave at their nominal values, for example cube.size, which Genesis cannot
-    randomize."""
+    """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     json: bool = False
@@ -56,12 +56,12 @@ class Train(Generic[R]):
         import torch
 
         from policies.bundle import save_bundle
-        from robot_rl.cli.console import bar, show
+        from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.recipes.job import Job
         from robot_rl.training.numerics import learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance
         from sim.divergence import report
-        from sim.engines import engines
+        from sim.env import nominal
         from sim.tasks import tasks
 
         recipe: Any = self.config
@@ -69,8 +69,9 @@ class Train(Generic[R]):
             raise Misfit(
                 f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
             )
-        tasks.get(self.task)
-        engines.get(self.engine)
+        unable = [name for name in nominal(tasks.get(self.task), self.engine) if name not in self.without]
+        say_nominal(self.engine, unable)
+        without = [*self.without, *unable]
         torch.set_num_threads(self.threads)
         runs = Path("runs")
         if self.out is not None:
@@ -80,7 +81,7 @@ class Train(Generic[R]):
         dataset = self.dataset or Path("datasets") / self.task
         settings = {"task": self.task, "recipe": self.recipe, "seed": self.seed, "dataset": str(dataset.resolve())}
         settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
-        settings |= {"device": self.device, "without": list(self.without)}
+        settings |= {"device": self.device, "without": without}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"precision": self.precision, "threads": self.threads}
         config = settings | {"config": asdict(recipe)}
@@ -97,7 +98,7 @@ class Train(Generic[R]):
                 "engine": self.engine,
                 "mjcf": self.mjcf,
                 "device": self.device,
-                "without": self.without,
+                "without": without,
             }
             simulation |= {"diverged": folder / "diverged"}
             bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, simulation, progress))
@@ -106,7 +107,7 @@ class Train(Generic[R]):
             elapsed = run.elapsed
         result = {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}
         show(
-            result | report(folder / "diverged") | ({"without": list(self.without)} if self.without else {}),
+            result | report(folder / "diverged") | ({"without": without} if without else {}),
             self.json,
             self.recipe,
         )
@@ -127,8 +128,13 @@ def recipe_named(argv: list[str], default: str) -> Any:
 
 
 def main(argv: list[str]) -> int:
-    """Parse the recipe's name first: its own options then appear in --help."""
+    """Find the recipe first: its own options then appear in --help."""
     from robot_rl.cli.main import parse
+    from sim.tasks import tasks
 
-    recipe = recipe_named(argv, "diffusion-bc")
-    return int(parse(Train[recipe], argv, "train").run())  # type: ignore[valid-type]
+    task = next((word for word in argv if word in tasks.entries), "")
+    default = "diffusion-bc" if not task or tasks.get(task).expert else "ppo"
+    recipe = recipe_named(argv, default)
+    parsed = parse(Train[recipe], argv, "train")  # type: ignore[valid-type]
+    parsed.recipe = parsed.recipe or default
+    return int(parsed.run())

@@ -15,8 +15,8 @@ class Twin:
 
     robot: tyro.conf.Positional[str]
     """Name of the robot, see `robot-rl robots`."""
-    task: str = "panda-lift"
-    """Task of the robot, whose objects lie on the table."""
+    task: str | None = None
+    """Task of the robot, whose objects lie on the table; default the robot's first, see `robot-rl tasks`."""
     seed: Whole = 0
     """Seed of noise and of the objects' first places."""
     mjcf: str = ""
@@ -39,15 +39,12 @@ class Twin:
         from real.bus import open_node
         from real.twin import open_twin
         from robot_rl.cli.console import console
-        from robot_rl.errors import UserError
         from robot_rl.robots import robots
-        from sim.tasks import tasks
+        from sim.tasks import task_of
 
         torch.set_num_threads(1)
         robot = robots.get(self.robot)
-        task = tasks.get(self.task)
-        if task.interface.robot != self.robot:
-            raise UserError(f"task {self.task!r} is for robot {task.interface.robot!r}, not {self.robot!r}")
+        task = task_of(self.robot, self.task)
         with open_node("twin", ros_args=self.ros_args) as node:
             options = {"push_every": self.push_every} if robot.base else {}
             twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, **options)

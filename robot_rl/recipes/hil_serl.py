@@ -53,7 +53,9 @@ class HilSerl:
         if isinstance(bundle.policy, DiffusionPolicy):
             config = ResidualConfig()
             return ResidualPolicy(bundle.policy, replace(config, actor=replace(config.actor, std=None)))
-        raise Misfit(f"recipe hil-serl cannot continue a {type(bundle.policy).__name__}")
+        raise Misfit(
+            f"recipe hil-serl cannot continue a {type(bundle.policy).__name__}; it takes diffusion or residual ones"
+        )
 
     def learner(self, bundle: Bundle, dataset: Path, folder: Path, seed: int) -> Learner:
         """The learner process's part: critics from the bundle where it has them, demonstrations from `dataset`."""

@@ -16,6 +16,8 @@ from sim.scenes import Box, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
 """s"""
+BONE = 0.014
+"""Radius of the rods that are drawn between the joints of a leg, m."""
 STUCK = 1e6
 """Damping of a box that is not solid, N s/m: an engine that does not compensate its weight lets it sink by micrometres.
 """
@@ -25,6 +27,8 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
     """Compile the scene around the robot's own MJCF."""
     spec = robot_model_spec(robot, scene, mjcf)
     _furnish(spec, scene, robot)
+    if robot.base:
+        _draw_bones(spec, robot.base)
     try:
         return spec.compile()
     except ValueError as error:
@@ -129,6 +133,19 @@ def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
     ):
         for name in base.feet:  # of one view side by side
             spec.add_sensor(name=f"{name}.{view}", type=kind, objtype=of, objname=name)
+
+
+def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
+    """Connect the joints of each leg by a rod, to be seen in films: collision shapes alone leave gaps there."""
+    for foot in base.feet:
+        body = spec.body(foot)
+        while body.parent is not None and body.parent.name != base.body and body.parent.name != "world":
+            if np.linalg.norm(body.pos) > 0:
+                body.parent.add_geom(
+                    type=mujoco.mjtGeom.mjGEOM_CAPSULE, fromto=[0, 0, 0, *body.pos], size=[BONE, 0, 0], mass=0.0,
+                    contype=0, conaffinity=0, group=2, rgba=[0.25, 0.26, 0.28, 1],
+                )  # fmt: skip
+            body = body.parent
 
 
 def box_model_spec(box: Box) -> mujoco.MjSpec:

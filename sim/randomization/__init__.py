@@ -24,6 +24,8 @@ class Randomize:
     unit: str
     distribution: str = "uniform"
     """uniform, log_uniform, or normal (low and high are then the mean minus and plus two standard deviations)."""
+    optional: bool = False
+    """An engine that cannot change it keeps it at its nominal value and says so; without this the engine is refused."""
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from robot_rl.errors import Misfit
 from robot_rl.registry import Registry
+
+if TYPE_CHECKING:
+    from sim.tasks.base import Task
 
 tasks = Registry(
     "task",
@@ -12,3 +18,16 @@ tasks = Registry(
         "ur5e-reach": ("sim.tasks.ur5e_reach:TASK", "a Universal Robots UR5e brings its flange to a target"),
     },
 )
+
+
+def task_of(robot: str, name: str | None = None) -> Task:
+    """The task of this name, which must be for the robot; without a name the robot's first."""
+    if name is None:
+        for task in map(tasks.get, tasks):
+            if task.interface.robot == robot:
+                return task
+        raise Misfit(f"no task is for robot {robot!r}, so it has no twin; `robot-rl tasks` lists the tasks")
+    task = tasks.get(name)
+    if task.interface.robot != robot:
+        raise Misfit(f"task {name!r} is for robot {task.interface.robot!r}, not {robot!r}; leave out the task's name")
+    return task

@@ -30,7 +30,7 @@ TASK = Task(
         Randomize("cube.x", 0.36, 0.62, "m"),
         Randomize("cube.y", -0.22, 0.22, "m"),
         Randomize("cube.yaw", -0.35, 0.35, "rad"),
-        Randomize("cube.size", 0.018, 0.026, "m"),
+        Randomize("cube.size", 0.018, 0.026, "m", optional=True),
         Randomize("cube.mass", 0.03, 0.3, "kg", "log_uniform"),
         Randomize("cube.friction", 0.6, 1.4, "1"),
         Randomize("robot.stiffness_scale", 0.75, 1.3, "1", "log_uniform"),

@@ -6,10 +6,12 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -75,6 +77,30 @@ def test_chance_does_not_solve_the_task_of_the_page(page: Callable[..., Any]) ->
     result = evaluate(RandomPolicy(env.pipeline.actions.size), env, 8)
     env.close()
     assert sum(result.success) <= 2
+
+
+def test_the_walking_robot_of_the_page_is_driven_in_the_order_of_its_messages(page: Callable[..., Any]) -> None:
+    rewired = page("add-a-robot.md")["robot_rl.robots.go2_rewired"].GO2_REWIRED
+    from real.robots.lowlevel import Motors
+
+    motors = Motors(rewired)
+    command = motors.command(np.array(rewired.home))["motor_cmd"]["q"][: motors.count]
+    named = dict(zip(rewired.joint_names, rewired.home, strict=True))
+    assert command == pytest.approx([named[name] for name in rewired.ros.motors])
+    assert rewired.ros.motors[:3] == ("RR_hip_joint", "RR_thigh_joint", "RR_calf_joint") and rewired.base.lying
+    assert sorted(rewired.ros.feet) == sorted(rewired.base.feet)
+
+
+def test_a_spec_may_name_a_model_file_of_its_own(tmp_path: Path) -> None:
+    from robot_rl.errors import Misfit
+    from robot_rl.robots.go2 import GO2
+    from sim.scenes import robot_model
+
+    own = tmp_path / "own.urdf"
+    with pytest.raises(Misfit, match="own.urdf: no such file; mend `model` of robot 'go2'"):
+        robot_model(replace(GO2, model=str(own)))
+    own.write_bytes(robot_model(GO2).read_bytes())
+    assert robot_model(replace(GO2, model=str(own))) == own
 
 
 def test_the_robot_of_the_page_moves_within_its_own_limits(page: Callable[..., Any], task: Callable[..., Any]) -> None:

@@ -38,16 +38,25 @@ def commands(file: str, **values: str) -> dict[str, str]:
 
 
 def test_twin_alone() -> None:
-    assert commands("twin", seed="3") == {"twin": "twin panda --task panda-lift --seed 3"}
+    assert commands("twin", seed="3") == {"twin": "twin panda --seed 3"}
+
+
+def test_a_task_reaches_twin_and_operator_and_is_otherwise_the_robots() -> None:
+    values = {**POLICY, "twin": "true", "teleop": "scripted"}
+    named = commands("arm", **values, task="panda-lift")
+    assert named["twin"] == "twin panda --task panda-lift --seed 0"
+    assert named["teleop"] == "teleop scripted --robot panda --task panda-lift"
+    assert commands("arm", **values, robot="ur5e")["twin"] == "twin ur5e --seed 0"
+    assert commands("twin", robot="go2") == {"twin": "twin go2 --seed 0"}
 
 
 def test_arm_with_everything() -> None:
     found = commands("arm", **POLICY, twin="true", dry_run="true", teleop="gamepad", episodes="5", out="runs/x")
     assert found == {
-        "twin": "twin panda --task panda-lift --seed 0",
+        "twin": "twin panda --seed 0",
         "deploy": "deploy runs/lift/bundle --robot panda --episodes 5 --out runs/x --seconds 0 --runtime torch"
         " --dry-run",
-        "teleop": "teleop gamepad --task panda-lift",
+        "teleop": "teleop gamepad --robot panda",
     }
     assert commands("arm", **POLICY) == {"deploy": "deploy runs/lift/bundle --robot panda --seconds 0 --runtime torch"}
 
@@ -60,7 +69,7 @@ def test_the_runtime_and_the_length_of_an_episode_reach_the_policys_process(file
 
 def test_without_a_camera() -> None:
     found = commands("arm", **POLICY, twin="true", camera="false") | commands("finetune", **POLICY, camera="false")
-    assert found["twin"] == "twin panda --task panda-lift --seed 0 --no-camera"
+    assert found["twin"] == "twin panda --seed 0 --no-camera"
     assert found["deploy"] == "deploy runs/lift/bundle --robot panda --seconds 0 --runtime torch --video-episodes 0"
     assert (
         found["finetune"]
@@ -94,11 +103,11 @@ def test_quadruped_puts_a_guard_between_policy_and_robot() -> None:
         "quadruped", **POLICY, twin="true", teleop="keyboard", push_every="5", episodes="3", first_episode="7"
     )
     assert found == {
-        "twin": "twin go2 --task go2-velocity --seed 0 --no-camera --push-every 5",
+        "twin": "twin go2 --seed 0 --no-camera --push-every 5",
         "guard": "guard go2",
         "deploy": "deploy runs/lift/bundle --robot go2 --episodes 3 --seconds 60 --runtime torch"
         " --commands schedule --seed 7 --video-episodes 0",
-        "teleop": "teleop keyboard --task go2-velocity --robot go2",
+        "teleop": "teleop keyboard --robot go2",
     }
     assert list(commands("quadruped", **POLICY)) == ["guard", "deploy"]
     roles = {node.name: node for node in describe("quadruped", POLICY)}
@@ -229,7 +238,7 @@ def test_ros_finds_the_colcon_installed_executable(tmp_path: Path) -> None:
     (twin,) = processes(visit("twin", str(tmp_path), namespace="left", log_level="debug"))
     assert isinstance(twin, stub.Node)
     assert (twin.package, twin.executable) == ("robot_rl", "robot-rl")
-    assert twin.arguments == ["twin", "panda", "--task", "panda-lift", "--seed", "0"]
+    assert twin.arguments == ["twin", "panda", "--seed", "0"]
     assert (twin.namespace, twin.ros_arguments) == ("/left", ["--log-level", "debug"])
     executable.unlink()  # the marker alone, as a wheel leaves it, is not enough
     (twin,) = processes(visit("twin", str(tmp_path)))
@@ -246,7 +255,7 @@ def test_ros_gives_the_keyboard_a_terminal(monkeypatch: pytest.MonkeyPatch, term
     else:
         assert prefixes == {"deploy": None}
         (hint,) = [action.msg for action in visited if isinstance(action, stub.LogInfo)]
-        assert hint.endswith("robot-rl teleop keyboard --task panda-lift")
+        assert hint.endswith("robot-rl teleop keyboard --robot panda")
 
 
 @pytest.mark.parametrize("path", LAUNCH_FILES, ids=lambda path: path.name)
@@ -269,7 +278,7 @@ def test_cli_runs_the_description(monkeypatch: pytest.MonkeyPatch, capfd: pytest
     monkeypatch.setattr(cli, "EXECUTABLE", ECHO)
     assert cli.main(["twin.launch.py", "seed:=1", "seed:=2"]) == 3
     out = capfd.readouterr().out
-    assert "[twin]   ['twin', 'panda', '--task', 'panda-lift', '--seed', '2']\n" in out
+    assert "[twin]   ['twin', 'panda', '--seed', '2']\n" in out
     assert "[launch] twin exited with code 3\n" in out
 
 

@@ -22,6 +22,7 @@ import torch
 from policies.base import Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.cli import main as cli
 from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.train import Train
@@ -33,7 +34,7 @@ from robot_rl.robots import panda as panda_module
 from robot_rl.robots import robots
 from robot_rl.training.run import Run as RunFolder
 from sim.scenes import robot_model
-from sim.tasks import tasks
+from sim.tasks import task_of, tasks
 
 Run = Callable[..., tuple[int, str, str]]
 PROGRAM = [sys.executable, "-m", "robot_rl.cli.main"]
@@ -167,9 +168,8 @@ def test_a_missing_or_malformed_value_is_wrong_usage(run: Run, words: list[str])
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
-        (["--engine", "genesis"], "--without cube.size"),
         (["--device", "cuda"], "use --engine genesis for a GPU"),
-        (["--device", "cuda", "--engine", "genesis", "--without", "cube.size"], "use --device cpu"),
+        (["--device", "cuda", "--engine", "genesis"], "use --device cpu"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
@@ -178,6 +178,15 @@ def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for command in (["collect", "panda-lift"], ["evaluate", "random:panda-lift"]):
         sentence(*run(*command, *words), remedy, status=2)
+
+
+def test_genesis_evaluates_the_lift_as_it_is_and_says_what_it_keeps(run: Run, tmp_path: Path) -> None:
+    words = ["--engine", "genesis", "--device", "cpu", "--episodes", "2", "--num-envs", "2", "--threads", "1"]
+    code, out, err = run("evaluate", "random:panda-lift", *words, "--json", "--out", tmp_path / "evaluation.json")
+    assert code == 0, err
+    assert "engine 'genesis' cannot randomize cube.size: kept at the nominal value in every episode\n" in err
+    for result in (json.loads(out), json.loads((tmp_path / "evaluation.json").read_text())):
+        assert result["engine"] == "genesis" and result["without"] == ["cube.size"]
 
 
 def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) -> None:
@@ -478,6 +487,32 @@ def test_after_a_mistyped_dataset_the_corrected_command_works(run: Run, dataset:
 def test_finetune_without_demonstrations_says_which_flag(run: Run, bundle: Path, dataset: Path) -> None:
     shutil.rmtree(dataset)
     sentence(*run("finetune", bundle), str(dataset), "--dataset")
+
+
+def test_finetune_refuses_a_policy_that_walks_before_it_looks_for_demonstrations(run: Run, tmp_path: Path) -> None:
+    pipeline = Pipeline(tasks.get("go2-velocity").interface)
+    policy = FeedforwardPolicy(Size(pipeline.observer.spec.size, 12), FeedforwardConfig(hidden=(8,)))
+    provenance = {"dataset": "/nowhere/demos"}
+    save_bundle(Bundle(policy, pipeline.interface, pipeline.robot.fingerprint(), provenance), tmp_path / "walk")
+    words = ["finetune", tmp_path / "walk", "--robot", "go2"]
+    sentence(*run(*words), "cannot continue a FeedforwardPolicy; it takes diffusion or residual", status=2)
+
+
+def test_the_default_recipe_is_one_that_the_task_can_be_learned_with(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(Train, "run", lambda self: ran.append(f"{self.recipe} {type(self.config).__name__}") or 0)
+    for words in (["panda-lift"], ["go2-velocity"], ["--seed", "1", "go2-velocity"], ["ur5e-reach"],
+                  ["go2-velocity", "--recipe", "diffusion-bc"]):  # fmt: skip
+        assert run("train", *words)[0] == 0
+    bc, ppo = "diffusion-bc DiffusionBC", "ppo ProximalPolicy"
+    assert ran == [bc, ppo, ppo, bc, bc]
+
+
+def test_the_task_of_a_robot_that_is_named_alone(run: Run) -> None:
+    assert [task_of(name).name for name in robots] == ["go2-velocity", "panda-lift", "ur5e-reach"]
+    sentence(*run("twin", "go2", "--task", "panda-lift"), "'panda-lift' is for robot 'panda', not 'go2'", status=2)
+    words = ["teleop", "scripted", "--robot", "ur5e", "--task", "panda-lift"]
+    sentence(*run(*words), "'panda-lift' is for robot 'panda', not 'ur5e'", status=2)
 
 
 def test_finetune_reads_its_demonstrations_before_the_robot_moves(run: Run, bundle: Path, dataset: Path) -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from real.launch import describe
 from robot_rl.cli.demo import _finish
 from robot_rl.cli.journeys import JOURNEYS, Options
+from robot_rl.cli.launch import parse
+from robot_rl.cli.walker import ROUTE
 
 STAGE = """
 import os, signal, sys
@@ -43,6 +46,18 @@ def test_the_seed_reaches_every_stage_but_the_held_out_evaluations(tmp_path: Pat
     for stage, words in JOURNEYS[name].stages(Options(tmp_path, 7, False, True)):
         seeded = "--seed 7" in " ".join(words) or "seed:=7" in words
         assert seeded == (words[0] != "evaluate"), stage
+
+
+def test_a_person_steers_and_stops_the_go2(tmp_path: Path) -> None:
+    for quick in (True, False):
+        commands = dict(JOURNEYS["go2"].stages(Options(tmp_path, 0, quick, True)))
+        launch, file, *words = commands["steer, stop and resume on the twin"]
+        assert (launch, file) == ("launch", "quadruped")
+        teleop = next(node for node in describe(file, parse(words)) if node.name == "teleop")
+        assert teleop.condition and teleop.command[:2] == ("teleop", "scripted") and "go2" in teleop.command
+        values = parse(words)
+        assert values["commands"] == "person" and int(values["episodes"]) > 1, "it walks on after the stop"
+        assert float(values["seconds"]) > sum(seconds for seconds, _, _ in ROUTE), "the stop falls into the first"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -6,6 +6,7 @@ Building a scene type compiles for a minute the first time on a machine; all tes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from sim.engines.genesis import GenesisEngine
 from sim.engines.genesis_world import start
 from sim.engines.model import MAX_ACTION_DELAY
 from sim.engines.mujoco import MujocoEngine
-from sim.env import TaskEnv
+from sim.env import TaskEnv, nominal
 from sim.scenes import Box, Camera, Scene, robot_model
+from sim.tasks.panda_lift import TASK as LIFT
 
 pytestmark = pytest.mark.timeout(600)
 pytest.importorskip("genesis")
@@ -321,9 +323,15 @@ def test_what_genesis_cannot_randomize_is_refused_by_name_before_anything_is_bui
 ) -> None:
     monkeypatch.setattr(GenesisEngine, "__init__", lambda *a, **k: pytest.fail("was built"))
     with pytest.raises(UserError, match="'genesis' cannot randomize cube.size; it can: .*--without cube.size$"):
-        TaskEnv("panda-lift", 2, engine="genesis")
+        TaskEnv(replace(LIFT, randomization=tuple(replace(r, optional=False) for r in LIFT.randomization)), 2,
+                engine="genesis")  # fmt: skip
     with pytest.raises(UnknownName, match="'cube.sise'; did you mean cube.size"):
         TaskEnv("panda-lift", 2, engine="genesis", without=["cube.sise"])
+
+
+def test_what_a_task_can_do_without_is_left_out_only_where_it_has_to_be() -> None:
+    assert nominal(LIFT, "genesis") == ["cube.size"] and nominal(LIFT, "mujoco") == []
+    assert [r.parameter for r in LIFT.randomization if r.optional] == ["cube.size"]
 
 
 # ---- resume, files, devices --------------------------------------------------------------------------------------

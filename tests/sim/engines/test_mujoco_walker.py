@@ -337,3 +337,18 @@ def test_a_push_adds_to_the_velocity_of_the_trunk(walker: Build) -> None:
     assert added[2].tolist() == pytest.approx([-0.2, -0.5, 0.0], abs=1e-6), "a world velocity, seen from the trunk"
     assert added[0].tolist() == pytest.approx([0.0, 0.0, 0.1], abs=1e-6) and not added[1].any()
     assert np.array_equal(one.qvel[:, 3:], others[:, 3:]), "it turns nothing"
+
+
+def test_rods_are_drawn_along_the_legs_and_change_no_float_of_the_physics(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sim.engines import model as module
+
+    scene = tasks.get("go2-velocity").scene
+    drawn = module.compile_model(GO2, scene)
+    monkeypatch.setattr(module, "_draw_bones", lambda *_: None)
+    bare = module.compile_model(GO2, scene)
+    for name in ("body_mass", "body_inertia", "body_ipos", "body_iquat", "dof_invweight0", "actuator_acc0"):
+        assert np.array_equal(getattr(drawn, name), getattr(bare, name)), name
+    rods = [g for g in range(drawn.ngeom) if drawn.geom_group[g] == 2 and not drawn.geom_contype[g]]
+    assert len(rods) == drawn.ngeom - bare.ngeom == 12 and not drawn.geom_conaffinity[rods].any()
+    lengths = sorted(2 * drawn.geom_size[rods, 1])
+    assert lengths[-8:] == pytest.approx([0.213] * 8, abs=1e-3), "thigh and shank, from joint to joint"

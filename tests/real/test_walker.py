@@ -1,0 +1,107 @@
+"""A scripted person beside a robot that walks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from real import standing
+from real.bus import Node, make, open_node, qos
+from real.env import EPISODE_TOPIC, RobotEnv
+from real.intervention import Arbiter
+from real.teleop import OperatorInput, stream
+from real.teleop.commands import RELEASED
+from robot_rl.cli.walker import AGAIN, LIE, PRESS, RESET, ROUTE, STOP, Walker
+from robot_rl.interface import COMMAND_RAMP
+from sim.tasks import tasks
+
+WALK = tasks.get("go2-velocity").interface
+LENGTH = sum(seconds for seconds, _, _ in ROUTE)
+Build = Callable[..., Any]
+
+
+@pytest.fixture
+def node(private_domain: int) -> Iterator[Node]:
+    with open_node("bystander") as opened:
+        yield opened
+
+
+def test_it_follows_the_route_stops_once_and_resets(node: Node, eventually: Build) -> None:
+    now, said = [0.0], list[str]()
+    walker = Walker(node, said.append, clock=lambda: now[0])
+    announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
+
+    def phase(episode: int, name: str) -> None:
+        announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": episode, "phase": name})))
+        eventually(lambda: walker._now[:2] == (episode, name))
+
+    def after(seconds: float) -> Any:
+        now[0] = walker._now[2] + seconds
+        return walker.read()
+
+    assert walker.read() == RELEASED, "before there is an episode"
+    phase(0, "running")
+    begin = 0.0
+    for seconds, _, hands in ROUTE:
+        assert after(begin + 0.01) == hands == after(begin + seconds - 0.01)
+        begin += seconds
+    assert {tuple(abs(m) > 0.5 for m in hands.motion) for *_, hands in ROUTE} == {
+        (True, False, False), (False, True, False), (False, False, True)
+    }, "forward, sideways, turning"  # fmt: skip
+    assert after(LENGTH + 0.01) == STOP
+    phase(0, "failure")
+    assert after(0.0) == RELEASED
+    phase(1, "resetting")
+    pressed = {t: after(t) == RESET for t in (0.0, LIE - 0.1, LIE, LIE + PRESS + 0.1, LIE + AGAIN + 0.1)}
+    assert list(pressed.values()) == [False, False, True, False, True]
+    phase(1, "running")
+    assert after(0.01) == ROUTE[0][2] and after(LENGTH + 0.01) == RELEASED, "it stops the first walk only"
+    phase(2, "resetting")
+    assert after(LIE) == RELEASED, "nobody stopped it"
+    assert said == [d for _, d, _ in ROUTE] + ["presses stop", "presses reset", "presses reset", ROUTE[0][1], "lets go"]
+    walker.close()
+
+
+@contextmanager
+def walking(node: Node, walker: Walker) -> Iterator[None]:
+    end = threading.Event()
+    thread = threading.Thread(target=stream, args=(node, walker, 30.0, end.wait))
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_the_robot_is_steered_damped_and_stands_up_again(
+    node: Node, topic_quadruped: Build, monkeypatch: pytest.MonkeyPatch, eventually: Build
+) -> None:
+    monkeypatch.setattr(standing, "RISE", 0.4)
+    robot, action = topic_quadruped(), torch.zeros(1, 12)
+    walker = Walker(node, lambda _text: None, route=((2 * COMMAND_RAMP, "walks", ROUTE[0][2]),), lie=0.3)
+    with open_node("policy") as policy, walking(node, walker):
+        env = RobotEnv(policy, replace(WALK, horizon=200), arbiter=Arbiter(OperatorInput(policy)))
+        try:
+            env.reset(seed=0)
+            asked = 0.0
+            while not env.loop.stopped:
+                *_, over, infos = env.step(action)
+                asked = max(asked, float(env.command[0, 0]))
+                assert env.steps < 150
+            assert asked == pytest.approx(0.8) and bool(over) and not infos["success"]
+            eventually(lambda: robot.limp)
+            env.reset(seed=1)
+            assert not env.loop.stopped and not robot.limp
+            while float(env.command[0, 0]) < 0.7:
+                env.step(action)
+                assert env.steps < 100 and not env.loop.stopped
+        finally:
+            env.close()
