@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -35,7 +36,7 @@ RESET_TOPIC = "twin/reset"
 EPISODE_TOPIC = "episode"
 """std_msgs/String, JSON: phase and number of the running episode, for operators and recorders."""
 TRUTH_TOPIC = "twin/odom"
-"""nav_msgs/Odometry: how a twin's trunk really moves, to measure how well commands are followed."""
+"""nav_msgs/Odometry: how a twin's trunk really moves, to measure how well commands are followed, and whether it fell."""
 
 
 class RobotEnv(VectorEnv):
@@ -177,15 +178,35 @@ class RobotEnv(VectorEnv):
         won = (test is not None and self.held >= self.interface.success_hold) or (
             operator is not None and operator.success
         )
-        failed = self.pipeline.failure is not None and bool(self.pipeline.failure(self.state))
-        stopped = decision.phase is Phase.STOPPED or (self.loop.walks and bool(self.loop.stopped))
-        self.falls += failed or self.loop.stopped == "tilt"
+        failed, halted, walks = self._failed(), bool(self.loop.stopped), self.loop.walks
+        stopped = decision.phase is Phase.STOPPED or (walks and halted)
+        # Whatever damps a walking robot unasked makes it go down, if only after the episode's last step.
+        self.falls += self.loop.stopped != "operator" and (failed or (walks and halted))
         marked = operator is not None and operator.failure
         # The clock does not cut a correction off, within reason.
         late = self.steps >= self.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         bad = failed or stopped or marked
-        success = won or (test is None and late and not bad)
+        success = (won or (test is None and late)) and not (bad or halted or (walks and self.loop.limp))
         return success, won or failed, won or bad or late
+
+    def _failed(self) -> bool:
+        """The task's failure test. A robot's own sensors do not know its height: a twin's truth and, on a robot, the
+        posture of its legs do."""
+        if self.pipeline.failure is None:
+            return False
+        state, truth = self.state, self._truth()
+        if truth is not None:
+            at = truth.pose.pose.position
+            state = replace(state, base_position=torch.tensor([[at.x, at.y, at.z]]))
+        folded = truth is None and isinstance(self.stance, Standing) and self.stance.folded(state)
+        return folded or bool(self.pipeline.failure(state))
+
+    def _truth(self) -> Any | None:
+        """The Odometry of a twin's trunk; None on a robot, and where it is old."""
+        sample = self.truth.latest if self.truth else None
+        if sample is None or time.monotonic() - sample.received > self.loop.safety.state_timeout:
+            return None
+        return sample.msg
 
     def _note_grip(self) -> None:
         gripper = self.pipeline.robot.gripper
@@ -207,10 +228,10 @@ class RobotEnv(VectorEnv):
 
     def _tracking(self, before: RobotState) -> dict[str, Tensor]:
         """How far a twin's trunk is from what was asked, (1,) each, as the simulation measures it; empty elsewhere."""
-        sample = self.truth.latest if self.truth and self.steering else None
-        if sample is None or time.monotonic() - sample.received > self.loop.safety.state_timeout:
+        truth = self._truth() if self.steering else None
+        if truth is None:
             return {}
-        linear, angular = sample.msg.twist.twist.linear, sample.msg.twist.twist.angular
+        linear, angular = truth.twist.twist.linear, truth.twist.twist.angular
         real = torch.tensor([[linear.x, linear.y, angular.z]])
         error = real - before.command
         return {"velocity_error": error[:, :2].norm(dim=1), "yaw_error": error[:, 2].abs()}

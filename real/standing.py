@@ -16,6 +16,7 @@ from real.clock import Ticker
 from real.robots.base import NotReady
 from real.robots.lowlevel import FIRMEST
 from real.robots.unitree import UnitreeDriver
+from robot_rl.state import RobotState
 
 if TYPE_CHECKING:
     from real.env import RobotEnv
@@ -71,6 +72,11 @@ class Standing:
     def releases(self) -> bool:
         """The next episode ends the latched stop unasked: a twin is put back, unless a person stopped it."""
         return self.env.loop.stopped != "operator" and self.env.placer.matched > 0
+
+    def folded(self, state: RobotState) -> bool:
+        """Its legs are nearer to those of a robot on its belly than to those of one that stands."""
+        here = state.joint_position
+        return bool((here - self.lying).abs().mean() < (here - self.home).abs().mean())
 
     def _level(self) -> bool:
         reading = self.driver.reading()

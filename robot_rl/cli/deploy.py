@@ -95,7 +95,7 @@ class Deploy:
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
             if robot.base:
                 low, high = wilson(env.falls, self.episodes)
-                summary |= {"falls": env.falls, "fall_rate_low": low, "fall_rate_high": high}
+                summary |= {"standing": sum(result.success), "falls": env.falls, "fall_rate_low": low, "fall_rate_high": high}
             summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
             failed = bool(env.loop.stopped) and not env.stance.releases
             run.write("evaluation.json", summary)

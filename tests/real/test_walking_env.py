@@ -132,6 +132,46 @@ def test_a_fall_ends_the_episode_and_a_person_ends_the_damping(
     e.step(ZERO)
 
 
+def test_a_twin_that_sank_to_its_belly_has_fallen(env: Build, topic_quadruped: Build, eventually: Build) -> None:
+    """Level, and no joint says so: only the twin's truth knows the height."""
+    robot = topic_quadruped(twin=True)
+    robot.height = 0.3
+    e = env(replace(WALK, horizon=1000))
+    e.reset(seed=0)
+    eventually(lambda: e.truth.latest)
+    *_, terminated, _, _ = e.step(ZERO)
+    assert not terminated and e.falls == 0
+    robot.height = 0.1
+    eventually(lambda: e.truth.latest.msg.pose.pose.position.z == 0.1)
+    _, _, terminated, _, infos = e.step(ZERO)
+    assert terminated and not infos["success"] and e.falls == 1
+
+
+def test_a_robot_whose_legs_folded_under_it_has_fallen(env: Build, topic_quadruped: Build, eventually: Build) -> None:
+    robot = topic_quadruped()
+    e = env(replace(WALK, horizon=1000))
+    e.reset(seed=0)
+    robot.sag = 0.4 * (robot.folded - robot.home)
+    eventually(lambda: np.abs(e.driver.reading().position - robot.home - robot.sag).max() < 0.05)
+    *_, terminated, _, _ = e.step(ZERO)
+    assert not terminated, "on bent knees it stands still"
+    robot.sag = 0.7 * (robot.folded - robot.home)
+    eventually(lambda: np.abs(e.driver.reading().position - robot.home - robot.sag).max() < 0.05)
+    _, _, terminated, _, infos = e.step(ZERO)
+    assert terminated and not infos["success"] and e.falls == 1 and not e.loop.stopped
+
+
+def test_an_episode_does_not_end_well_with_a_damped_robot(env: Build, topic_quadruped: Build) -> None:
+    topic_quadruped()
+    e = env()
+    e.reset(seed=0)
+    for _ in range(7):
+        e.step(ZERO)
+    e.loop.stop("test")
+    *_, truncated, infos = e.step(ZERO)
+    assert truncated and not infos["success"] and e.falls == 1, "what damps it unasked makes it go down"
+
+
 def test_a_twin_is_put_back_by_itself(env: Build, topic_quadruped: Build, eventually: Build) -> None:
     robot = topic_quadruped(twin=True)
     e = env(replace(WALK, horizon=200))
