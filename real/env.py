@@ -92,6 +92,7 @@ class RobotEnv(VectorEnv):
         self.gripped_at = math.inf
         """Lowest height of the tool since the gripper was told to shut, m; infinite while it is open."""
         self.episode, self.falls, self.steps = -1, 0, 0
+        self._damped: dict[str, int] | None = None
         self.loop.arm()
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
@@ -168,6 +169,7 @@ class RobotEnv(VectorEnv):
         try:
             self.stance.end()
         finally:
+            self._damped = self.driver.damped  # the guard damps once more, for we fall silent
             self.loop.close()
 
     # ---- parts -------------------------------------------------------------------------------------------------
@@ -301,5 +303,6 @@ class RobotEnv(VectorEnv):
         self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))
 
     def summary(self) -> dict[str, Any]:
-        """Loop timing, inference latency and shield events for the report."""
-        return self.loop.summary() | {"inference_ms": self.inference.milliseconds()}
+        """Loop timing, inference latency, shield events and how often a guard damped, for the report."""
+        guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
+        return self.loop.summary() | {"inference_ms": self.inference.milliseconds()} | guard

@@ -49,6 +49,8 @@ class SafetyConfig:
     """Of the trunk of a robot that walks, degrees: above, it has fallen, which latches a stop."""
     overspeed: float = 1.2
     """Share of a joint's speed limit; three states in a row above it latch the stop of a robot that walks."""
+    guard_patience: float = 0.2
+    """Time that the guard has to pass on the commands that stand a robot up, s; later, its damping latches a stop."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class CommandLoop(threading.Thread):
         self.walks = pipeline.robot.base is not None
         self.limp = self.walks
         """A robot that walks is damped, and has to be stood up."""
+        self._risen = -math.inf
+        """When the newest stretch of commands with stiffness began, monotonic s."""
         self._limits = Limits(pipeline.robot, self.safety)
 
     # ---- policy side -------------------------------------------------------------------------------------------
@@ -233,7 +237,7 @@ class CommandLoop(threading.Thread):
             goal = self._goal
         assert goal is not None and reading is not None
         self.state_ages.add(now - reading.received)
-        if self.walks and not (self.limp or self.stopped) and (event := self._limits.broken(reading)):
+        if self.walks and not (self.limp or self.stopped) and (event := self._broken(now, reading)):
             self.events.add(event)
             self.stop(event)
         reason = self._reason(now, reading, goal)
@@ -245,6 +249,7 @@ class CommandLoop(threading.Thread):
             self.limp = True
             self.driver.damp()
             return
+        self._risen = now if self.limp else self._risen
         self.limp = False
         tick = self.pipeline.tick
         if reason:
@@ -259,6 +264,13 @@ class CommandLoop(threading.Thread):
             speed = (goal.position - goal.start) / goal.duration if share < 1 else torch.zeros_like(at)
         self._position, self._velocity = self.pipeline.shield.follow(self._position, self._velocity, at, speed, tick)
         self.driver.send(self._position[0].double().numpy(), self._width)
+
+    def _broken(self, now: float, reading: JointReading) -> str:
+        """What a robot on its legs must not go on with: a limit that is broken, or a guard that does not let it."""
+        # While we do not hear the robot we would not hear the guard either, and are damping anyway.
+        hears = now - reading.received <= self.safety.state_timeout
+        asks = hears and now - self._risen > self.safety.guard_patience
+        return self._limits.broken(reading) or (self.driver.objection(now) if asks else "")
 
     def _reason(self, now: float, reading: JointReading, goal: Goal) -> str:
         """Why the robot must not follow its goal; empty if it may."""

@@ -15,7 +15,7 @@ from real.bus import make
 from real.clock import Ticker
 from real.robots.base import NotReady
 from real.robots.lowlevel import FIRMEST
-from real.robots.unitree import UnitreeDriver
+from real.robots.unitree import GUARD_GONE, UnitreeDriver
 from robot_rl.state import RobotState
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ class Standing:
             env.loop.reset_stop()
 
     def _stand_up(self) -> None:
+        if self.driver.objection(time.monotonic()) == GUARD_GONE:
+            raise NotReady(f"{GUARD_GONE}: start it again, and then this (robot-rl guard {self.driver.robot.name})")
         reading = self.driver.reading()
         if reading is None or not self._level():
             tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan

@@ -191,6 +191,27 @@ def test_a_robot_that_falls_silent_is_damped(
     assert "damping: stale state" in guard.said or "damping: silence" in guard.said
 
 
+def test_a_policy_that_hung_in_mid_stride_does_not_go_on(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
+) -> None:
+    """It would pull a robot that sank meanwhile back to its feet at full stiffness."""
+    _, guard = robot_and_guard(start)
+    policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    eventually(lambda: watch.walking, "an episode", START)
+    hung = time.monotonic()
+    policy.process.send_signal(signal.SIGSTOP)
+    eventually(lambda: watch.limp)
+    assert 0 < watch.damped_at - hung < REACTION
+    policy.process.send_signal(signal.SIGCONT)
+    out, _ = policy.process.communicate(timeout=60)
+    assert watch.limp and watch.damped_at - hung < REACTION, "damped from then on"
+    result = json.loads(out)
+    assert result["success"] == 0 and result["falls"] == 1 and result["standing"] == 0
+    assert result["stopped"], policy.said
+    loop = json.loads((tmp_path / "run" / "loop.json").read_text())
+    assert loop["guard"] == {"silence": 1} and guard.said.count("damping: ") == 1
+
+
 def test_interrupted_it_lies_down_first(
     start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
 ) -> None:

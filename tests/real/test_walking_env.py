@@ -172,6 +172,38 @@ def test_an_episode_does_not_end_well_with_a_damped_robot(env: Build, topic_quad
     assert truncated and not infos["success"] and e.falls == 1, "what damps it unasked makes it go down"
 
 
+def test_a_guard_that_damps_ends_the_episode_and_is_recorded(
+    env: Build, topic_quadruped: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped()
+    robot.guard = {"damping": "", "latched": False, "damped": {"silence": 3}}
+    e = env(replace(WALK, horizon=1000))
+    e.reset(seed=0)
+    e.step(ZERO)
+    robot.guard = {"damping": "stale state", "latched": True, "damped": {"silence": 3, "stale state": 1}}
+    eventually(lambda: e.loop.stopped == "the guard damps the robot: stale state")
+    *_, truncated, infos = e.step(ZERO)
+    assert truncated and not infos["success"] and e.falls == 1
+    assert e.summary()["guard"] == {"stale state": 1}, "since this program began"
+    robot.guard = {"damping": "", "latched": False, "damped": {"silence": 4, "stale state": 1}}
+    eventually(lambda: e.driver.damped == {"silence": 1, "stale state": 1})
+
+
+def test_a_guard_that_has_gone_ends_the_episode_and_nobody_stands_up_without(
+    env: Build, topic_quadruped: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped(twin=True)
+    e = env(replace(WALK, horizon=1000))
+    eventually(lambda: e.placer.matched)
+    e.reset(seed=0)
+    robot.guard = None
+    eventually(lambda: e.loop.stopped == "the guard has gone")
+    *_, truncated, infos = e.step(ZERO)
+    assert truncated and not infos["success"]
+    with pytest.raises(NotReady, match="the guard has gone: start it again.*robot-rl guard go2"):
+        e.reset(seed=1)
+
+
 def test_a_twin_is_put_back_by_itself(env: Build, topic_quadruped: Build, eventually: Build) -> None:
     robot = topic_quadruped(twin=True)
     e = env(replace(WALK, horizon=200))
