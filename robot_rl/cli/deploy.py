@@ -32,9 +32,9 @@ class Deploy:
     """Episode k is placed by seed + k where a twin places the objects, and commanded by it on schedule."""
     seconds: NonNegative = 0.0
     """Length of an episode, s; 0: the task's."""
-    commands: Literal["schedule", "person"] = "schedule"
-    """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, or
-    nobody, so that it stands."""
+    commands: Literal["schedule", "person"] = "person"
+    """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, so that
+    it walks by itself, or nobody, so that it stands."""
     out: Path | None = None
     """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""

@@ -247,6 +247,31 @@ def test_the_twin_counts_damaged_commands_and_keeps_the_last_sound_one(
     assert twin.end() == 0 and "wrong checksum: 1" in twin.said
 
 
+def test_the_twins_motors_hear_of_gains_as_late_as_of_set_points(private_domain: int) -> None:
+    from real.bus import Stamped
+    from real.robots.lowlevel import FIRMEST, Motors
+    from real.twin.quadruped import QuadrupedTwin
+
+    wire, motors = layout(LOW_COMMAND), Motors(GO2)
+    with open_node("twin") as node:
+        twin = QuadrupedTwin(node, WALK, HiddenQuadruped(action_delay=0.02), cameras=False)
+
+        def pulls(command: Any, ticks: int) -> list[float]:
+            """Strength of the knees' pull after each tick of 2 ms."""
+            twin._on_command(Stamped(wire.seal(command), LOW_COMMAND, 0.0, 0, 1))
+            found = []
+            for count in range(ticks):
+                twin.tick(count + 1)
+                found.append(float(twin.engine.joint_torque()[0, 2::3].abs().min()))
+            return found
+
+        firm = pulls(motors.command(np.array(GO2.home), FIRMEST), 15)
+        first = next(k for k, pull in enumerate(firm) if pull > 20)
+        soft = pulls(motors.command(np.array(GO2.home), 0.2), 15)
+        last = next(k for k, pull in enumerate(soft) if pull < 20)
+        assert first == last == 10, (firm, soft)
+
+
 def test_hidden_dynamics_are_at_or_beyond_the_edge_of_what_training_sees() -> None:
     drawn, hidden = {r.parameter: r for r in WALK.randomization}, HiddenQuadruped()
     assert hidden.action_delay >= drawn["robot.action_delay"].high
