@@ -74,6 +74,10 @@ class RobotEnv(VectorEnv):
             self.arbiter.steers = True
         self.truth = node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if robot.base else None
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
+        self.loop.note = lambda event, what: self.note(event, what)
+        self.note: Callable[[str, Any], None] = lambda _event, _what: None
+        """Hears of what is not the policy's doing: phases, stops, resets, commands, the person's part, the guard."""
+        self._noted: dict[str, Any] = {}
         self.stance: Homing | Standing = Standing(self) if robot.base else Homing(self)
         self.on_step = on_step
         size = self.pipeline.observer.spec.size
@@ -121,6 +125,7 @@ class RobotEnv(VectorEnv):
         wanted = torch.as_tensor(actions, dtype=torch.float32)
         self.inference.add(time.monotonic() - self._observed)
         decision = self.arbiter.decide(wanted, self.last_action)
+        self._note_change("operator", decision.phase.value)
         action = decision.action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
@@ -141,6 +146,7 @@ class RobotEnv(VectorEnv):
         self._steer(decision.operator)
         self.state = self.read()
         self._observed = time.monotonic()
+        self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
         success, terminated, over = self._judge(decision)
         correcting = decision.phase is Phase.CORRECTING
         infos = {
@@ -227,6 +233,8 @@ class RobotEnv(VectorEnv):
             left = (self.interface.horizon - self.steps) * self.period
             ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
             self.command = self.steering(hands, self.seed, self.steps, rest=ends)
+            asked = [round(value, 3) for value in self.steering.wanted[0].tolist()]
+            self._note_change("command", {"from": self.steering.commander, "asked": asked})
 
     def _tracking(self, before: RobotState) -> dict[str, Tensor]:
         """How far a twin's trunk is from what was asked, (1,) each, as the simulation measures it; empty elsewhere."""
@@ -299,7 +307,13 @@ class RobotEnv(VectorEnv):
     def _observe(self) -> dict[str, Tensor]:
         return {"observation.state": self.pipeline.observer(self.state)}
 
+    def _note_change(self, event: str, what: Any) -> None:
+        if self._noted.get(event) != what:
+            self._noted[event] = what
+            self.note(event, what)
+
     def _announce(self, phase: str) -> None:
+        self.note("phase", phase)
         self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))
 
     def summary(self) -> dict[str, Any]:

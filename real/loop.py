@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +100,8 @@ class CommandLoop(threading.Thread):
         self.state_ages = Histogram()
         """Age of the joint state at the ticks, s."""
         self.error: BaseException | None = None
+        self.note: Callable[[str, str], None] = lambda _event, _what: None
+        """Hears of stops and their end, in whatever thread they happen."""
         self._goal: Goal | None = None
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -183,8 +186,9 @@ class CommandLoop(threading.Thread):
     def stop(self, reason: str) -> None:
         """Latch a stop: brake and hold, or damp, until `reset_stop`."""
         if not self.stopped:
-            logger.error("stopped: %s", reason)
             self.stopped = reason
+            logger.error("stopped: %s", reason)
+            self.note("stop", reason)
 
     def reset_stop(self) -> None:
         """Clear a latched stop; the robot stays as it is until the next goal, and old goals are forgotten."""
@@ -193,6 +197,7 @@ class CommandLoop(threading.Thread):
             assert self._goal is not None
             self._goal = Goal(here, here, self._goal.gripper, time.monotonic(), self.pipeline.tick)
         self._fresh = True
+        self.note("reset", self.stopped)
         self.stopped = ""
 
     def check(self) -> None:

@@ -60,6 +60,7 @@ class Deploy:
         from real.clock import bare_loop
         from real.env import RobotEnv
         from real.intervention import Arbiter
+        from real.journal import Journal
         from real.session import Filming, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
@@ -82,6 +83,7 @@ class Deploy:
                 arbiter=Arbiter(OperatorInput(node)), dry_run=self.dry_run, schedule=self._schedule(interface),
             )  # fmt: skip
             film.attach(env)
+            journal = Journal(run.folder, env)
             stop_on_signals()
             try:
                 with bar("deploy") as update:
@@ -90,7 +92,10 @@ class Deploy:
                         lambda done, _: update(done, self.episodes, f"episodes on {self.robot}"),
                     )  # fmt: skip
             finally:
-                env.close()
+                try:
+                    env.close()
+                finally:
+                    journal.close()
             where = "twin" if env.placer.matched else "robot"
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
             if robot.base:

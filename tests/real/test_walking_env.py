@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import torch
 from real.bus import open_node
 from real.env import RobotEnv
 from real.intervention import Arbiter
+from real.journal import Journal
 from real.robots.base import NotReady
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface import COMMAND_RAMP
@@ -202,6 +205,39 @@ def test_a_guard_that_has_gone_ends_the_episode_and_nobody_stands_up_without(
     assert truncated and not infos["success"]
     with pytest.raises(NotReady, match="the guard has gone: start it again.*robot-rl guard go2"):
         e.reset(seed=1)
+
+
+def test_who_commanded_stops_and_resets_are_on_record(
+    env: Build, topic_quadruped: Build, hands: Build, tmp_path: Path
+) -> None:
+    topic_quadruped()
+    operator = hands()
+    e = env(replace(WALK, horizon=100), hands=operator, schedule=lambda seed, step: torch.tensor([[0.5, 0.0, 0.0]]))
+    journal = Journal(tmp_path, e)
+    e.reset(seed=3)
+    e.step(ZERO)
+    operator.now = Operator(held=True, motion=(0.0, 0.0, -1.0))
+    e.step(ZERO)
+    e.step(ZERO)
+    operator.now = Operator(stop=True)
+    e.step(ZERO)
+    operator.now = Operator(reset=True)
+    e.reset(seed=4)
+    journal.close()
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    told = [(row["episode"], row["event"], row["what"]) for row in events]
+    assert told[:3] == [
+        (0, "phase", "resetting"),
+        (0, "command", {"from": "schedule", "asked": [0.5, 0.0, 0.0]}),
+        (0, "phase", "running"),
+    ]
+    assert (0, "command", {"from": "person", "asked": [0.0, 0.0, -1.0]}) in told
+    assert (0, "stop", "operator") in told and (1, "reset", "operator") in told
+    stop = next(row for row in events if row["event"] == "stop")
+    assert 0 < stop["seconds"] < 30 and next(row for row in events if row["event"] == "reset")["seconds"] is None
+    (row,) = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    assert row["commanded_steps"] == {"schedule": 2, "person": 2} and row["steps"] == 4 and row["seed"] == 3
+    assert row["stopped"] == "operator" and row["falls"] == 0 and not row["success"] and row["takeovers"] == 0
 
 
 def test_a_twin_is_put_back_by_itself(env: Build, topic_quadruped: Build, eventually: Build) -> None:
