@@ -36,7 +36,7 @@ RESET_TOPIC = "twin/reset"
 EPISODE_TOPIC = "episode"
 """std_msgs/String, JSON: phase and number of the running episode, for operators and recorders."""
 TRUTH_TOPIC = "twin/odom"
-"""nav_msgs/Odometry: how a twin's trunk really moves, to measure how well commands are followed, and whether it fell."""
+"""nav_msgs/Odometry: how a twin's trunk really moves, to measure how it follows commands and whether it fell."""
 
 
 class RobotEnv(VectorEnv):

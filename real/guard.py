@@ -139,7 +139,7 @@ class Guard:
 
     def _report(self) -> bytes:
         said = {"damping": self.damping, "latched": self.latched, "damped": self.events}
-        return encode(make("std_msgs/msg/String", data=json.dumps(said)), "std_msgs/msg/String")
+        return bytes(encode(make("std_msgs/msg/String", data=json.dumps(said)), "std_msgs/msg/String"))
 
     def _over(self) -> bool:
         """Told to end, and nobody commands any more, or it takes too long, or somebody is in a hurry."""

@@ -50,7 +50,11 @@ class Journal:
 
     def _end(self, step: dict[str, Any]) -> None:
         env = self.env
-        row = {"index": self._index, "seed": env.seed, "seconds": round(time.monotonic() - self._opened, 2)}
+        row: dict[str, Any] = {
+            "index": self._index,
+            "seed": env.seed,
+            "seconds": round(time.monotonic() - self._opened, 2),
+        }
         row |= {"success": bool(step["success"]), "steps": int(step["episode_steps"]), **self._parts}
         row |= {"stopped": env.loop.stopped}
         if env.steering is not None:

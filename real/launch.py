@@ -209,7 +209,8 @@ _FILES = {
             *(argument for argument in _defaults(_DEPLOY, seconds="60") if argument.name != "teleop"),
             Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES[:3]),
             Argument(
-                "commands", "auto",
+                "commands",
+                "auto",
                 "who asks while no device and no cmd_vel does; auto: on the twin the schedule, on a robot nobody",
                 ("auto", "schedule", "person"),
             ),

@@ -103,7 +103,7 @@ class Standing:
             env.loop.reset_stop()
 
     def _stand_up(self) -> None:
-        if self.driver.objection(time.monotonic()) == GUARD_GONE:
+        if self.driver.objection(time.monotonic()) == GUARD_GONE and not self.driver.reports.wait(1.0):
             raise NotReady(f"{GUARD_GONE}: start it again, and then this (robot-rl guard {self.driver.robot.name})")
         reading = self.driver.reading()
         if reading is None or not self._level():

@@ -33,8 +33,8 @@ class Deploy:
     seconds: NonNegative = 0.0
     """Length of an episode, s; 0: the task's."""
     commands: Literal["schedule", "person"] = "person"
-    """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, so that
-    it walks by itself, or nobody, so that it stands."""
+    """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, with
+    which it walks by itself, or nobody, so that it stands."""
     out: Path | None = None
     """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
@@ -100,7 +100,12 @@ class Deploy:
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
             if robot.base:
                 low, high = wilson(env.falls, self.episodes)
-                summary |= {"standing": sum(result.success), "falls": env.falls, "fall_rate_low": low, "fall_rate_high": high}
+                summary |= {
+                    "standing": sum(result.success),
+                    "falls": env.falls,
+                    "fall_rate_low": low,
+                    "fall_rate_high": high,
+                }
             summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
             failed = bool(env.loop.stopped) and not env.stance.releases
             run.write("evaluation.json", summary)
