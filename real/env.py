@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -35,7 +36,7 @@ RESET_TOPIC = "twin/reset"
 EPISODE_TOPIC = "episode"
 """std_msgs/String, JSON: phase and number of the running episode, for operators and recorders."""
 TRUTH_TOPIC = "twin/odom"
-"""nav_msgs/Odometry: how a twin's trunk really moves, to measure how well commands are followed."""
+"""nav_msgs/Odometry: how a twin's trunk really moves, to measure how it follows commands and whether it fell."""
 
 
 class RobotEnv(VectorEnv):
@@ -73,6 +74,10 @@ class RobotEnv(VectorEnv):
             self.arbiter.steers = True
         self.truth = node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if robot.base else None
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
+        self.loop.note = lambda event, what: self.note(event, what)
+        self.note: Callable[[str, Any], None] = lambda _event, _what: None
+        """Hears of what is not the policy's doing: phases, stops, resets, commands, the person's part, the guard."""
+        self._noted: dict[str, Any] = {}
         self.stance: Homing | Standing = Standing(self) if robot.base else Homing(self)
         self.on_step = on_step
         size = self.pipeline.observer.spec.size
@@ -91,6 +96,7 @@ class RobotEnv(VectorEnv):
         self.gripped_at = math.inf
         """Lowest height of the tool since the gripper was told to shut, m; infinite while it is open."""
         self.episode, self.falls, self.steps = -1, 0, 0
+        self._damped: dict[str, int] | None = None
         self.loop.arm()
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
@@ -119,6 +125,7 @@ class RobotEnv(VectorEnv):
         wanted = torch.as_tensor(actions, dtype=torch.float32)
         self.inference.add(time.monotonic() - self._observed)
         decision = self.arbiter.decide(wanted, self.last_action)
+        self._note_change("operator", decision.phase.value)
         action = decision.action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
@@ -139,6 +146,7 @@ class RobotEnv(VectorEnv):
         self._steer(decision.operator)
         self.state = self.read()
         self._observed = time.monotonic()
+        self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
         success, terminated, over = self._judge(decision)
         correcting, hands = decision.phase is Phase.CORRECTING, decision.operator
         terminated |= hands is not None and hands.failure  # given up: what could have come is worth nothing
@@ -170,6 +178,7 @@ class RobotEnv(VectorEnv):
         try:
             self.stance.end()
         finally:
+            self._damped = self.driver.damped  # the guard damps once more, for we fall silent
             self.loop.close()
 
     # ---- parts -------------------------------------------------------------------------------------------------
@@ -180,15 +189,35 @@ class RobotEnv(VectorEnv):
         won = (test is not None and self.held >= self.interface.success_hold) or (
             operator is not None and operator.success
         )
-        failed = self.pipeline.failure is not None and bool(self.pipeline.failure(self.state))
-        stopped = decision.phase is Phase.STOPPED or (self.loop.walks and bool(self.loop.stopped))
-        self.falls += failed or self.loop.stopped == "tilt"
+        failed, halted, walks = self._failed(), bool(self.loop.stopped), self.loop.walks
+        stopped = decision.phase is Phase.STOPPED or (walks and halted)
+        # Whatever damps a walking robot unasked makes it go down, if only after the episode's last step.
+        self.falls += self.loop.stopped != "operator" and (failed or (walks and halted))
         marked = operator is not None and operator.failure
         # The clock does not cut a correction off, within reason.
         late = self.steps >= self.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         bad = failed or stopped or marked
-        success = won or (test is None and late and not bad)
+        success = (won or (test is None and late)) and not (bad or halted or (walks and self.loop.limp))
         return success, won or failed, won or bad or late
+
+    def _failed(self) -> bool:
+        """The task's failure test. A robot's own sensors do not know its height: a twin's truth and, on a robot, the
+        posture of its legs do."""
+        if self.pipeline.failure is None:
+            return False
+        state, truth = self.state, self._truth()
+        if truth is not None:
+            at = truth.pose.pose.position
+            state = replace(state, base_position=torch.tensor([[at.x, at.y, at.z]]))
+        folded = truth is None and isinstance(self.stance, Standing) and self.stance.folded(state)
+        return folded or bool(self.pipeline.failure(state))
+
+    def _truth(self) -> Any | None:
+        """The Odometry of a twin's trunk; None on a robot, and where it is old."""
+        sample = self.truth.latest if self.truth else None
+        if sample is None or time.monotonic() - sample.received > self.loop.safety.state_timeout:
+            return None
+        return sample.msg
 
     def _note_grip(self) -> None:
         gripper = self.pipeline.robot.gripper
@@ -207,13 +236,15 @@ class RobotEnv(VectorEnv):
             left = (self.interface.horizon - self.steps) * self.period
             ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
             self.command = self.steering(hands, self.seed, self.steps, rest=ends)
+            asked = [round(value, 3) for value in self.steering.wanted[0].tolist()]
+            self._note_change("command", {"from": self.steering.commander, "asked": asked})
 
     def _tracking(self, before: RobotState) -> dict[str, Tensor]:
         """How far a twin's trunk is from what was asked, (1,) each, as the simulation measures it; empty elsewhere."""
-        sample = self.truth.latest if self.truth and self.steering else None
-        if sample is None or time.monotonic() - sample.received > self.loop.safety.state_timeout:
+        truth = self._truth() if self.steering else None
+        if truth is None:
             return {}
-        linear, angular = sample.msg.twist.twist.linear, sample.msg.twist.twist.angular
+        linear, angular = truth.twist.twist.linear, truth.twist.twist.angular
         real = torch.tensor([[linear.x, linear.y, angular.z]])
         error = real - before.command
         return {"velocity_error": error[:, :2].norm(dim=1), "yaw_error": error[:, 2].abs()}
@@ -286,10 +317,17 @@ class RobotEnv(VectorEnv):
     def _observe(self) -> dict[str, Tensor]:
         return {"observation.state": self.pipeline.observer(self.state)}
 
+    def _note_change(self, event: str, what: Any) -> None:
+        if self._noted.get(event) != what:
+            self._noted[event] = what
+            self.note(event, what)
+
     def _announce(self, phase: str) -> None:
+        self.note("phase", phase)
         self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))
 
     def summary(self) -> dict[str, Any]:
-        """For the report: loop timing, inference latency, shield events, refused messages of the robot."""
+        """For the report: loop timing, inference latency, shield events, refused messages, how often a guard damped."""
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
-        return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected}
+        guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
+        return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected} | guard

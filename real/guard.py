@@ -6,6 +6,9 @@ one does nothing but pass checked commands on, so it is there to notice::
     deploy ── lowcmd_wanted ──> guard ── lowcmd, 500 Hz ──> motors
                                   ^────── lowstate ──────────┘
 
+A robot that it had to damp for silence may have sunk to any posture. It stays damped until the commanding process
+stands it up, which begins with little stiffness; one that merely goes on, at full stiffness, is not obeyed.
+
 It imports no torch: little memory, little to go wrong, started in half a second.
 """
 
@@ -18,9 +21,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from real.bus import Node, Stamped, qos
+from real.bus import Node, Stamped, encode, make, qos
 from real.clock import Ticker, prefer_realtime, prefer_realtime_bus
-from real.robots.lowlevel import STATE_TIMEOUT, Motors
+from real.robots.lowlevel import GUARD_RATE, GUARD_TOPIC, STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.errors import UserError
 from robot_rl.spec import RobotSpec, UnitreeInterface
@@ -44,16 +47,19 @@ class Guard:
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._damp = self._command.seal(self.motors.damp())
         self.events: dict[str, int] = {}
-        """How often it began to damp, by reason."""
+        """How often it began to damp, by the reason that it began with."""
         self.damping = "silence"
-        """Why it damps now; empty while it passes commands on."""
+        """Why it began to damp; empty while it passes commands on."""
+        self.latched = False
+        """Only a command that begins to stand the robot up ends the damping."""
         self.timing: dict[str, Any] = {}
         self._alive = -float("inf")
-        self._wanted: tuple[bytes, str, float] = (b"", "", -float("inf"))
-        """The newest command, what is wrong with it, and when it came."""
+        self._wanted: tuple[bytes, str, bool, float] = (b"", "", False, -float("inf"))
+        """The newest command, what is wrong with it, whether it begins to stand the robot up, and when it came."""
         self._ordinary = True
         self._closing: float | None = None
         self._hurry = threading.Event()
+        self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never waits for a reader
         self.output = node.publisher(LOW_COMMAND, robot.ros.low_command, qos.COMMAND)
         self.state = node.subscribe(LOW_STATE, robot.ros.low_state, qos.SENSOR, self._on_state)
         self.wanted = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
@@ -88,32 +94,52 @@ class Guard:
 
     def _on_command(self, sample: Stamped) -> None:
         if sample.raw == self._wanted[0]:  # most are repeated, and looked at once
-            self._wanted = (*self._wanted[:2], sample.received)
+            self._wanted = (*self._wanted[:3], sample.received)
             return
         command = self._command.open(sample.raw)
         bad = "damaged command" if command is None else self.motors.refusal(command)
-        self._wanted = (bytes(sample.raw), bad, sample.received)
+        arms = command is not None and self.motors.arms(command)
+        self._wanted = (bytes(sample.raw), bad, arms, sample.received)
 
     def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
         """Pass commands on or damp, every tick; returns after `close`, with the robot damped."""
         prefer_realtime(42)
         ticker = Ticker(1 / self.robot.command_rate)
+        report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
         while not self._over():
             ticker.wait()
-            raw, bad, received = self._wanted
-            now = time.monotonic()
-            reason = bad
-            if now - received > COMMAND_TIMEOUT:
-                reason = "silence"
-            if now - self._alive > STATE_TIMEOUT:
-                reason = "stale state"
+            raw, *_ = wanted = self._wanted
+            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), *wanted[1:])
             self.output.publish(self._damp if reason else raw)
-            if reason != self.damping:
+            if bool(reason) != bool(self.damping):
                 self._note(reason, say)
+            changed = before != (self.damping, self.latched)
+            if changed:
+                report = self._report()
+            if changed or count % every == 0:
+                self.reports.publish(report)
+            count += 1
         for _ in range(3):
             ticker.wait()
             self.output.publish(self._damp)
         self.timing = ticker.timing.summary()
+
+    def _judge(self, now: float, bad: str, arms: bool, received: float) -> str:
+        """Why the robot has to be damped in this tick; empty if the newest command may pass."""
+        reason = bad
+        if now - received > COMMAND_TIMEOUT:
+            reason = "silence"
+        if now - self._alive > STATE_TIMEOUT:
+            reason = "stale state"
+        if reason in ("silence", "stale state"):
+            self.latched |= not self.damping or bool(self.events)  # not before the first command that passed
+        elif not reason and arms:
+            self.latched = False
+        return reason or (self.damping if self.latched else "")
+
+    def _report(self) -> bytes:
+        said = {"damping": self.damping, "latched": self.latched, "damped": self.events}
+        return bytes(encode(make("std_msgs/msg/String", data=json.dumps(said)), "std_msgs/msg/String"))
 
     def _over(self) -> bool:
         """Told to end, and nobody commands any more, or it takes too long, or somebody is in a hurry."""

@@ -180,6 +180,8 @@ def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
 def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
     twin = _twin(values, values["twin"] == "true", "--push-every", values["push_every"])
     guard = NodeProcess("guard", ("guard", values["robot"]), required=True, start_after="twin", guards_robot=True)
+    if values["commands"] == "auto":
+        values = {**values, "commands": "schedule" if values["twin"] == "true" else "person"}
     deploy = _deploy(values, "guard", "commands")
     return [twin, guard, deploy, _teleop(values)]
 
@@ -208,7 +210,12 @@ _FILES = {
         (
             *(argument for argument in _defaults(_DEPLOY, seconds="60") if argument.name != "teleop"),
             Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES),
-            Argument("commands", "schedule", "who asks while no device and no cmd_vel does", ("schedule", "person")),
+            Argument(
+                "commands",
+                "auto",
+                "who asks while no device and no cmd_vel does; auto: on the twin the schedule, on a robot nobody",
+                ("auto", "schedule", "person"),
+            ),
             Argument("push_every", "0", "shove the twin every so many seconds; 0: never", minimum=0.0),
             # A picture takes the twin longer than a tick of its motors.
             *_defaults(_COMMON, robot="go2", camera="false"),

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,8 @@ class SafetyConfig:
     """Of the trunk of a robot that walks, degrees: above, it has fallen, which latches a stop."""
     overspeed: float = 1.2
     """Share of a joint's speed limit; three states in a row above it latch the stop of a robot that walks."""
+    guard_patience: float = 0.2
+    """Time that the guard has to pass on the commands that stand a robot up, s; later, its damping latches a stop."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class CommandLoop(threading.Thread):
         self.state_ages = Histogram()
         """Age of the joint state at the ticks, s."""
         self.error: BaseException | None = None
+        self.note: Callable[[str, str], None] = lambda _event, _what: None
+        """Hears of stops and their end, in whatever thread they happen."""
         self._goal: Goal | None = None
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -109,6 +114,8 @@ class CommandLoop(threading.Thread):
         self.walks = pipeline.robot.base is not None
         self.limp = self.walks
         """A robot that walks is damped, and has to be stood up."""
+        self._risen = -math.inf
+        """When the newest stretch of commands with stiffness began, monotonic s."""
         self._limits = Limits(pipeline.robot, self.safety)
 
     # ---- policy side -------------------------------------------------------------------------------------------
@@ -182,8 +189,9 @@ class CommandLoop(threading.Thread):
     def stop(self, reason: str) -> None:
         """Latch a stop: brake and hold, or damp, until `reset_stop`."""
         if not self.stopped:
-            logger.error("stopped: %s", reason)
             self.stopped = reason
+            logger.error("stopped: %s", reason)
+            self.note("stop", reason)
 
     def reset_stop(self) -> None:
         """Clear a latched stop; the robot stays as it is until the next goal, and old goals are forgotten."""
@@ -192,6 +200,7 @@ class CommandLoop(threading.Thread):
             assert self._goal is not None
             self._goal = Goal(here, here, self._goal.gripper, time.monotonic(), self.pipeline.tick)
         self._fresh = True
+        self.note("reset", self.stopped)
         self.stopped = ""
 
     def check(self) -> None:
@@ -236,7 +245,7 @@ class CommandLoop(threading.Thread):
             goal = self._goal
         assert goal is not None and reading is not None
         self.state_ages.add(now - reading.received)
-        if self.walks and not (self.limp or self.stopped) and (event := self._limits.broken(reading)):
+        if self.walks and not (self.limp or self.stopped) and (event := self._broken(now, reading)):
             self.events.add(event)
             self.stop(event)
         reason = self._reason(now, reading, goal)
@@ -248,6 +257,7 @@ class CommandLoop(threading.Thread):
             self.limp = True
             self.driver.damp()
             return
+        self._risen = now if self.limp else self._risen
         self.limp = False
         tick = self.pipeline.tick
         if reason:
@@ -262,6 +272,13 @@ class CommandLoop(threading.Thread):
             speed = (goal.position - goal.start) / goal.duration if share < 1 else torch.zeros_like(at)
         self._position, self._velocity = self.pipeline.shield.follow(self._position, self._velocity, at, speed, tick)
         self.driver.send(self._position[0].double().numpy(), self._width)
+
+    def _broken(self, now: float, reading: JointReading) -> str:
+        """What a robot on its legs must not go on with: a limit that is broken, or a guard that does not let it."""
+        # While we do not hear the robot we would not hear the guard either, and are damping anyway.
+        hears = now - reading.received <= self.safety.state_timeout
+        asks = hears and now - self._risen > self.safety.guard_patience
+        return self._limits.broken(reading) or (self.driver.objection(now) if asks else "")
 
     def _reason(self, now: float, reading: JointReading, goal: Goal) -> str:
         """Why the robot must not follow its goal; empty if it may."""

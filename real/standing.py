@@ -15,7 +15,8 @@ from real.bus import make
 from real.clock import Ticker
 from real.robots.base import NotReady
 from real.robots.lowlevel import FIRMEST
-from real.robots.unitree import UnitreeDriver
+from real.robots.unitree import GUARD_GONE, UnitreeDriver
+from robot_rl.state import RobotState
 
 if TYPE_CHECKING:
     from real.env import RobotEnv
@@ -72,6 +73,11 @@ class Standing:
         """The next episode ends the latched stop unasked: a twin is put back, unless a person stopped it."""
         return self.env.loop.stopped != "operator" and self.env.placer.matched > 0
 
+    def folded(self, state: RobotState) -> bool:
+        """Its legs are nearer to those of a robot on its belly than to those of one that stands."""
+        here = state.joint_position
+        return bool((here - self.lying).abs().mean() < (here - self.home).abs().mean())
+
     def _level(self) -> bool:
         reading = self.driver.reading()
         return reading is not None and reading.upright > LEVEL
@@ -97,6 +103,8 @@ class Standing:
             env.loop.reset_stop()
 
     def _stand_up(self) -> None:
+        if self.driver.objection(time.monotonic()) == GUARD_GONE and not self.driver.reports.wait(1.0):
+            raise NotReady(f"{GUARD_GONE}: start it again, and then this (robot-rl guard {self.driver.robot.name})")
         reading = self.driver.reading()
         if reading is None or not self._level():
             tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan

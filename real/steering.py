@@ -33,7 +33,9 @@ class Steering:
         self.low, self.high, self.schedule = spec.low[None], spec.high[None], schedule
         self.step = (self.high - self.low) * period / COMMAND_RAMP
         """Largest change in one control period."""
-        self.command = torch.zeros_like(self.low)
+        self.command = self.wanted = torch.zeros_like(self.low)
+        self.commander = "nobody"
+        """Whose wish the last one was: person, lost person, cmd_vel, schedule, nobody; or end, that of the episode."""
         self.twist = node.subscribe("geometry_msgs/msg/Twist", TOPIC, qos.DEFAULT)
 
     def __call__(self, hands: Operator | None, seed: int, step: int, rest: bool = False) -> Tensor:
@@ -44,25 +46,27 @@ class Steering:
         """
         if step == 0:
             self.command = torch.zeros_like(self.low)
-        wanted = torch.zeros_like(self.low) if rest else self._wanted(hands, seed, step)
-        self.command = wanted.clamp(self.command - self.step, self.command + self.step)
+        still = torch.zeros_like(self.low)
+        self.commander, self.wanted = ("end", still) if rest else self._wanted(hands, seed, step)
+        self.command = self.wanted.clamp(self.command - self.step, self.command + self.step)
         return self.command
 
-    def _wanted(self, hands: Operator | None, seed: int, step: int) -> Tensor:
-        """What somebody wants now.
+    def _wanted(self, hands: Operator | None, seed: int, step: int) -> tuple[str, Tensor]:
+        """Who wants what now.
 
         While the dead-man is held the person's deflections count, full ones being the ends of the ranges. A device that
         fell silent with the dead-man down asks to stand until it speaks again.
         """
         if hands is not None and hands.lost:
-            return torch.zeros_like(self.low)
+            return "lost person", torch.zeros_like(self.low)
         if hands is not None and hands.held:
             motion = torch.tensor([hands.motion])
-            return torch.where(motion < 0, -motion * self.low, motion * self.high)
+            return "person", torch.where(motion < 0, -motion * self.low, motion * self.high)
         sample = self.twist.latest
         if sample is not None and time.monotonic() - sample.received <= TIMEOUT:
             linear, angular = sample.msg.linear, sample.msg.angular
             asked = (linear.x, linear.y, angular.z)
             # A Twist that is no number is as good as none.
-            return torch.tensor([asked if all(map(math.isfinite, asked)) else (0.0,) * 3]).clamp(self.low, self.high)
-        return self.schedule(seed, step) if self.schedule else torch.zeros_like(self.low)
+            sound = torch.tensor([asked if all(map(math.isfinite, asked)) else (0.0,) * 3])
+            return "cmd_vel", sound.clamp(self.low, self.high)
+        return ("schedule", self.schedule(seed, step)) if self.schedule else ("nobody", torch.zeros_like(self.low))

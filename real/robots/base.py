@@ -102,6 +102,15 @@ class Driver(ABC):
         """Let go of the joints and brake their motion; for robots that sink down instead of holding."""
         raise NotImplementedError(f"{self.robot.name} holds its position")
 
+    def objection(self, now: float) -> str:
+        """Why commands do not reach the motors, where something between them and us says so; empty if they do."""
+        return ""
+
+    @property
+    def damped(self) -> dict[str, int]:
+        """How often what is between us and the motors began to damp the robot, by reason."""
+        return {}
+
     @abstractmethod
     def _missing_state(self) -> list[str]:
         """What of the robot's own state has not come yet."""

@@ -15,6 +15,13 @@ FIRMEST = 1.5
 """Share of the spec's stiffness with which a robot stands up: at a walking policy's it would sag on bent knees."""
 STATE_TIMEOUT = 0.05
 """Oldest state to move a robot on, s."""
+GUARD_TOPIC = "guard"
+"""std_msgs/String, JSON, at every change and GUARD_RATE: `damping`, why the guard damps now, empty while it passes
+commands on; `latched`, whether only standing up ends that; `damped`, how often it began to, by reason."""
+GUARD_RATE = 50.0
+"""Hz"""
+ARMING = 0.3
+"""Largest share of the spec's stiffness with which standing up begins."""
 _SLACK = 0.01
 """Of the guard's limits, rad: for what rounding and the shield's own margin leave."""
 
@@ -50,6 +57,11 @@ class Motors:
         motors = command["motor_cmd"][: self.count]
         motors["q"], motors["dq"], motors["kd"] = 0.0, 0.0, DAMPING
         return command
+
+    def arms(self, command: np.ndarray) -> bool:
+        """Whether a LowCmd is how standing up begins: with some stiffness, and little on every joint."""
+        stiffness = command["motor_cmd"][: self.count]["kp"]
+        return bool(stiffness.any() and (stiffness <= ARMING * self.stiffness).all())
 
     def refusal(self, command: np.ndarray) -> str:
         """Why a LowCmd must not reach the motors; empty if it may."""

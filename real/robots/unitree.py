@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +14,7 @@ from torch import Tensor
 
 from real.bus import Node, Stamped, qos
 from real.robots.base import Driver, JointReading, NotReady
-from real.robots.lowlevel import Motors
+from real.robots.lowlevel import GUARD_TOPIC, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.spec import RobotSpec, UnitreeInterface
 from robot_rl.state import RobotState
@@ -32,6 +35,11 @@ class TrunkReading(JointReading):
     def upright(self) -> float:
         _, x, y, _ = self.quat
         return float(1 - 2 * (x * x + y * y))
+
+
+GUARD_TIMEOUT = 0.3
+"""Age of the guard's last report at which it has gone, s: it sends one every 0.02 s."""
+GUARD_GONE = "the guard has gone"
 
 
 class UnitreeDriver(Driver):
@@ -63,7 +71,12 @@ class UnitreeDriver(Driver):
         self._latest: TrunkReading | None = None
         self._state, self._command = layout(LOW_STATE), layout(LOW_COMMAND)
         self.joints = node.subscribe(LOW_STATE, ros.low_state, qos.SENSOR, self._on_state)
+        self._guard: dict[str, Any] = {"damping": "", "damped": {}}
+        """The guard's newest report."""
+        self._guard_raw, self._guard_heard = b"", -float("inf")
+        self._damped_before: Counter[str] = Counter()
         if not dry_run:
+            self.reports = node.subscribe("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR, self._on_guard)
             self.command = node.publisher(LOW_COMMAND, ros.wanted_command, qos.COMMAND)
 
     def _on_state(self, sample: Stamped) -> None:
@@ -82,6 +95,24 @@ class UnitreeDriver(Driver):
             return
         force = message["foot_force"][self._foot].astype(float)
         self._latest = TrunkReading(position, velocity, 0.0, sample.received, quat / norm, gyroscope, force)
+
+    def _on_guard(self, sample: Stamped) -> None:
+        if sample.raw != self._guard_raw:
+            self._guard_raw, self._guard = bytes(sample.raw), json.loads(sample.msg.data)
+        self._guard_heard = sample.received
+
+    def objection(self, now: float) -> str:
+        """What the guard does instead of passing commands on."""
+        if self.dry_run:
+            return ""
+        if now - self._guard_heard > GUARD_TIMEOUT:
+            return GUARD_GONE
+        return f"the guard damps the robot: {self._guard['damping']}" if self._guard["damping"] else ""
+
+    @property
+    def damped(self) -> dict[str, int]:
+        """What the guard counted since `wait_ready`."""
+        return dict(Counter(self._guard["damped"]) - self._damped_before)
 
     def reading(self) -> TrunkReading | None:
         """The latest state, or None before the first."""
@@ -123,11 +154,19 @@ class UnitreeDriver(Driver):
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Besides the state, wait for the guard, without which no command arrives."""
         super().wait_ready(timeout)
-        if not self.dry_run and not self.node.wait_for(lambda: self.command.matched > 0, timeout):
+        if self.dry_run:
+            return
+        if not self.node.wait_for(lambda: self.command.matched > 0, timeout):
             raise NotReady(
                 f"nobody listens on {self.command.topic}; start the guard that passes commands on: "
                 f"robot-rl guard {self.robot.name}"
             )
+        if not self.reports.wait(timeout):
+            raise NotReady(
+                f"the guard says nothing on {self.reports.topic}, so nobody would know when it damps the robot; start "
+                f"one of this version: robot-rl guard {self.robot.name}"
+            )
+        self._damped_before = Counter(self._guard["damped"])
 
     def _missing_state(self) -> list[str]:
         if self._latest is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +30,7 @@ class HiddenQuadruped:
     beyond (`sim/tasks/go2_velocity.py`)."""
 
     action_delay: float = 0.02
-    """s; training sees at most 0.02, and the way of messages comes on top"""
+    """s, of a whole command; training sees at most 0.02, and the way of messages comes on top"""
     stiffness_scale: float = 0.83
     """Of the gains that a command asks for; training sees 0.85 to 1.15"""
     damping_scale: float = 1.35
@@ -99,6 +100,8 @@ class QuadrupedTwin(Twin):
         """The last sound command, as it came: most of them are repeated, and looked at once."""
         self._asked = self._meaning(self.motors.damp())
         self._springs = self._asked[2][:0]
+        self._way = deque([self._asked], maxlen=max(1, round(self.hidden.action_delay / TIMESTEP)) + 1)
+        """The commands of the last ticks: the oldest is in force."""
         self.rejected = 0
         """Commands whose checksum or length was wrong."""
         self.states = node.publisher(LOW_STATE, ros.low_state, qos.SENSOR)
@@ -110,7 +113,7 @@ class QuadrupedTwin(Twin):
     def _hide(self) -> None:
         h = self.hidden
         scales = {f"robot.{n}_scale": getattr(h, f"{n}_scale") for n in ("stiffness", "damping", "strength")}
-        others = {"robot.action_delay": h.action_delay, "robot.joint_friction": h.joint_friction}
+        others = {"robot.action_delay": TIMESTEP, "robot.joint_friction": h.joint_friction}
         body = {"payload.mass": h.payload_mass, "base.com_x": h.com_x, "ground.friction": h.ground_friction}
         self._set(scales | others | body)
 
@@ -137,6 +140,7 @@ class QuadrupedTwin(Twin):
     def place(self, seed: int) -> None:
         """Lay the robot on its belly, legs folded, motors damped; where and how does not depend on the seed."""
         self._raw, self._asked = b"", self._meaning(self.motors.damp())
+        self._way.extend([self._asked] * (self._way.maxlen or 0))
         self.engine.reset(np.array([0]), self._lying, {})
         self._obey()
         settle = torch.from_numpy(self._lying).float()[:, None].expand(-1, round(1 / TIMESTEP), -1)
@@ -153,8 +157,9 @@ class QuadrupedTwin(Twin):
         self._publish(count)
 
     def _obey(self) -> torch.Tensor:
-        """Set the motors' gains; return their set-points (1, 1, J)."""
-        pulled, goal, springs = self._asked
+        """Set the motors' gains; return their set-points (1, 1, J), which take the engine one step more."""
+        self._way.append(self._asked)
+        springs, (pulled, goal, _) = self._way[0][2], self._way[1]
         if springs is not self._springs:
             self._springs = springs
             self.engine.set_springs(*springs)

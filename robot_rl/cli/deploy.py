@@ -32,9 +32,9 @@ class Deploy:
     """Episode k is placed by seed + k where a twin places the objects, and commanded by it on schedule."""
     seconds: NonNegative = 0.0
     """Length of an episode, s; 0: the task's."""
-    commands: Literal["schedule", "person"] = "schedule"
-    """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, or
-    nobody, so that it stands."""
+    commands: Literal["schedule", "person"] = "person"
+    """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, with
+    which it walks by itself, or nobody, so that it stands."""
     out: Path | None = None
     """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
@@ -60,6 +60,7 @@ class Deploy:
         from real.clock import bare_loop
         from real.env import RobotEnv
         from real.intervention import Arbiter
+        from real.journal import Journal
         from real.robots.base import NotReady
         from real.session import Filming, stop_on_signals
         from real.teleop.commands import OperatorInput
@@ -83,6 +84,7 @@ class Deploy:
                 arbiter=Arbiter(OperatorInput(node)), dry_run=self.dry_run, schedule=self._schedule(interface),
             )  # fmt: skip
             film.attach(env)
+            journal = Journal(run.folder, env)
             stop_on_signals()
             result, ended = Evaluation(), ""
             try:
@@ -96,13 +98,21 @@ class Deploy:
                     raise
                 ended = str(error)
             finally:
-                env.close()
+                try:
+                    env.close()
+                finally:
+                    journal.close()
             where = "twin" if env.placer.matched else "robot"
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
             summary["corrected_episodes"] = sum(result.by_hand)
             if robot.base:
-                low, high = wilson(env.falls, len(result.success))
-                summary |= {"falls": env.falls, "fall_rate_low": low, "fall_rate_high": high}
+                low, high = wilson(env.falls, max(env.falls, len(result.success)))
+                summary |= {
+                    "standing": sum(result.success),
+                    "falls": env.falls,
+                    "fall_rate_low": low,
+                    "fall_rate_high": high,
+                }
             summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
             summary |= {"ended": ended} if ended else {}
             failed = bool(ended) or (bool(env.loop.stopped) and not env.stance.releases)

@@ -174,8 +174,16 @@ class TopicQuadruped:
         """When they came, and the motors of each in the order of the spec."""
         self.seeds: list[int] = []
         self.silent = False
+        self.guard: dict[str, Any] | None = None
+        """What the guard reports; None: nothing."""
+        if commands == "lowcmd_wanted":
+            self.guard = {"damping": "", "latched": False, "damped": {}}
+        self.height: float | None = None
+        """Of the trunk, as a twin tells; None: no twin's truth."""
         self._wire, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self.states = node.publisher(LOW_STATE, "lowstate", qos.SENSOR)
+        self.reports = node.publisher("std_msgs/msg/String", "guard", qos.SENSOR) if self.guard else None
+        self.truth = node.publisher("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR) if twin else None
         self.obeyed = node.subscribe(LOW_COMMAND, commands, qos.COMMAND, self._commanded)
         if twin:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
@@ -209,9 +217,16 @@ class TopicQuadruped:
         return message
 
     def _run(self) -> None:
+        from real.bus import make
+
         while not self._closing.wait(1 / 250):
             if not self.silent:
                 self.states.publish(self._state.seal(self.message()))
+            if self.reports and self.guard is not None:
+                self.reports.publish(make("std_msgs/msg/String", data=json.dumps(self.guard)))
+            if self.truth and self.height is not None:
+                pose = {"position": {"x": 0.0, "y": 0.0, "z": self.height}}
+                self.truth.publish(make("nav_msgs/msg/Odometry", pose={"pose": pose}))
 
     def close(self) -> None:
         self._closing.set()

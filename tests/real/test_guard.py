@@ -113,7 +113,62 @@ def test_it_damps_a_robot_that_it_does_not_hear(bench: Bench, eventually: Build)
     eventually(lambda: bench.robot.limp)
     assert bench.guard.events == {"stale state": 1}
     bench.robot.silent = False
+    stood_up(bench, eventually)
+
+
+def stood_up(bench: Bench, eventually: Build) -> None:
+    """What has become of the robot meanwhile nobody knows: full stiffness does not return by itself."""
+    bench.raw = WIRE.seal(STAND.copy())
+    count = len(bench.robot.commands)
+    eventually(lambda: len(bench.robot.commands) > count + 100)
+    assert not any(motors["kp"].any() for _, motors in bench.robot.commands[count + 25 :]) and bench.guard.latched
+    bench.raw = WIRE.seal(MOTORS.damp())
+    count = len(bench.robot.commands)
+    eventually(lambda: len(bench.robot.commands) > count + 50)
+    bench.raw = WIRE.seal(STAND.copy())
+    count = len(bench.robot.commands)
+    eventually(lambda: len(bench.robot.commands) > count + 50)
+    assert bench.robot.limp, "nor after a moment of damping"
+    bench.raw = WIRE.seal(MOTORS.command(np.array(GO2.home), 0.05))
     eventually(lambda: not bench.robot.limp)
+    bench.raw = WIRE.seal(STAND.copy())
+    eventually(lambda: (bench.robot.commands[-1][1]["kp"] == 40).all())
+    assert not bench.guard.latched and not bench.guard.damping
+
+
+def test_a_policy_that_was_silent_has_to_stand_the_robot_up(bench: Bench, eventually: Build) -> None:
+    bench.raw = WIRE.seal(STAND.copy())
+    eventually(lambda: not bench.robot.limp)
+    bench.raw = None
+    eventually(lambda: bench.robot.limp)
+    stood_up(bench, eventually)
+    assert bench.guard.events == {"silence": 1}
+
+
+def test_a_stretch_of_damping_counts_once_with_the_reason_that_began_it(bench: Bench, eventually: Build) -> None:
+    bench.raw = WIRE.seal(STAND.copy())
+    eventually(lambda: not bench.robot.limp)
+    bench.raw = changed("kp", 200.0)
+    eventually(lambda: bench.robot.limp)
+    for raw in (changed("q", 4.0), changed("kp", 200.0), changed("q", 4.0)):
+        bench.raw = raw
+        eventually(lambda raw=raw: bench.guard._wanted[0] == raw)
+        count = len(bench.robot.commands)
+        eventually(lambda: len(bench.robot.commands) > count + 10)  # noqa: B023 - used at once
+    assert bench.guard.events == {"gain out of limits": 1} and bench.guard.damping == "gain out of limits"
+
+
+def test_it_reports_what_it_does_and_the_driver_of_the_robot_hears(bench: Bench, eventually: Build) -> None:
+    from real.robots.unitree import UnitreeDriver
+
+    driver = UnitreeDriver(bench.nodes[1], GO2)
+    bench.raw = WIRE.seal(STAND.copy())
+    eventually(lambda: driver.reports.latest and not driver.objection(time.monotonic()))
+    bench.raw = None
+    eventually(lambda: driver.objection(time.monotonic()) == "the guard damps the robot: silence")
+    assert driver.damped == {"silence": 1}
+    bench.guard.close()
+    eventually(lambda: driver.objection(time.monotonic()) == "the guard has gone")
 
 
 def test_told_to_end_it_waits_for_the_commands_to_end(bench: Bench, eventually: Build) -> None:

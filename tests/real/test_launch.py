@@ -110,6 +110,9 @@ def test_quadruped_puts_a_guard_between_policy_and_robot() -> None:
         "teleop": "teleop keyboard --robot go2",
     }
     assert list(commands("quadruped", **POLICY)) == ["guard", "deploy"]
+    assert "--commands person" in commands("quadruped", **POLICY)["deploy"], "a robot does not walk off by itself"
+    assert "--commands schedule" in commands("quadruped", **POLICY, commands="schedule")["deploy"]
+    assert "--commands person" in commands("quadruped", **POLICY, commands="person", twin="true")["deploy"]
     roles = {node.name: node for node in describe("quadruped", POLICY)}
     assert roles["deploy"].commands_robot and roles["guard"].guards_robot
     assert roles["deploy"].start_after == "guard" and roles["guard"].start_after == "twin"

@@ -192,6 +192,27 @@ def test_a_robot_that_falls_silent_is_damped(
     assert "damping: stale state" in guard.said or "damping: silence" in guard.said
 
 
+def test_a_policy_that_hung_in_mid_stride_does_not_go_on(
+    start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
+) -> None:
+    """It would pull a robot that sank meanwhile back to its feet at full stiffness."""
+    _, guard = robot_and_guard(start)
+    policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    eventually(lambda: watch.walking, "an episode", START)
+    hung = time.monotonic()
+    policy.process.send_signal(signal.SIGSTOP)
+    eventually(lambda: watch.limp)
+    assert 0 < watch.damped_at - hung < REACTION
+    policy.process.send_signal(signal.SIGCONT)
+    out, _ = policy.process.communicate(timeout=60)
+    assert watch.limp and watch.damped_at - hung < REACTION, "damped from then on"
+    result = json.loads(out)
+    assert result["success"] == 0 and result["falls"] == 1 and result["standing"] == 0
+    assert result["stopped"], policy.said
+    loop = json.loads((tmp_path / "run" / "loop.json").read_text())
+    assert loop["guard"] == {"silence": 1} and guard.said.count("damping: ") == 1
+
+
 def test_interrupted_it_lies_down_first(
     start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
 ) -> None:
@@ -225,6 +246,31 @@ def test_the_twin_counts_damaged_commands_and_keeps_the_last_sound_one(
         eventually(lambda: states.latest.count > count + 500)
         assert watch.height > 0.2
     assert twin.end() == 0 and "wrong checksum: 1" in twin.said
+
+
+def test_the_twins_motors_hear_of_gains_as_late_as_of_set_points(private_domain: int) -> None:
+    from real.bus import Stamped
+    from real.robots.lowlevel import FIRMEST, Motors
+    from real.twin.quadruped import QuadrupedTwin
+
+    wire, motors = layout(LOW_COMMAND), Motors(GO2)
+    with open_node("twin") as node:
+        twin = QuadrupedTwin(node, WALK, HiddenQuadruped(action_delay=0.02), cameras=False)
+
+        def pulls(command: Any, ticks: int) -> list[float]:
+            """Strength of the knees' pull after each tick of 2 ms."""
+            twin._on_command(Stamped(wire.seal(command), LOW_COMMAND, 0.0, 0, 1))
+            found = []
+            for count in range(ticks):
+                twin.tick(count + 1)
+                found.append(float(twin.engine.joint_torque()[0, 2::3].abs().min()))
+            return found
+
+        firm = pulls(motors.command(np.array(GO2.home), FIRMEST), 15)
+        first = next(k for k, pull in enumerate(firm) if pull > 20)
+        soft = pulls(motors.command(np.array(GO2.home), 0.2), 15)
+        last = next(k for k, pull in enumerate(soft) if pull < 20)
+        assert first == last == 10, (firm, soft)
 
 
 LOW_IS_HARD = {"robot.stiffness_scale", "robot.strength_scale", "ground.friction"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import torch
 from real.bus import open_node
 from real.env import RobotEnv
 from real.intervention import Arbiter
+from real.journal import Journal
 from real.robots.base import NotReady
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface import COMMAND_RAMP
@@ -130,6 +133,111 @@ def test_a_fall_ends_the_episode_and_a_person_ends_the_damping(
     assert not e.loop.stopped and np.abs(robot.position - robot.home).max() < 0.02
     operator.now = RELEASED
     e.step(ZERO)
+
+
+def test_a_twin_that_sank_to_its_belly_has_fallen(env: Build, topic_quadruped: Build, eventually: Build) -> None:
+    """Level, and no joint says so: only the twin's truth knows the height."""
+    robot = topic_quadruped(twin=True)
+    robot.height = 0.3
+    e = env(replace(WALK, horizon=1000))
+    e.reset(seed=0)
+    eventually(lambda: e.truth.latest)
+    *_, terminated, _, _ = e.step(ZERO)
+    assert not terminated and e.falls == 0
+    robot.height = 0.1
+    eventually(lambda: e.truth.latest.msg.pose.pose.position.z == 0.1)
+    _, _, terminated, _, infos = e.step(ZERO)
+    assert terminated and not infos["success"] and e.falls == 1
+
+
+def test_a_robot_whose_legs_folded_under_it_has_fallen(env: Build, topic_quadruped: Build, eventually: Build) -> None:
+    robot = topic_quadruped()
+    e = env(replace(WALK, horizon=1000))
+    e.reset(seed=0)
+    robot.sag = 0.4 * (robot.folded - robot.home)
+    eventually(lambda: np.abs(e.driver.reading().position - robot.home - robot.sag).max() < 0.05)
+    *_, terminated, _, _ = e.step(ZERO)
+    assert not terminated, "on bent knees it stands still"
+    robot.sag = 0.7 * (robot.folded - robot.home)
+    eventually(lambda: np.abs(e.driver.reading().position - robot.home - robot.sag).max() < 0.05)
+    _, _, terminated, _, infos = e.step(ZERO)
+    assert terminated and not infos["success"] and e.falls == 1 and not e.loop.stopped
+
+
+def test_an_episode_does_not_end_well_with_a_damped_robot(env: Build, topic_quadruped: Build) -> None:
+    topic_quadruped()
+    e = env()
+    e.reset(seed=0)
+    for _ in range(7):
+        e.step(ZERO)
+    e.loop.stop("test")
+    *_, truncated, infos = e.step(ZERO)
+    assert truncated and not infos["success"] and e.falls == 1, "what damps it unasked makes it go down"
+
+
+def test_a_guard_that_damps_ends_the_episode_and_is_recorded(
+    env: Build, topic_quadruped: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped()
+    robot.guard = {"damping": "", "latched": False, "damped": {"silence": 3}}
+    e = env(replace(WALK, horizon=1000))
+    e.reset(seed=0)
+    e.step(ZERO)
+    robot.guard = {"damping": "stale state", "latched": True, "damped": {"silence": 3, "stale state": 1}}
+    eventually(lambda: e.loop.stopped == "the guard damps the robot: stale state")
+    *_, truncated, infos = e.step(ZERO)
+    assert truncated and not infos["success"] and e.falls == 1
+    assert e.summary()["guard"] == {"stale state": 1}, "since this program began"
+    robot.guard = {"damping": "", "latched": False, "damped": {"silence": 4, "stale state": 1}}
+    eventually(lambda: e.driver.damped == {"silence": 1, "stale state": 1})
+
+
+def test_a_guard_that_has_gone_ends_the_episode_and_nobody_stands_up_without(
+    env: Build, topic_quadruped: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped(twin=True)
+    e = env(replace(WALK, horizon=1000))
+    eventually(lambda: e.placer.matched)
+    e.reset(seed=0)
+    robot.guard = None
+    eventually(lambda: e.loop.stopped == "the guard has gone")
+    *_, truncated, infos = e.step(ZERO)
+    assert truncated and not infos["success"]
+    with pytest.raises(NotReady, match="the guard has gone: start it again.*robot-rl guard go2"):
+        e.reset(seed=1)
+
+
+def test_who_commanded_stops_and_resets_are_on_record(
+    env: Build, topic_quadruped: Build, hands: Build, tmp_path: Path
+) -> None:
+    topic_quadruped()
+    operator = hands()
+    e = env(replace(WALK, horizon=100), hands=operator, schedule=lambda seed, step: torch.tensor([[0.5, 0.0, 0.0]]))
+    journal = Journal(tmp_path, e)
+    e.reset(seed=3)
+    e.step(ZERO)
+    operator.now = Operator(held=True, motion=(0.0, 0.0, -1.0))
+    e.step(ZERO)
+    e.step(ZERO)
+    operator.now = Operator(stop=True)
+    e.step(ZERO)
+    operator.now = Operator(reset=True)
+    e.reset(seed=4)
+    journal.close()
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    told = [(row["episode"], row["event"], row["what"]) for row in events]
+    assert told[:3] == [
+        (0, "phase", "resetting"),
+        (0, "command", {"from": "schedule", "asked": [0.5, 0.0, 0.0]}),
+        (0, "phase", "running"),
+    ]
+    assert (0, "command", {"from": "person", "asked": [0.0, 0.0, -1.0]}) in told
+    assert (0, "stop", "operator") in told and (1, "reset", "operator") in told
+    stop = next(row for row in events if row["event"] == "stop")
+    assert 0 < stop["seconds"] < 30 and next(row for row in events if row["event"] == "reset")["seconds"] is None
+    (row,) = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    assert row["commanded_steps"] == {"schedule": 2, "person": 2} and row["steps"] == 4 and row["seed"] == 3
+    assert row["stopped"] == "operator" and row["falls"] == 0 and not row["success"] and row["takeovers"] == 0
 
 
 def test_a_twin_is_put_back_by_itself(env: Build, topic_quadruped: Build, eventually: Build) -> None:

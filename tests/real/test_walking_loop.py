@@ -32,6 +32,10 @@ class FakeDriver:
         self.position, self.velocity = np.array(PIPELINE.robot.home), np.zeros(12)
         self.tilt = 0.0
         self.sent: list[Any] = []
+        self.guard = ""
+
+    def objection(self, now: float) -> str:
+        return self.guard
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         pass
@@ -165,6 +169,18 @@ def test_a_policy_does_not_go_on_with_a_robot_that_sat_down(bench: Bench) -> Non
     bench.driver.position = np.array(PIPELINE.robot.base.lying)  # type: ignore[union-attr]
     sent = bench.walk(0.1)
     assert all(damped(sent)) and bench.loop.stopped and bench.counts["start mismatch"] >= 1
+
+
+def test_a_guard_that_damps_latches_damping_with_its_reason(bench: Bench) -> None:
+    bench.driver.guard = "the guard damps the robot: silence"
+    assert not any(damped(bench.walk(0.2))), "standing up, it has a moment to let go of its latch"
+    bench.driver.guard = ""
+    bench.walk(0.1)
+    bench.driver.guard = "the guard damps the robot: silence"
+    assert all(damped(bench.run(0.1)))
+    bench.driver.guard = ""
+    assert all(damped(bench.walk(0.2))) and bench.loop.stopped == "the guard damps the robot: silence"
+    assert bench.counts["the guard damps the robot: silence"] == 1
 
 
 def test_three_goals_that_are_not_finite_latch_damping(bench: Bench) -> None:
