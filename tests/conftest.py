@@ -11,6 +11,22 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+REALTIME = ("tests/real/", "tests/robot_rl/cli/test_bench_loop.py", "tests/robot_rl/cli/test_kill.py")
+"""What another test beside it would make late."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is judged by the clock, for `make test`."""
+    for item in items:
+        if item.nodeid.startswith(REALTIME):
+            item.add_marker("realtime")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """`make test ARGS=...` may choose nothing of one half: no failure."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.option.markexpr:
+        session.exitstatus = pytest.ExitCode.OK
 
 
 @pytest.fixture(autouse=True)

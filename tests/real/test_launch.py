@@ -45,7 +45,7 @@ def test_a_task_reaches_twin_and_operator_and_is_otherwise_the_robots() -> None:
     values = {**POLICY, "twin": "true", "teleop": "scripted"}
     named = commands("arm", **values, task="panda-lift")
     assert named["twin"] == "twin panda --task panda-lift --seed 0"
-    assert named["teleop"] == "teleop scripted --robot panda --task panda-lift"
+    assert named["teleop"] == "teleop scripted --robot panda --task panda-lift --seed 0"
     assert commands("arm", **values, robot="ur5e")["twin"] == "twin ur5e --seed 0"
     assert commands("twin", robot="go2") == {"twin": "twin go2 --seed 0"}
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,39 +98,37 @@ def test_an_error_leaves_a_folder_only_if_something_was_done(run: Build) -> None
         assert one.folder.exists() == done
 
 
-@pytest.fixture
-def full_disk() -> Iterator[Callable[[int], None]]:
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
     """A limit of this process stands in for the disk: no file gets larger than so many bytes."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
 @pytest.mark.parametrize("room", [0, 20])
-def test_a_full_disk_is_said_by_the_file_and_leaves_no_empty_run(
-    run: Build, full_disk: Callable[[int], None], room: int
-) -> None:
-    with pytest.raises(OSError, match="too large") as error, run() as one:
-        full_disk(room)
+def test_a_full_disk_is_said_by_the_file_and_leaves_no_empty_run(run: Build, room: int) -> None:
+    one = run()
+    with pytest.raises(OSError, match="too large") as error, full_disk(room), one:
         one.log(1, {"x": 1.0})
     assert error.value.filename == str(one.folder / "metrics.jsonl") and not one.folder.exists()
 
 
-def test_a_full_disk_costs_the_row_in_hand_alone(run: Build, full_disk: Callable[[int], None]) -> None:
+def test_a_full_disk_costs_the_row_in_hand_alone(run: Build) -> None:
     one = run()
     (one.folder / "metrics.jsonl").write_text('{"step": 1}\n')
-    full_disk((one.folder / "metrics.jsonl").stat().st_size + 10)
-    with pytest.raises(OSError, match="too large"):
+    room = (one.folder / "metrics.jsonl").stat().st_size + 10
+    with pytest.raises(OSError, match="too large"), full_disk(room):
         one.log(2, {"x": 1.0})
     assert (one.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
 @pytest.mark.parametrize("room", [0, 700])
-def test_a_disk_that_is_full_at_the_start_leaves_no_folder(
-    run: Build, full_disk: Callable[[int], None], tmp_path: Path, room: int
-) -> None:
-    full_disk(room)
-    with pytest.raises(OSError, match="too large") as error:
+def test_a_disk_that_is_full_at_the_start_leaves_no_folder(run: Build, tmp_path: Path, room: int) -> None:
+    with pytest.raises(OSError, match="too large") as error, full_disk(room):
         run(config={"long": "x" * 600})
     assert Path(error.value.filename).parent == tmp_path / "run" and not (tmp_path / "run").exists()
 
