@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-REALTIME = ("tests/real/", "tests/robot_rl/cli/test_bench_loop.py", "tests/robot_rl/cli/test_kill.py")
+REALTIME = ("tests/real/", "tests/robot_rl/cli/test_bench_loop.py")
 """What another test beside it would make late."""
 
 
@@ -33,6 +36,18 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def seeded() -> None:
     """Network weights are drawn from torch's global generator: the same in every run of a test."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def ordinary_process() -> Iterator[None]:
+    """A command loop that was armed, or measured, leaves this process in real time and without a garbage collector."""
+    interval = sys.getswitchinterval()
+    yield
+    gc.enable()
+    gc.unfreeze()
+    sys.setswitchinterval(interval)
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ class Demo:
     """panda-lift: a Panda learns to lift a cube, is deployed over ROS 2 topics, is corrected, and gets better.
     go2: a Go2 learns to walk, walks in the other engine and on its own topics, and is steered, stopped and resumed.
 
-    About ten minutes on two CPU cores; ends with report.html."""
+    About eleven minutes on two CPU cores; ends with report.html."""
 
     name: tyro.conf.Positional[str] = "panda-lift"
     """Which demonstration: panda-lift or go2."""

@@ -22,11 +22,11 @@ from policies.residual import ResidualPolicy
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import episodes_of
 from robot_rl.data.replay import Replay, sample_mixed
-from robot_rl.errors import UserError
 from robot_rl.interface import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.limits import Count, NonNegative, Share, Whole
 from robot_rl.training.checkpoint import load_state, save_state
+from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import add_episode
 from robot_rl.training.run import Run
 
@@ -71,16 +71,6 @@ def fetch(folder: Path, policy: ResidualPolicy, version: int) -> int:
         return version
     policy.actor.load_state_dict(published["actor"])
     return int(published["version"])
-
-
-class Diverged(UserError):  # noqa: N818 - it reads as a sentence
-    """The learner's numbers are no numbers any more.
-
-    Attributes:
-        code: 2, as of bad input: started again, it would end the same.
-    """
-
-    code = 2
 
 
 class Learner:

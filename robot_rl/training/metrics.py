@@ -18,7 +18,13 @@ Progress = Callable[[int, dict[str, float]], None]
 
 
 class Diverged(UserError, FloatingPointError):  # noqa: N818 - it reads as a sentence
-    """Learning came to numbers that are none; a setting of the user's is the cause, most often the learning rate."""
+    """Learning came to numbers that are none; a setting of the user's is the cause, most often the learning rate.
+
+    Attributes:
+        code: 2, as of bad input: started again, it would end the same.
+    """
+
+    code = 2
 
 
 def diverged(run: Run, step: int, what: str) -> Diverged:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,18 +25,6 @@ def _eventually(holds: Callable[[], Any], what: str = "what was waited for", wai
         assert time.monotonic() < end, f"{what} did not happen within {wait:g} s"
         time.sleep(0.002)
     return value
-
-
-@pytest.fixture(autouse=True)
-def ordinary_process() -> Iterator[None]:
-    """A command loop that was armed leaves this process in real time and without a garbage collector."""
-    interval = sys.getswitchinterval()
-    yield
-    gc.enable()
-    gc.unfreeze()
-    sys.setswitchinterval(interval)
-    if sys.platform == "linux":
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 @pytest.fixture(scope="session")

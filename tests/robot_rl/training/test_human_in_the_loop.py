@@ -29,13 +29,13 @@ from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.human_in_the_loop import (
     WEIGHTS,
-    Diverged,
     HumanInTheLoopConfig,
     Learner,
     corrections,
     fetch,
 )
 from robot_rl.training.human_in_the_loop import publish as publish_agent
+from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import demo_replay
 from robot_rl.training.run import read_metrics
 from sim.tasks import tasks
