@@ -16,7 +16,7 @@ from policies.base import ChunkRunner
 from policies.residual import ResidualPolicy
 from real.env import RobotEnv
 from real.recorder import Recorder
-from real.session import Filming
+from real.session import Filming, uninterrupted
 from robot_rl.errors import UserError
 from robot_rl.training.human_in_the_loop import fetch
 from robot_rl.training.run import Run, write_text
@@ -146,7 +146,8 @@ class Session:
 
     def adopt(self) -> None:
         """Load newer weights if the learner has published any."""
-        self.version = fetch(self.run.folder, self.policy, self.version)
+        with uninterrupted():
+            self.version = fetch(self.run.folder, self.policy, self.version)
 
     def _episode(self, seed: int) -> dict[str, Any]:
         env, policy = self.env, self.policy

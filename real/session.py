@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,26 @@ if TYPE_CHECKING:
     from real.env import RobotEnv
 
 
+_waiting: list[int] | None = None
+"""Signals that came in an `uninterrupted` block; None outside of one."""
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let SIGINT and SIGTERM interrupt after the block, not in it.
+
+    An exception that a signal raises in the middle of a library's C code comes out of it as another one, a defect.
+    """
+    global _waiting
+    _waiting = []
+    try:
+        yield
+    finally:
+        came, _waiting = _waiting, None
+        if came:
+            raise KeyboardInterrupt(came[0])
+
+
 def stop_on_signals() -> None:
     """Turn SIGINT and SIGTERM into KeyboardInterrupt(number), so that `finally` blocks brake the robot.
 
@@ -25,6 +47,9 @@ def stop_on_signals() -> None:
 
     def interrupt(number: int, _: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if _waiting is not None:
+            _waiting.append(number)
+            return
         raise KeyboardInterrupt(number)
 
     signal.signal(signal.SIGTERM, interrupt)

@@ -1,0 +1,38 @@
+"""Signals on a robot's side: they interrupt, but not in the middle of what must not be."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from real.session import stop_on_signals, uninterrupted
+
+
+@pytest.fixture
+def stopping() -> Iterator[None]:
+    """This process as a session on a robot has it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    stop_on_signals()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_interrupts_after_the_block_not_in_it(stopping: None, number: int) -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt) as asked, uninterrupted():
+        os.kill(os.getpid(), number)
+        done.append("the rest of the block")
+    assert done and asked.value.args == (number,)
+
+
+def test_without_one_nothing_is_raised_and_the_next_interrupts_at_once(stopping: None) -> None:
+    with uninterrupted():
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("the signal was not heard")
