@@ -26,6 +26,8 @@ RISE = 2.0
 """Time from lying to standing, and back, s."""
 FIRM = 0.3
 """Share of that time after which the springs have their full stiffness."""
+CROOKED = 0.4
+"""Distance of a joint from the posture of a robot on its belly at which the legs are folded before it stands up, rad."""
 LEVEL = math.cos(math.radians(45))
 """Cosine of the largest tilt to stand up from."""
 
@@ -35,7 +37,7 @@ class Standing:
 
     ::
 
-        limp ──begin: from the measured posture home in 2 s, stiffness growing──> standing ──end──> lying, damped
+        limp ──begin: legs folded if need be, then home in 2 s, stiffness growing──> standing ──end──> lying, damped
           ^── stop, tilt, silence of state or policy: at any time ──┘
     """
 
@@ -109,6 +111,10 @@ class Standing:
         if reading is None or not self._level():
             tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan
             raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
+        # Who was stopped in mid-stride lies on a leg or two, which nothing but folding brings out from under it.
+        crooked = float((self.env.read().joint_position - self.lying).abs().max()) > CROOKED
+        if crooked and (not self._go(self.lying, FIRM, 1.0, RISE / 2) or self.env.loop.limp):
+            return
         if not self._go(self.home, FIRM, FIRMEST) or self.env.loop.limp:
             return
         self.driver.firmness = 1.0  # the policy's first action finds what an episode in simulation begins with
