@@ -27,7 +27,7 @@ RISE = 2.0
 FIRM = 0.3
 """Share of that time after which the springs have their full stiffness."""
 CROOKED = 0.4
-"""Distance of a joint from the posture of a robot on its belly at which the legs are folded before it stands up, rad."""
+"""Distance of a joint from the posture of a robot on its belly at which legs are folded before it stands up, rad."""
 LEVEL = math.cos(math.radians(45))
 """Cosine of the largest tilt to stand up from."""
 
