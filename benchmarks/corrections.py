@@ -27,7 +27,7 @@ from policies.bundle import load_bundle
 from policies.residual import ResidualPolicy
 from real.twin.arm import HiddenArm
 from robot_rl.cli.operator import LONGEST, Watch
-from robot_rl.evaluation import wilson
+from robot_rl.evaluation import evaluate, wilson
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.state import RobotState
 from robot_rl.training.human_in_the_loop import corrections
@@ -85,20 +85,10 @@ def success(task: Task, policy: ResidualPolicy, episodes: int) -> float:
     policy.eval()
     explores, policy.explore = policy.explore, False
     env = Biased(task, episodes)
-    observation, _ = env.reset(seed=EPISODES)
-    runner, rng = ChunkRunner(policy, episodes), torch.Generator().manual_seed(0)
-    runner.reset()
-    ended, won = (torch.zeros(episodes, dtype=torch.bool) for _ in range(2))
-    while not ended.all():
-        with torch.no_grad():
-            observation, _, terminated, truncated, infos = env.step(runner.act(observation, rng))
-        over = terminated | truncated
-        won |= over & ~ended & infos["success"]
-        ended |= over
-        runner.reset(over.nonzero().squeeze(-1))
+    won = evaluate(policy, env, episodes, EPISODES).success
     env.close()
     policy.explore = explores
-    return float(won.float().mean())
+    return float(np.mean(won))
 
 
 def corrected_episode(

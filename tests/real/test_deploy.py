@@ -33,15 +33,25 @@ def signals() -> Iterator[None]:
 
 
 @pytest.fixture
-def deploy(topic_robot: Callable[..., Any], residual: Callable[..., Any], tmp_path: Path, capsys: Any) -> Any:
-    def run(weight: float, episodes: int = 1) -> tuple[int, dict[str, Any]]:
-        topic_robot()
+def bundle(residual: Callable[..., Any], tmp_path: Path) -> Callable[[float], None]:
+    """Save a policy whose actor's weights are random ones times a number."""
+
+    def save(weight: float) -> None:
         pipeline = Pipeline(LIFT)
         policy = residual(pipeline.observer.spec.size, 4, zero_init=False)
         with torch.no_grad():
             for parameter in policy.actor.parameters():
                 parameter.mul_(weight)
         save_bundle(Bundle(policy, LIFT, pipeline.robot.fingerprint()), tmp_path / "bundle")
+
+    return save
+
+
+@pytest.fixture
+def deploy(topic_robot: Callable[..., Any], bundle: Callable[[float], None], tmp_path: Path, capsys: Any) -> Any:
+    def run(weight: float, episodes: int = 1) -> tuple[int, dict[str, Any]]:
+        topic_robot()
+        bundle(weight)
         code = Deploy(tmp_path / "bundle", episodes=episodes, video_episodes=0, out=tmp_path / "run", json=True).run()
         return code, json.loads(capsys.readouterr().out)
 
@@ -68,16 +78,11 @@ def test_the_settings_on_record_are_values_not_words(deploy: Any, tmp_path: Path
 
 
 @pytest.fixture
-def command(residual: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+def command(bundle: Callable[[float], None], tmp_path: Path) -> Callable[..., Any]:
     """`robot-rl deploy` as a process of its own, with nobody at a teleop device."""
 
     def run(weight: float) -> tuple[int, str]:
-        pipeline = Pipeline(LIFT)
-        policy = residual(pipeline.observer.spec.size, 4, zero_init=False)
-        with torch.no_grad():
-            for parameter in policy.actor.parameters():
-                parameter.mul_(weight)
-        save_bundle(Bundle(policy, LIFT, pipeline.robot.fingerprint()), tmp_path / "bundle")
+        bundle(weight)
         options = ("--episodes", "3", "--video-episodes", "0", "--out", str(tmp_path / "run"), "--json")
         done = subprocess.run(
             [sys.executable, "-m", "robot_rl.cli.main", "deploy", str(tmp_path / "bundle"), *options],
