@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import subprocess
 import time
@@ -15,11 +14,12 @@ import torch
 from policies.base import ChunkRunner
 from policies.residual import ResidualPolicy
 from real.env import RobotEnv
+from real.journal import Journal
 from real.recorder import Recorder
 from real.session import Filming, uninterrupted
 from robot_rl.errors import UserError
 from robot_rl.training.human_in_the_loop import fetch
-from robot_rl.training.run import Run, write_text
+from robot_rl.training.run import Run
 
 logger = logging.getLogger(__name__)
 HOPELESS = 2
@@ -103,18 +103,20 @@ class Session:
         pictures = {name: env.driver.image(name) for name in env.driver.images}
         images = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
-        self.episodes: list[dict[str, Any]] = []
-        rows = run.folder / "episodes.jsonl"
-        if rows.exists():  # a kill may leave rows of episodes that never reached the dataset
-            kept = rows.read_text().splitlines(keepends=True)
-            count = self.recorder.writer.num_episodes
-            write_text(rows, "".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < count))
-        self._file = open(rows, "a", buffering=1)  # noqa: SIM115
-        env.on_step = self._record
-        film.attach(env)
         self._images = images
         self._stale_pictures = 0
+        env.on_step = self._record
+        film.attach(env)
+        self.journal = Journal(run.folder, env, self.recorder.writer.num_episodes, self._about_episode)
         self.learner: LearnerProcess | None = None
+
+    @property
+    def episodes(self) -> list[dict[str, Any]]:
+        """Of this session, as in episodes.jsonl."""
+        return self.journal.rows
+
+    def _about_episode(self) -> dict[str, Any]:
+        return {"stale_pictures": self._stale_pictures, "policy_version": self.version}
 
     def _record(self, step: dict[str, Any]) -> None:
         # An old picture is recorded again, for a video has a frame per row; the episode's record counts them.
@@ -126,15 +128,11 @@ class Session:
         """Run episodes until `seconds` have passed."""
         self.learner = learner
         begin = time.monotonic()
-        done = self.recorder.writer.num_episodes
         while time.monotonic() - begin < seconds:
             self.adopt()
             learner.tend()
-            episode = self._episode(self.seed + done + len(self.episodes))
-            row = {"index": done + len(self.episodes), "seconds": round(time.monotonic() - begin, 2)} | episode
-            self.recorder.end_episode(row)
-            self.episodes.append(row)
-            self._file.write(json.dumps(row) + "\n")
+            self._episode(self.seed + self.journal.done + len(self.episodes))
+            self.recorder.end_episode(self.episodes[-1])
             recent = self.episodes[-10:]
             rate = sum(e["success"] for e in recent) / len(recent)
             helped = sum(e["takeovers"] > 0 for e in recent)
@@ -149,35 +147,26 @@ class Session:
         with uninterrupted():
             self.version = fetch(self.run.folder, self.policy, self.version)
 
-    def _episode(self, seed: int) -> dict[str, Any]:
+    def _episode(self, seed: int) -> None:
         env, policy = self.env, self.policy
         policy.explore = True
         runner = ChunkRunner(policy, 1)
         runner.reset()
         observation, _ = env.reset(seed=seed)
-        takeovers = corrected = self._stale_pictures = 0
-        while True:
+        self._stale_pictures, over = 0, False
+        while not over:
             action = runner.act(observation, self.rng)
             observation, _, terminated, truncated, infos = env.step(action)
-            takeovers += int(infos["takeover"])
-            corrected += int(infos["intervention"])
             if infos["handed_back"]:
                 runner.reset()  # a chunk planned before the correction is not executed after it
-            if bool(terminated | truncated):
-                break
-        return {
-            "success": bool(infos["success"]),
-            "steps": int(infos["episode_steps"]),
-            "intervention_steps": corrected,
-            "takeovers": takeovers,
-            "stale_pictures": self._stale_pictures,
-            "policy_version": self.version,
-        }
+            over = bool(terminated | truncated)
 
     def close(self) -> None:
         """Put everything recorded on disk."""
-        self.recorder.close()
-        self._file.close()
+        try:
+            self.recorder.close()
+        finally:
+            self.journal.close()
 
     def summary(self) -> dict[str, Any]:
         """Figures of the session."""

@@ -1,34 +1,48 @@
-"""What happened on a robot besides the policy: who commanded it, what was asked, stops, resets, the guard."""
+"""What happened on a robot: how its episodes went, who commanded it, stops, resets, the guard."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from robot_rl import strict_json
+from robot_rl.training.run import write_text
 
 if TYPE_CHECKING:
     from real.env import RobotEnv
 
 
 class Journal:
-    """Writes events.jsonl as things happen, and a row of episodes.jsonl for each episode, keys as `finetune` has them.
+    """Writes events.jsonl as things happen, and a row of episodes.jsonl for each episode.
 
     An event is `episode`, `seconds` of it (null while the robot gets ready), `event` and `what`. Written by the thread
     that steps the robot; the command thread only leaves a note.
     """
 
-    def __init__(self, folder: Path, env: RobotEnv):
-        self.folder, self.env = folder, env
+    def __init__(self, folder: Path, env: RobotEnv, done: int = 0, more: Callable[[], dict[str, Any]] = dict):
+        """`done` episodes of the folder were before and stay; `more` is asked at the end of each for further keys."""
+        self.folder, self.env, self.done, self.more = folder, env, done, more
+        self.rows: list[dict[str, Any]] = []
+        """Episodes that have ended since."""
+        self._drop_rows_from(done)
         self._notes: deque[tuple[float, int, str, Any]] = deque()
         self._files: dict[str, IO[str]] = {}
-        self._opened, self._begun, self._falls, self._index = time.monotonic(), 0.0, 0, 0
+        self._opened, self._begun, self._falls = time.monotonic(), 0.0, 0
         self._commanders: Counter[str] = Counter()
         self._parts = {"intervention_steps": 0, "takeovers": 0}
         self._others = env.on_step
         env.note, env.on_step = self.note, self._record
+
+    def _drop_rows_from(self, done: int) -> None:
+        """A kill may leave rows of episodes that never reached the dataset, and half a row."""
+        path = self.folder / "episodes.jsonl"
+        if path.exists():
+            kept = path.read_text().splitlines(keepends=True)
+            write_text(path, "".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < done))
 
     def note(self, event: str, what: Any) -> None:
         """Remember an event, from any thread."""
@@ -50,17 +64,15 @@ class Journal:
 
     def _end(self, step: dict[str, Any]) -> None:
         env = self.env
-        row: dict[str, Any] = {
-            "index": self._index,
-            "seed": env.seed,
-            "seconds": round(time.monotonic() - self._opened, 2),
-        }
+        row: dict[str, Any] = {"index": self.done + len(self.rows), "seed": env.seed}
+        row |= {"seconds": round(time.monotonic() - self._opened, 2)}
         row |= {"success": bool(step["success"]), "steps": int(step["episode_steps"]), **self._parts}
         row |= {"stopped": env.loop.stopped}
         if env.steering is not None:
             row |= {"falls": env.falls - self._falls, "commanded_steps": dict(self._commanders)}
-        self._write("episodes.jsonl", row)
-        self._falls, self._index = env.falls, self._index + 1
+        self.rows.append(row | self.more())
+        self._write("episodes.jsonl", self.rows[-1])
+        self._falls = env.falls
         self._commanders.clear()
         self._parts = dict.fromkeys(self._parts, 0)
 

@@ -87,16 +87,18 @@ class Deploy:
             journal = Journal(run.folder, env)
             stop_on_signals()
             result, ended = Evaluation(), ""
+            interrupt: KeyboardInterrupt | None = None
             try:
                 with bar("deploy") as update:
                     evaluate(
                         bundle.policy, env, self.episodes, self.seed,
                         lambda done, _: update(done, self.episodes, f"episodes on {self.robot}"), result,
                     )  # fmt: skip
-            except NotReady as error:
+            except (NotReady, KeyboardInterrupt) as error:
                 if not result.success:
                     raise
-                ended = str(error)
+                interrupt = error if isinstance(error, KeyboardInterrupt) else None
+                ended = "interrupted" if interrupt else str(error)
             finally:
                 try:
                     env.close()
@@ -120,6 +122,8 @@ class Deploy:
             loop = env.summary() | {"bare": bare, "learner": "absent"}
             run.write("loop.json", loop)
             film.write(run.folder, self.label or "policy on the robot")
+            if interrupt:  # what had finished is measured and kept
+                raise interrupt
         summary |= {"run": str(folder), "late_share": loop["late_share"], "lateness_p99_us": loop["lateness_us"]["p99"]}
         summary |= {"inference_p99_ms": loop["inference_ms"]["p99"]}
         show(summary, self.json, "deployment")

@@ -15,9 +15,11 @@ import pytest
 import torch
 
 from policies.bundle import Bundle, save_bundle
+from real.env import RobotEnv
 from real.intervention import Arbiter
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.cli.deploy import Deploy
+from robot_rl.errors import Interrupted
 from robot_rl.interface import Pipeline
 from sim.tasks import tasks
 
@@ -103,6 +105,31 @@ def test_a_latched_stop_that_nobody_can_reset_ends_it_with_its_results(
     assert kept["episodes"] == 1 and kept["success"] == 0 and kept["stopped"] == "3 non-finite goals in a row"
     assert "no teleop device is there to reset it" in kept["ended"] and kept["ended"] in said
     assert json.loads((tmp_path / "run" / "loop.json").read_text())["ticks"] > 0
+
+
+@pytest.mark.parametrize("finished", [0, 2])
+def test_an_interrupt_keeps_the_results_of_the_episodes_that_had_ended(
+    deploy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: int
+) -> None:
+    reset, begun = RobotEnv.reset, 0
+
+    def interrupted(self: RobotEnv, **words: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun > finished:
+            raise KeyboardInterrupt(signal.SIGTERM)
+        return reset(self, **words)
+
+    monkeypatch.setattr(RobotEnv, "reset", interrupted)
+    with pytest.raises(Interrupted) as error:
+        deploy(1.0, episodes=3)
+    assert error.value.code == 128 + signal.SIGTERM
+    evaluation = tmp_path / "run" / "evaluation.json"
+    assert evaluation.exists() == bool(finished)
+    if finished:
+        kept = json.loads(evaluation.read_text())
+        assert kept["episodes"] == finished and kept["ended"] == "interrupted"
+        assert json.loads((tmp_path / "run" / "loop.json").read_text())["ticks"] > 0
 
 
 def test_without_a_twin_and_a_person_it_says_that_nobody_places_the_object(

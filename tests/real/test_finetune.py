@@ -245,6 +245,11 @@ def test_episodes_are_recorded_labelled_and_counted(
     assert [(r["index"], r["success"], r["takeovers"], r["intervention_steps"]) for r in rows] == [
         (0, False, 0, 0), (1, True, 1, 2),
     ]  # fmt: skip
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [e["what"] for e in events if e["event"] == "phase"] == ["resetting", "running", "failure"] + [
+        "resetting", "running", "success",
+    ]  # fmt: skip
+    assert "correcting" in [e["what"] for e in events if e["event"] == "operator" and e["episode"] == 1]
     summary = s.summary()
     assert summary["episodes"] == 2 and summary["success"] == 0.5 and summary["corrected_episodes"] == 1
     assert summary["intervention_share"] == pytest.approx(2 / 15)
