@@ -257,6 +257,7 @@ class TaskEnv(VectorEnv):
             command, velocity = pipeline.shield.follow(command, velocity, at, speed, self.tick)
             commands[:, k] = command
         self.command, self.velocity = command, velocity
+        commands -= self.sensors.encoder_offset[:, None]
         self.engine.step(commands, gripper[:, None].expand(-1, self.ticks, -1))
         self.goal, self.gripper = goal, gripper
         return executed

@@ -81,6 +81,12 @@ class SensorModel:
         self.lag, self.previous = (torch.zeros(num_envs, sum(c.width for c in self.channels)) for _ in range(2))
         self.noise, self.bias = (torch.zeros(num_envs, self.noises) for _ in range(2))
 
+    @property
+    def encoder_offset(self) -> Tensor:
+        """What the encoders report too much (n, J), rad. Motors servo on them: a joint comes to rest by as much below
+        its set-point."""
+        return self.bias[:, : len(self.robot.joints)]
+
     @staticmethod
     def _parameters(channels: Sequence[Channel], kind: str) -> Tensor:
         """The column of `values` that each number of the channels depends on."""

@@ -91,6 +91,7 @@ class QuadrupedTwin(Twin):
         self._every_truth = round(self.robot.command_rate / TRUTH_RATE)
         self._offsets = self.rng.uniform(-1, 1, (3, max(3, len(self.robot.joints))))
         """Directions of the errors of encoders, gyroscope and tilt."""
+        self._encoder_offset = self.hidden.encoder_offset * self._offsets[0, : len(self._motor)]
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._report = self._state.empty()
         self._report["head"], self._report["level_flag"] = (0xFE, 0xEF), 0xFF
@@ -164,6 +165,7 @@ class QuadrupedTwin(Twin):
             self._springs = springs
             self.engine.set_springs(*springs)
         here = self.engine.joint_state()[0][0].numpy()
+        goal = goal - self._encoder_offset  # motors servo on what they report
         return torch.from_numpy(np.where(pulled, goal, here).astype(np.float32))[None, None]
 
     def _publish(self, count: int) -> None:
@@ -171,7 +173,7 @@ class QuadrupedTwin(Twin):
         q, v = (view[0].numpy() for view in self.engine.joint_state())
         base = {name: view[0].numpy() for name, view in self.engine.base_state().items()}
         joints = len(q)
-        q = q + h.encoder_offset * self._offsets[0, :joints] + h.joint_noise * noise[:joints]
+        q = q + self._encoder_offset + h.joint_noise * noise[:joints]
         v = v + h.velocity_noise * noise[joints : 2 * joints]
         motors, imu, order = report["motor_state"], report["imu_state"], self.motors.joint
         motors["q"][:joints], motors["dq"][:joints] = q[order], v[order]

@@ -273,6 +273,33 @@ def test_the_twins_motors_hear_of_gains_as_late_as_of_set_points(private_domain:
         assert first == last == 10, (firm, soft)
 
 
+def test_the_twins_motors_servo_on_their_own_encoders(private_domain: int) -> None:
+    """Where the report agrees with the command, the joint is off by what its encoder reports too much."""
+    from real.bus import Stamped
+    from real.robots.lowlevel import FIRMEST, Motors
+    from real.twin.quadruped import QuadrupedTwin
+
+    wire, motors = layout(LOW_COMMAND), Motors(GO2)
+    exact = {f.name: 0.0 for f in fields(HiddenQuadruped) if f.name.endswith("_noise")}
+    with open_node("twin") as node:
+        twin = QuadrupedTwin(node, WALK, HiddenQuadruped(encoder_offset=0.1, **exact), cameras=False)
+        reports: list[np.ndarray] = []
+        twin.states.publish = lambda raw: reports.append(wire_of_states.open(raw).copy())  # type: ignore[method-assign]
+        wire_of_states = layout(LOW_STATE)
+        command = motors.command(np.array(GO2.home), FIRMEST)
+        twin._on_command(Stamped(wire.seal(command), LOW_COMMAND, 0.0, 0, 1))
+        for count in range(1000):
+            twin.tick(count)
+        goal, stiffness = (command["motor_cmd"][name][twin._motor] for name in ("q", "kp"))
+        reported, asked = reports[-1]["motor_state"]["q"][twin._motor], twin._obey()[0, 0].numpy()
+        true = twin.engine.joint_state()[0][0].numpy()
+    pull = reports[-1]["motor_state"]["tau_est"][twin._motor]
+    stiffness = stiffness * twin.hidden.stiffness_scale * twin.hidden.strength_scale
+    assert np.abs(true - reported).max() > 0.05
+    assert pull == pytest.approx(stiffness * (goal - reported), abs=0.6), "springs between set-point and report"
+    assert asked - true == pytest.approx(goal - reported, abs=1e-6)
+
+
 LOW_IS_HARD = {"robot.stiffness_scale", "robot.strength_scale", "ground.friction"}
 """Of these training's lowest value is the edge; of all others the highest."""
 FAR_OUT = {"robot.stiffness_scale", "robot.strength_scale", "payload.mass", "base.com_x", "push.speed"}

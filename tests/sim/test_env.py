@@ -212,3 +212,16 @@ def test_reset_without_a_seed_goes_on_to_new_episodes(task: Build) -> None:
     first = env.reset(seed=0)[0]["observation.environment_state"]
     second = env.reset()[0]["observation.environment_state"]
     assert not torch.allclose(first[:, :2], second[:, :2])
+
+
+def test_a_motor_servos_on_its_own_encoder(task: Build) -> None:
+    """The report agrees with the set-point, and the joint is off by what the encoder reports too much."""
+    offset = Randomize("sensor.encoder_offset", 0.02, 0.02, "rad")
+    env = TaskEnv(task(randomization=(offset,), horizon=50), 2, threads=1)
+    env.reset(seed=3)
+    for _ in range(10):
+        env.step(still(2))
+    wrong = env.sensors.encoder_offset
+    assert wrong.abs().max() > 0.015
+    assert torch.allclose(env.true.joint_position, env.goal - wrong, atol=1e-3)
+    assert torch.allclose(env.state.joint_position, env.goal, atol=1e-3)
