@@ -108,7 +108,7 @@ class Engine(ABC):
 
     @abstractmethod
     def diverged(self) -> np.ndarray:
-        """Environments (n,) bool whose physics became non-finite."""
+        """Environments (n,) bool whose physics blew up: something is not finite, or beyond `fastest`."""
 
     @abstractmethod
     def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:

@@ -35,7 +35,7 @@ from robot_rl.spec import RobotSpec
 from sim.engines.base import Engine
 from sim.engines.genesis_parameters import Parameters
 from sim.engines.genesis_world import World, start
-from sim.engines.model import MAX_ACTION_DELAY
+from sim.engines.model import MAX_ACTION_DELAY, fastest
 from sim.scenes import Scene
 
 _OWN = ("line", "lag", "torque", "broken")
@@ -57,6 +57,7 @@ class GenesisEngine(Engine):
         self.model, self.solver = world.model, world.solver
         self._base = self.model.joint(robot.base.body) if robot.base else None
         self._feet = [world.body.get_link(name) for name in (robot.base.feet if robot.base else ())]
+        self._fastest = fastest(self.model, robot)
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
         depth, joints = math.ceil(MAX_ACTION_DELAY / scene.timestep), len(world.joints)
         self._line = torch.zeros(num_envs, depth, joints + len(world.fingers), device=self.device)
@@ -120,7 +121,7 @@ class GenesisEngine(Engine):
         return self.world.boxes[name].get_qpos().cpu().clone()
 
     def diverged(self) -> np.ndarray:
-        finite = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel).max(1) < 1e3)  # false for NaN, too
+        finite = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel) < self._fastest).all(1)  # NaN is not
         return ~finite | (self._broken | self.solver.get_error_envs_mask()).cpu().numpy()
 
     # ---- motion ------------------------------------------------------------------------------------------------

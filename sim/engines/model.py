@@ -23,6 +23,25 @@ STUCK = 1e6
 """
 
 
+OVERSPEED = 10.0
+"""Of its limit, that a joint still reaches by physics: a fall, a blow, motors that are stronger than they should be."""
+TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0
+"""The same of a trunk, m/s and rad/s."""
+OBJECT_SPEED = 1e3
+"""The same of what a gripper may fling away, m/s or rad/s."""
+
+
+def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
+    """Speeds (nv,) beyond which physics has blown up: what is finite and absurd must not reach a learner either."""
+    speeds = np.full(model.nv, OBJECT_SPEED)
+    for joint in robot.joints:
+        speeds[model.joint(joint.name).dofadr[0]] = OVERSPEED * joint.velocity
+    if robot.base:
+        start = model.joint(robot.base.body).dofadr[0]
+        speeds[start : start + 6] = [TRUNK_SPEED] * 3 + [TRUNK_TURN] * 3
+    return speeds
+
+
 def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
     """Compile the scene around the robot's own MJCF."""
     spec = robot_model_spec(robot, scene, mjcf)

@@ -15,7 +15,7 @@ from robot_rl.errors import Misfit
 from robot_rl.rotation import rotate_back
 from robot_rl.spec import RobotSpec
 from sim.engines.base import Engine, Setter
-from sim.engines.model import MAX_ACTION_DELAY, compile_model, find_servos
+from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, find_servos
 from sim.engines.trunk import defaults, trunk_inertia
 from sim.gl import batch, mujoco
 from sim.scenes import Scene
@@ -25,8 +25,6 @@ _BAD = [
     int(w)
     for w in (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 ]
-_FASTEST = 1e3
-"""Of any joint or body, m/s or rad/s, that is still physics."""
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
@@ -53,6 +51,7 @@ class MujocoEngine(Engine):
         self._base = model.joint(robot.base.body) if robot.base else None
         self._feet = self._sensors(robot.base.feet) if robot.base else {}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
+        self._fastest = fastest(model, robot)
         self._driven = _span(np.array(self._actuators))
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
@@ -118,9 +117,10 @@ class MujocoEngine(Engine):
     def diverged(self) -> np.ndarray:
         # MuJoCo resets a simulation that blows up and goes on; all it leaves behind is a warning.
         warned = self.batch.warning[:, _BAD, 1]
-        if np.isfinite(self.qpos.sum()) and max(self.qvel.max(), -self.qvel.min()) < _FASTEST and not warned.any():
+        sane = np.abs(self.qvel) < self._fastest  # false for NaN, too
+        if np.isfinite(self.qpos.sum()) and sane.all() and not warned.any():
             return np.zeros(self.num_envs, bool)
-        finite = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel).max(1) < _FASTEST)
+        finite = np.isfinite(self.qpos).all(1) & sane.all(1)
         return ~finite | (warned > 0).any(1)
 
     # ---- motion ------------------------------------------------------------------------------------------------
