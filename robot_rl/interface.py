@@ -85,8 +85,6 @@ class Pipeline:
         self.shield = Shield(self.robot, interface.shield)
         self.success: Test | None = state_test(interface.success) if interface.success else None
         self.failure: Test | None = state_test(interface.failure) if interface.failure else None
-        self.ticks = round(self.robot.command_rate / interface.controller.rate)
-        """Command ticks in a control period."""
         self.tick = 1.0 / self.robot.command_rate
         """s"""
 

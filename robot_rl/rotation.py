@@ -42,13 +42,6 @@ def rotation_error(current: Tensor, target: Tensor) -> Tensor:
     return vector * torch.where(sine > 1e-8, angle / sine.clamp_min(1e-8), 2.0)
 
 
-def rotate(quat: Tensor, vector: Tensor) -> Tensor:
-    """Turn vectors (..., 3) by unit quaternions (..., 4)."""
-    real, axis = quat[..., :1], quat[..., 1:]
-    twice = 2 * torch.linalg.cross(axis, vector)
-    return vector + real * twice + torch.linalg.cross(axis, twice)
-
-
 def rotate_back(quat: Tensor, vector: Tensor) -> Tensor:
     """Turn vectors (..., 3) by the inverse of unit quaternions (..., 4): from the world into the frame."""
     real, axis = quat[..., :1], quat[..., 1:]
