@@ -78,7 +78,7 @@ TASK = Task(
         gait=2.5,
         failure="fallen:60:0.15",
         horizon=1000,
-        # A trot: front left and rear right swing in the second half of the clock; knees bend by as much as lifts 6 cm.
+        # A trot: front left and rear right swing in the second half of the clock; knees bend by as much as lifts 8 cm.
         controller=JointOffsetConfig(swing=(0.0, 0.25, -0.5) * 4, swing_from=((0.5,) * 3 + (0.0,) * 6 + (0.5,) * 3)),
         shield=ShieldConfig(velocity=1.0, margin=0.02),
     ),
