@@ -7,12 +7,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 
 from sim.tasks import tasks
+
+if TYPE_CHECKING:  # imports nothing heavy
+    from torch import Tensor
 
 IDS = {f"robot_rl/{''.join(word.capitalize() for word in name.split('-'))}-v0": name for name in tasks}
 """The task of each id: panda-lift is robot_rl/PandaLift-v0."""
@@ -47,23 +50,29 @@ class GymTask(gym.Env[dict[str, np.ndarray], np.ndarray]):
         self.metadata = self.metadata | {"render_fps": round(self.vector.rate)}
         self.action_space = self.vector.single_action_space
         self.observation_space = self.vector.single_observation_space
+        self._next: dict[str, np.ndarray] | None = None
+        """First observation of the episode that began when the last one ended, until `reset` or another step."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Start an episode; without a seed, the next one of the last seed."""
         super().reset(seed=seed)
-        observation, _ = self.vector.reset(seed=seed)
-        return {k: v[0].numpy() for k, v in observation.items()}, {}
+        first, self._next = self._next, None
+        # When an episode ends, the vector environment begins the next: another reset would skip it.
+        if first is None or seed is not None:
+            first = _numpy(self.vector.reset(seed=seed)[0])
+        return first, {}
 
     def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         """Act for one control period."""
         observation, reward, terminated, truncated, infos = self.vector.step(np.asarray(action)[None])
         # The vector environment has started the next episode already: what ended is in final_obs.
-        last = infos.get("final_obs", observation)
+        last = infos.get("final_obs")
+        self._next = None if last is None else _numpy(observation)
         info = {"success": bool(infos["success"][0])}
         return (
-            {k: v[0].numpy() for k, v in last.items()},
+            _numpy(observation if last is None else last),
             float(reward[0]),
             bool(terminated[0]),
             bool(truncated[0]),
@@ -76,6 +85,11 @@ class GymTask(gym.Env[dict[str, np.ndarray], np.ndarray]):
 
     def close(self) -> None:
         self.vector.close()
+
+
+def _numpy(observation: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """The observation of the only environment."""
+    return {name: values[0].numpy() for name, values in observation.items()}
 
 
 register()

@@ -1,0 +1,111 @@
+"""The scalar Gymnasium environment plays every episode once, and pays one reset for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from sim.env import TaskEnv
+from sim.gym import GymTask
+
+Build = Callable[..., Any]
+HORIZON, SEED = 3, 7
+STILL = np.array([0.0, 0.0, 0.0, 1.0], np.float32)
+
+
+@pytest.fixture
+def env(task: Build) -> GymTask:
+    return GymTask(task(horizon=HORIZON))
+
+
+@pytest.fixture
+def starts(task: Build) -> list[np.ndarray]:
+    """First observations of episodes 0, 1, 2, ... of the seed."""
+    vector = TaskEnv(task(horizon=HORIZON), 1, threads=1)
+    first = [vector.reset(seed=SEED, options={"episode": e})[0]["observation.state"][0].numpy() for e in range(6)]
+    assert all(not np.array_equal(a, b) for a, b in zip(first, first[1:], strict=False))
+    return first
+
+
+def finish(env: gym.Env[Any, Any]) -> None:
+    """Play to the end of the episode."""
+    ends = [env.step(STILL)[3] for _ in range(HORIZON)]
+    assert ends == [False] * (HORIZON - 1) + [True]
+
+
+def test_episodes_follow_one_another(env: GymTask, starts: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    begin = env.vector._begin
+    monkeypatch.setattr(env.vector, "_begin", lambda ids: (begun.extend(ids.tolist()), begin(ids))[1])
+    for e in range(4):
+        observation, info = env.reset(seed=SEED if e == 0 else None)
+        assert info == {} and env.vector.episode_number(0) == e
+        assert np.array_equal(observation["observation.state"], starts[e])
+        finish(env)
+    assert len(begun) == 5, "one reset for each episode, that of the next included"
+
+
+def test_a_reset_in_mid_episode_begins_a_new_one(env: GymTask, starts: list[np.ndarray]) -> None:
+    env.reset(seed=SEED)
+    env.step(STILL)
+    assert np.array_equal(env.reset()[0]["observation.state"], starts[1])
+    assert np.array_equal(env.reset()[0]["observation.state"], starts[2]), "nor is one that has not moved kept"
+    finish(env)
+    assert np.array_equal(env.reset()[0]["observation.state"], starts[3])
+    assert np.array_equal(env.reset()[0]["observation.state"], starts[4])
+
+
+def test_a_step_after_the_end_is_of_the_next_episode(env: GymTask, starts: list[np.ndarray]) -> None:
+    env.reset(seed=SEED)
+    finish(env)
+    env.step(STILL)
+    assert np.array_equal(env.reset()[0]["observation.state"], starts[2])
+
+
+def test_a_seed_starts_over_also_after_the_end(env: GymTask, starts: list[np.ndarray]) -> None:
+    env.reset(seed=SEED)
+    finish(env)
+    assert np.array_equal(env.reset(seed=SEED)[0]["observation.state"], starts[0])
+    finish(env)
+    assert np.array_equal(env.reset()[0]["observation.state"], starts[1])
+
+
+def test_the_last_observation_is_of_the_episode_that_ended(env: GymTask, task: Build) -> None:
+    vector = TaskEnv(task(horizon=HORIZON), 1, threads=1)
+    env.reset(seed=SEED)
+    vector.reset(seed=SEED)
+    for _ in range(HORIZON):
+        observation, *_ = env.step(STILL)
+        infos = vector.step(STILL[None])[4]
+    last = infos["final_obs"]
+    assert all(np.array_equal(observation[name], last[name][0].numpy()) for name in last)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_gymnasiums_vector_environment_plays_all_episodes(
+    task: Build, starts: list[np.ndarray], mode: AutoresetMode
+) -> None:
+    envs: Any = SyncVectorEnv([lambda: GymTask(task(horizon=HORIZON))] * 2, autoreset_mode=mode)
+    observation, _ = envs.reset(seed=SEED)
+    seen = [observation["observation.state"][0]]
+    ended = np.zeros(2, bool)
+    while len(seen) < 4:
+        observation, _, _, truncated, _ = envs.step(np.tile(STILL, (2, 1)))
+        if (truncated if mode is AutoresetMode.SAME_STEP else ended).all():
+            seen.append(observation["observation.state"][0])
+        ended = truncated
+    assert all(np.array_equal(a, b) for a, b in zip(seen, starts[:4], strict=True))
+    assert [e.vector.episode_number(0) for e in envs.envs] == [3, 3]
+    envs.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is")
+def test_gymnasiums_own_checks_pass(env: GymTask) -> None:
+    check_env(env, skip_render_check=True)
+    env.close()
