@@ -30,6 +30,13 @@ class Policy(nn.Module):
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         """Return a chunk (B, horizon, action_dim) for observations with leading dimension B."""
 
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
+        """The chunks (k, horizon, action_dim) that `act` would return for rows (B,) bool, without remembering the call.
+
+        For policies that remember nothing; the others override it.
+        """
+        return self.act({k: v[rows] for k, v in observation.items()}, rng)
+
     def reset(self, ids: Tensor | None = None) -> None:
         """Forget the environments `ids`, or all of them: their next call starts an episode."""
 
@@ -162,7 +169,7 @@ class ChunkRunner:
         action[goes_on] = self.chunks[goes_on, self.used[goes_on]]
         asks = rows & (self.used >= self.execute)
         if asks.any():
-            action[asks] = self.policy.act({k: v[asks] for k, v in observation.items()}, rng)[:, 0]
+            action[asks] = self.policy.peek(observation, asks, rng)[:, 0]
         return action
 
     def state_dict(self) -> dict[str, Any]:

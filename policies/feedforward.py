@@ -137,3 +137,9 @@ class FeedforwardPolicy(Policy):
         mean = self.mean(self.remember(observation))
         action = self.sample(mean, rng) if self.explore else mean
         return action.clamp(-1, 1)[:, None]
+
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
+        kept = self.history.state_dict()
+        chunk = self.act(observation, rng)  # of all rows: the history is of every environment
+        self.history.load_state_dict(kept)
+        return chunk[rows]

@@ -83,6 +83,12 @@ class OnnxPolicy(Policy):
         self.start[:] = False
         return torch.from_numpy(action)[:, None]
 
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
+        kept = self.history, self.start.copy()
+        chunk = self.act(observation, rng)  # of all rows: the history is of every environment
+        self.history, self.start = kept
+        return chunk[rows]
+
 
 def difference(policy: OnnxPolicy, reference: FeedforwardPolicy) -> float:
     """Largest difference of two policies' actions over random episodes; both forget everything before and after.

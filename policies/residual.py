@@ -65,6 +65,16 @@ class ResidualPolicy(Policy):
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         self.last_base = self.base_action(observation, rng)
-        features = self.features(observation["observation.state"], self.last_base)
+        return self._corrected(observation["observation.state"], self.last_base, rng)
+
+    @torch.no_grad()
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
+        assert self.runner is not None
+        base = self.runner.peek(observation, rows, rng)
+        return self._corrected(observation["observation.state"][rows], base[rows], rng)
+
+    def _corrected(self, state: Tensor, base: Tensor, rng: torch.Generator) -> Tensor:
+        """Chunks of one action for observations (B, D) and the base's actions (B, A)."""
+        features = self.features(state, base)
         correction = self.actor.sample(features, rng)[0] if self.explore else self.actor.mean(features)
-        return self.combine(self.last_base, correction)[:, None]
+        return self.combine(base, correction)[:, None]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from policies.base import ChunkRunner, Normalizer, Observation, Policy, mlp
+from policies.base import ChunkRunner, Normalizer, Observation, Policy, Size, mlp
+from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 
 
 class Counter(Policy):
@@ -80,6 +83,52 @@ def test_peek_is_the_next_action_and_advances_nothing() -> None:
     assert torch.equal(runner.state_dict()["used"], before["used"])
     assert torch.equal(runner.state_dict()["chunks"], before["chunks"])
     assert play(runner, 1) == [[11, 11, 30]]
+
+
+@pytest.fixture(params=["feedforward", "onnx", "residual"])
+def remembering(request: pytest.FixtureRequest, residual: Callable[..., Any]) -> Policy:
+    """A policy whose action depends on what it saw before."""
+    if request.param == "residual":
+        made: Policy = residual(zero_init=False)
+        return made
+    torch.manual_seed(0)
+    policy = FeedforwardPolicy(Size(3, 2), FeedforwardConfig(hidden=(16,), history=3))
+    torch.nn.init.normal_(policy.actor[-1].weight, std=0.1)
+    if request.param == "feedforward":
+        return policy
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from policies.export import build
+    from policies.onnx import OnnxPolicy
+
+    return OnnxPolicy(build(policy, {}), policy.size, policy.config)
+
+
+def test_peek_advances_nothing_that_the_policy_remembers(remembering: Policy) -> None:
+    """Of all environments and of some, in the middle of an episode and at the start of one."""
+    states = torch.Generator().manual_seed(2)
+    path = [{"observation.state": torch.randn(3, 3, generator=states)} for _ in range(9)]
+    every, some = torch.tensor([True] * 3), torch.tensor([True, False, True])
+    runs = []
+    for peeks in (False, True):
+        runner, rng, actions = ChunkRunner(remembering, 3), torch.Generator().manual_seed(1), []
+        runner.reset()
+        for k, observation in enumerate(path):
+            if k == 5:
+                runner.reset(torch.tensor([1]))
+            if peeks and k:
+                now = rng.get_state()
+                elsewhere = runner.peek(path[-k], some, rng)
+                assert not elsewhere[1].any()
+                rng.set_state(now)
+                seen = runner.peek(observation, every, rng)
+                rng.set_state(now)
+            actions.append(runner.act(observation, rng))
+            if peeks and k:
+                assert torch.equal(seen, actions[-1])
+        runs.append(torch.stack(actions))
+    assert torch.equal(*runs)
+    assert len(runs[0].flatten(0, 1).unique(dim=0)) == 27, "the actions do depend on what is seen"
 
 
 def test_actions_do_not_change_when_the_chunk_is_replaced() -> None:
