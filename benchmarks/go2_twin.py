@@ -33,6 +33,8 @@ SPREAD = 10
 FIRST_DOMAIN, DOMAINS = 100, 100
 ERRORS = ("velocity_error", "yaw_error")
 """m/s, rad/s"""
+STANDING = 0.95
+"""Bar of the share of runs that end standing."""
 
 
 def one_run(index: int, bundle: Path, folder: Path, seconds: float, push_every: float, domain: int) -> dict[str, Any]:
@@ -82,6 +84,15 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found | events | {name: mean_interval([row[name] for row in stood]) for name in ERRORS}
 
 
+def missed(total: dict[str, Any]) -> list[str]:
+    """What is wrong with a summary, in words."""
+    found = [f"failed: {total['failed']} of {total['runs']} runs"] if total["failed"] else []
+    found += [f"stopped by other than a tilt: {reason}" for reason in sorted(set(total["stopped"]) - {"tilt"})]
+    if total["standing"] / total["runs"] < STANDING:
+        found.append(f"only {total['standing']} of {total['runs']} runs ended standing, the bar is {STANDING:.0%}")
+    return found
+
+
 def table(rows: list[dict[str, Any]], total: dict[str, Any]) -> str:
     """One line for each run, and what they come to."""
     line = "{:>4}  {:>6}  {:>6}  {:>12}  {:>12}  {:>7}  {}".format
@@ -104,7 +115,8 @@ def table(rows: list[dict[str, Any]], total: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run all and write the table; the exit status is 1 if a run failed or was stopped by other than a tilt."""
+    """Run all and write the table; the exit status is 1 if a run failed or was stopped by other than a tilt, or if
+    fewer than 95 % of the runs ended standing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="bundle, or a run folder that holds one")
     parser.add_argument("--runs", type=int, default=20, help="number of runs")
@@ -119,11 +131,12 @@ def main() -> int:
         walk = partial(one_run, bundle=a.bundle, folder=Path(folder), seconds=a.seconds, push_every=a.push_every)
         rows = list(pool.map(partial(walk, domain=domain), range(a.runs)))
     total = summary(rows)
+    misses = missed(total)
     result = {"task": TASK, "seconds": a.seconds, "push_every": a.push_every, "jobs": a.jobs}
-    result |= total | {"rows": rows, "provenance": provenance()}
+    result |= total | {"bars": {"standing": STANDING}, "missed": misses, "rows": rows, "provenance": provenance()}
     write_json(a.out, result)
-    sys.stdout.write((json.dumps(result) if a.json else table(rows, total)) + "\n")
-    return 1 if total["failed"] or set(total["stopped"]) - {"tilt"} else 0
+    sys.stdout.write((json.dumps(result) if a.json else "\n".join([table(rows, total), *misses])) + "\n")
+    return 1 if misses else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What the benchmark of runs over twins makes of runs that ended early."""
+"""What the benchmark of runs over twins makes of runs that ended early, and how it judges them all."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ def row(**changes: Any) -> dict[str, Any]:
     return events | figures | {"seconds": 60.0} | changes
 
 
-def test_every_run_counts_and_only_those_that_ended_standing_stood(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+
+
+def test_every_run_counts_and_only_those_that_ended_standing_stood() -> None:
     from benchmarks.go2_twin import summary, table
 
     stalled = row(standing=False, falls=1, stopped="the robot is not where the policy takes it to be")
@@ -27,3 +32,33 @@ def test_every_run_counts_and_only_those_that_ended_standing_stood(monkeypatch: 
     assert total["velocity_error"]["mean"] == pytest.approx(0.15), "of those that walked to the end"
     assert 0.1 < total["standing_low"] < 0.4 < total["standing_high"] < 0.8
     assert "2 of 5 runs ended standing" in table(rows, total)
+
+
+FELL = row(standing=False, falls=1, stopped="tilt")
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([row()], []),
+        ([row()] * 19 + [FELL], []),
+        ([row()] * 18 + [FELL] * 2, ["only 18 of 20 runs ended standing"]),
+        ([row()] * 38 + [FELL] * 3, ["only 38 of 41 runs ended standing"]),
+        ([row()] * 19 + [row(standing=False, stopped="late")], ["stopped by other than a tilt: late"]),
+        ([row()] * 19 + [{"seed": 19, "status": 2}], ["failed: 1 of 20 runs"]),
+        ([{"seed": 0, "status": 1}], ["failed: 1 of 1 runs", "only 0 of 1 runs"]),
+    ],
+)
+def test_the_exit_status_is_judged_by_the_bar_and_by_what_stopped_a_run(
+    rows: list[dict[str, Any]], words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At least 95 % of the runs end standing, no process fails, and nothing but the robot stops a run."""
+    from benchmarks import go2_twin
+
+    misses = go2_twin.missed(go2_twin.summary(rows))
+    assert len(misses) == len(words) and all(m.startswith(w) for m, w in zip(misses, words, strict=True))
+    monkeypatch.setattr(go2_twin, "one_run", lambda index, **_: rows[index])
+    out = tmp_path / "go2_twin.json"
+    monkeypatch.setattr("sys.argv", ["go2_twin", "runs/walk", "--runs", str(len(rows)), "--out", str(out)])
+    assert go2_twin.main() == (1 if words else 0)
+    assert json.loads(out.read_text())["missed"] == misses
