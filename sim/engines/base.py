@@ -59,7 +59,11 @@ class Engine(ABC):
 
     @abstractmethod
     def foot_state(self) -> dict[str, Tensor]:
-        """Views foot_position, foot_velocity and foot_force of `RobotState`, at most one physics step old."""
+        """Views foot_position, foot_velocity and foot_force of `RobotState`, at most one physics step old.
+
+        Right after a reset they are those of the posture that the robot was put in; where an engine finds forces in
+        steps of all robots alone, they are 0 until the next one.
+        """
 
     @abstractmethod
     def joint_torque(self) -> Tensor:

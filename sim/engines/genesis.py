@@ -14,7 +14,8 @@ and what is done about it here:
 - masks between entities: the ones of an MJCF hold inside it only, so all shapes that collide, collide with the scene;
 - `nsample` and `delay` of actuators: the commands pass an explicit delay line with MuJoCo's semantics;
 - sensors: feet are read from their bodies, and their force is the vertical part of all contact forces on them, which on
-  level ground is the normal force that MuJoCo's touch sensor adds up;
+  level ground is the normal force that MuJoCo's touch sensor adds up. Contacts are only solved for all environments
+  together, in a step: after a reset the forces are 0 until then, where MuJoCo has those of the posture;
 - tendons: the servo of the gripper's tendon is put on each finger with its full gain and force, so that two fingers
   press twice as hard; they are divided by the tendon's coefficients here.
 

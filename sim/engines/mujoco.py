@@ -172,6 +172,8 @@ class MujocoEngine(Engine):
             adr, n = self.model.actuator_historyadr[a], self.model.actuator_history[a, 0]
             # Layout of a delay line: user, cursor, n times, n values (mjModel, actuator_history).
             history[ids, adr + 2 + n : adr + 2 + 2 * n] = control[:, a : a + 1]
+        if self._feet:
+            self.batch.forward(np.sort(ids))  # sensors are those of the last physics step, and there was none yet
 
     def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
         self._springs = [stiffness, damping, torque]

@@ -232,6 +232,29 @@ def test_a_reset_robot_is_upright_at_its_height_and_at_rest(engine: GenesisEngin
     assert all(not views[name].any() for name in still)
 
 
+@pytest.mark.parametrize("kind", ["engine", "other"])
+def test_feet_are_those_of_the_posture_right_after_a_reset(kind: str, request: pytest.FixtureRequest) -> None:
+    """In both engines, before any physics step: the first observation of an episode is no older than it."""
+    one: Any = request.getfixturevalue(kind)
+    hold(one, 60, 0.4)
+    before = one.foot_state()
+    ids, folded = np.array([4, 1]), np.tile([0.0, 1.36, -2.65], 4)
+    joints = np.stack([folded, folded + np.random.default_rng(0).uniform(-0.05, 0.05, J)])
+    one.reset(ids, joints, {})
+    feet, data = one.foot_state(), mujoco.MjData(one.model)
+    for i, posture in zip(ids, joints, strict=True):
+        data.qpos[:3], data.qpos[3:7] = [0, 0, GO2.base.height], [1, 0, 0, 0]
+        data.qpos[[one.model.joint(name).qposadr[0] for name in GO2.joint_names]] = posture
+        mujoco.mj_kinematics(one.model, data)
+        wanted = np.concatenate([data.body(foot).xpos for foot in GO2.base.feet])
+        assert feet["foot_position"][i].numpy() == pytest.approx(wanted, abs=1e-3)
+        assert wanted[2::3].min() > 2 * GO2.base.foot_radius, "in the air"
+    assert not feet["foot_velocity"][ids].any() and not feet["foot_force"][ids].any()
+    rest = [0, 2, 3, 5]
+    assert all(torch.equal(feet[name][rest], before[name][rest]) for name in feet)
+    assert before["foot_velocity"].abs().max(1).values.min() > 0.01, "all of them moved"
+
+
 def test_a_partial_reset_leaves_the_others(engine: GenesisEngine) -> None:
     """Also with new masses, inertias, frictions and gains in the environments that are reset."""
     hold(engine, 40, 0.1)

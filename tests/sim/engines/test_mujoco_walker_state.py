@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -98,6 +99,29 @@ def test_a_reset_forgets_forces_and_torques_of_the_episode_before() -> None:
     used.reset(np.array([1]), np.array([GO2.home]), {})
     for name, view in fresh.views().items():
         assert torch.equal(used.views()[name][1], view[1]), name
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_feet_carry_what_the_posture_presses_right_after_a_reset(threads: int) -> None:
+    """Also with a heavier trunk and shifted joints: what a simulation of its own finds in the same posture."""
+    one = MujocoEngine(GO2, SCENE, 3, threads=threads)
+    one.reset(np.arange(3), np.tile(GO2.home, (3, 1)), {})
+    step(one, 40, size=0.6)
+    assert GO2.base is not None
+    for name, value in (("base.mass_scale", 1.3), ("payload.mass", 2.0), ("ground.friction", 0.7)):
+        one.parameters[name](np.array([2, 0]), np.array([value, 1.0]))
+    joints = np.array(GO2.home) + np.array([[0.0] * 12, [0.0, -0.02, 0.04] * 4])
+    before = one.foot_state()
+    one.reset(np.array([2, 0]), joints, {})
+    feet = one.foot_state()
+    for i in (0, 2):
+        model, data = one.batch.get_model(i), one.batch.get_data(i)
+        mujoco.mj_forward(model, data)
+        wanted = [data.sensor(f"{foot}.force").data[0] for foot in GO2.base.feet]
+        assert feet["foot_force"][i].tolist() == pytest.approx(wanted, rel=1e-6)
+        assert sum(wanted) > 10, "it touches the ground"
+    assert all(torch.equal(feet[name][1], before[name][1]) for name in feet)
+    assert not one.joint_torque()[[0, 2]].any(), "no motor has turned yet"
 
 
 def test_a_partial_reset_leaves_the_others() -> None:
