@@ -61,7 +61,6 @@ class UnitreeDriver(Driver):
         ros = robot.ros
         assert isinstance(ros, UnitreeInterface) and robot.base is not None
         self.motors = Motors(robot)
-        self._motor = np.array([ros.motors.index(name) for name in robot.joint_names])
         self._foot = np.array([ros.feet.index(name) for name in robot.base.feet])
         self.firmness = 1.0
         """Share of the spec's stiffness in what is sent."""
@@ -90,7 +89,7 @@ class UnitreeDriver(Driver):
         if message["tick"] == self._tick:  # a robot that hung may repeat itself for ever: that is silence
             return
         motors, imu = message["motor_state"], message["imu_state"]
-        position, velocity = (motors[name][self._motor].astype(float) for name in ("q", "dq"))
+        position, velocity = (motors[name][self.motors.motor].astype(float) for name in ("q", "dq"))
         quat, gyroscope = imu["quaternion"].astype(float), imu["gyroscope"].astype(float)
         norm = float(np.linalg.norm(quat))
         # An IMU that is still starting reports a quaternion of zeros: no orientation at all.

@@ -81,6 +81,13 @@ def changed(field: str, value: float) -> bytes:
     return WIRE.seal(command)
 
 
+def off() -> bytes:
+    """Sound set-points, and the battery switched off."""
+    command = STAND.copy()
+    command["bms_cmd"]["off"] = 0xA5
+    return WIRE.seal(command)
+
+
 def test_it_damps_until_somebody_commands_and_when_nobody_does(bench: Bench, eventually: Build) -> None:
     assert not bench.guard.events
     stand_up(bench, eventually)
@@ -104,6 +111,7 @@ def test_full_stiffness_that_nobody_armed_is_not_passed_on(bench: Bench, eventua
         (changed("q", 4.0), "position out of limits"),
         (changed("kp", 200.0), "gain out of limits"),
         (changed("tau", 99.0), "torque or speed out of limits"),
+        (off(), "more than set-points and gains"),
         (WIRE.seal(STAND.copy())[:-1] + b"\x00", "damaged command"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
