@@ -16,14 +16,16 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded here, for between fork and exec nothing may be
 
+_LAST_WORDS = 1.0  # s that a guard has to damp the robot when the launcher itself fails
+
 Wait = Callable[[signal.Signals], float]
 
 
-def _die_with(parent: int) -> Callable[[], None]:
-    """Have the kernel kill the child when the thread that started it is gone, even by SIGKILL."""
+def _die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
+    """Have the kernel send the child this signal when the thread that started it is gone, even by SIGKILL."""
 
     def prepare() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _libc.prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it died before the call above
             os._exit(1)
 
@@ -58,7 +60,8 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             process_group=None if node.interactive else 0,
-            preexec_fn=_die_with(os.getpid()),
+            # A guard that was killed would leave the last command in force: it damps the robot before it ends.
+            preexec_fn=_die_with(os.getpid(), signal.SIGTERM if node.guards_robot else signal.SIGKILL),
         )
         self.pid = self._process.pid
         assert self._process.stdout is not None
@@ -121,7 +124,11 @@ class Child:
             self._signal_group(self.sent)
 
     def kill(self) -> None:
-        """Kill the process and its group, and wait for the process."""
+        """Kill the process and its group, and wait for the process; a guard may damp the robot first."""
+        if self.node.guards_robot and self.sent is not signal.SIGKILL:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_WORDS)
         self._signal_group(signal.SIGKILL)
         self._process.kill()
         self._process.wait()

@@ -28,15 +28,13 @@ from real.robots.base import NotReady
 from real.standing import Standing
 from real.steering import Schedule, Steering
 from real.teleop.commands import Operator
+from real.topics import RESET_TOPIC, TRUTH_TOPIC
 from robot_rl.interface import Interface, Pipeline
 from robot_rl.state import RobotState
 
 logger = logging.getLogger(__name__)
-RESET_TOPIC = "twin/reset"
 EPISODE_TOPIC = "episode"
 """std_msgs/String, JSON: phase and number of the running episode, for operators and recorders."""
-TRUTH_TOPIC = "twin/odom"
-"""nav_msgs/Odometry: how a twin's trunk really moves, to measure how it follows commands and whether it fell."""
 
 
 class RobotEnv(VectorEnv):

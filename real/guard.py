@@ -6,19 +6,22 @@ one does nothing but pass checked commands on, so it is there to notice::
     deploy ── lowcmd_wanted ──> guard ── lowcmd, 500 Hz ──> motors
                                   ^────── lowstate ──────────┘
 
-A robot that it had to damp for silence may have sunk to any posture. It stays damped until the commanding process
-stands it up, which begins with little stiffness; one that merely goes on, at full stiffness, is not obeyed.
+A robot that it had to damp for silence may have sunk to any posture, and one that it has not commanded yet may be in
+any. It stays damped until the commanding process stands it up, which begins with little stiffness; one that merely goes
+on, at full stiffness, is not obeyed.
 
 It imports no torch: little memory, little to go wrong, started in half a second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 from real.bus import Node, Stamped, encode, make, qos
@@ -33,6 +36,29 @@ COMMAND_TIMEOUT = 0.05
 """Oldest command to pass on, s."""
 DRAIN = 4.0
 """Longest time for which a guard that was told to end waits for the commanding process to end first, s."""
+
+
+class Teller:
+    """Says things in a thread of its own: who reads them may be slow or gone, and the robot must not wait for that."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self._say = say
+        self._texts: SimpleQueue[str | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="teller", daemon=True)
+        self._thread.start()
+
+    def __call__(self, text: str) -> None:
+        self._texts.put(text)
+
+    def close(self) -> None:
+        """Say what is left, unless that takes longer than a second."""
+        self._texts.put(None)
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while (text := self._texts.get()) is not None:
+            with contextlib.suppress(Exception):
+                self._say(text)
 
 
 class Guard:
@@ -50,10 +76,11 @@ class Guard:
         """How often it began to damp, by the reason that it began with."""
         self.damping = "silence"
         """Why it began to damp; empty while it passes commands on."""
-        self.latched = False
+        self.latched = True
         """Only a command that begins to stand the robot up ends the damping."""
         self.timing: dict[str, Any] = {}
-        self._alive = -float("inf")
+        self._alive, self._tick = -float("inf"), -1
+        """When the robot last said something new, and the count of ms that it said it with."""
         self._wanted: tuple[bytes, str, bool, float] = (b"", "", False, -float("inf"))
         """The newest command, what is wrong with it, whether it begins to stand the robot up, and when it came."""
         self._ordinary = True
@@ -89,8 +116,9 @@ class Guard:
         if self._ordinary:
             self._ordinary = False
             prefer_realtime_bus()
-        if self._state.open(sample.raw) is not None:
-            self._alive = sample.received
+        state = self._state.open(sample.raw)
+        if state is not None and state["tick"] != self._tick:  # a robot that hung may repeat itself for ever
+            self._tick, self._alive = int(state["tick"]), sample.received
 
     def _on_command(self, sample: Stamped) -> None:
         if sample.raw == self._wanted[0]:  # most are repeated, and looked at once
@@ -102,9 +130,18 @@ class Guard:
         self._wanted = (bytes(sample.raw), bad, arms, sample.received)
 
     def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
-        """Pass commands on or damp, every tick; returns after `close`, with the robot damped."""
+        """Pass commands on or damp, every tick; returns after `close`. However it ends, the robot is damped then."""
         prefer_realtime(42)
         ticker = Ticker(1 / self.robot.command_rate)
+        teller = Teller(say)
+        try:
+            self._run(ticker, teller)
+        finally:
+            self._end(ticker)
+            teller.close()
+        self.timing = ticker.timing.summary()
+
+    def _run(self, ticker: Ticker, say: Callable[[str], None]) -> None:
         report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
         while not self._over():
             ticker.wait()
@@ -119,10 +156,15 @@ class Guard:
             if changed or count % every == 0:
                 self.reports.publish(report)
             count += 1
+
+    def _end(self, ticker: Ticker) -> None:
+        """Damp, three times, for one message may be lost; one that cannot be sent keeps none from being tried."""
         for _ in range(3):
-            ticker.wait()
-            self.output.publish(self._damp)
-        self.timing = ticker.timing.summary()
+            try:
+                self.output.publish(self._damp)
+                ticker.wait()
+            except Exception:
+                logger.exception("could not damp the robot at the end")
 
     def _judge(self, now: float, bad: str, arms: bool, received: float) -> str:
         """Why the robot has to be damped in this tick; empty if the newest command may pass."""
@@ -132,7 +174,7 @@ class Guard:
         if now - self._alive > STATE_TIMEOUT:
             reason = "stale state"
         if reason in ("silence", "stale state"):
-            self.latched |= not self.damping or bool(self.events)  # not before the first command that passed
+            self.latched = True
         elif not reason and arms:
             self.latched = False
         return reason or (self.damping if self.latched else "")

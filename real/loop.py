@@ -24,6 +24,8 @@ from robot_rl.interface import Pipeline
 from robot_rl.spec import RobotSpec
 
 logger = logging.getLogger(__name__)
+STALE_STATE, STALE_GOAL = "stale state", "stale goal"
+"""Reasons not to move that may pass; only an arm then moves on."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class CommandLoop(threading.Thread):
     Each tick moves along a straight line from the previous goal to the present one and through `Shield.follow`; the
     set-points of compliant joints are no path and jump to the goal, as in simulation. With a stale state, a stale goal
     or a latched stop an arm brakes and holds, and a robot that walks is damped; either goes on sending that, because a
-    forward controller would keep the last command for ever anyway.
+    forward controller would keep the last command for ever anyway. What damps a robot on its legs latches a stop: it
+    sinks meanwhile, and full stiffness would tear it up again from wherever it is.
     """
 
     def __init__(self, driver: Driver, pipeline: Pipeline, safety: SafetyConfig | None = None):
@@ -249,6 +252,8 @@ class CommandLoop(threading.Thread):
             self.events.add(event)
             self.stop(event)
         reason = self._reason(now, reading, goal)
+        if reason in (STALE_STATE, STALE_GOAL) and self.walks and not self.limp:
+            self.stop(reason)
         if reason and reason not in (self._holding, "closing", "idle"):
             self.events.add(reason)
         self._holding = reason
@@ -287,11 +292,11 @@ class CommandLoop(threading.Thread):
         if self._closing.is_set():
             return "closing"
         if now - reading.received > self.safety.state_timeout:
-            return "stale state"
+            return STALE_STATE
         if self.walks and self._fresh:
             return "idle"
         patience = self.safety.patience if self.walks else self.safety.goal_timeout
-        return "stale goal" if now - goal.posted - goal.duration > patience else ""
+        return STALE_GOAL if now - goal.posted - goal.duration > patience else ""
 
     def _measured(self) -> Tensor:
         reading = self.driver.reading()

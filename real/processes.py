@@ -91,7 +91,7 @@ class ProcessRunner:
                 while self._children or self._waiting:
                     self._step()
             finally:
-                for child in self._children:
+                for child in sorted(self._children, key=lambda child: child.node.guards_robot):  # the guard last
                     child.kill()
         return self._code if self._code is not None else self.interrupted or self._failure
 

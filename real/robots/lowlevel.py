@@ -26,11 +26,17 @@ _SLACK = 0.01
 """Of the guard's limits, rad: for what rounding and the shield's own margin leave."""
 
 
+_ASKED = ("q", "dq", "tau", "kp", "kd")
+"""What a command may ask of a motor; all else it holds stays as in a blank one."""
+
+
 class Motors:
     """The motors of one robot, in the order of the messages."""
 
     def __init__(self, robot: RobotSpec):
         assert isinstance(robot.ros, UnitreeInterface)
+        self.motor = np.array([robot.ros.motors.index(name) for name in robot.joint_names])
+        """Number of each joint's motor, in the spec's order of joints."""
         joints = [robot.joints[robot.joint_names.index(name)] for name in robot.ros.motors]
         self.joint = np.array([robot.joint_names.index(name) for name in robot.ros.motors])
         """Place of each motor's joint in the spec."""
@@ -42,6 +48,13 @@ class Motors:
         self._blank["head"], self._blank["level_flag"] = (0xFE, 0xEF), 0xFF
         motors = self._blank["motor_cmd"]
         motors["mode"], motors["q"], motors["dq"] = 1, NO_POSITION, NO_SPEED
+        wire, asked = layout(LOW_COMMAND), layout(LOW_COMMAND).empty()
+        for name in _ASKED:
+            asked["motor_cmd"][name][: self.count].view(np.uint32)[:] = 0xFFFFFFFF
+        asked["crc"] = 0xFFFFFFFF
+        self._rest = wire.content(asked) == 0
+        """Which bytes of a command ask nothing of the robot's own motors: they are those of a blank one."""
+        self._content, self._blank_rest = wire.content, wire.content(self._blank)[self._rest]
 
     def command(self, position: np.ndarray, firmness: float = 1.0) -> np.ndarray:
         """LowCmd that pulls the joints to positions (J,), rad, in the spec's order, at a share of their stiffness."""
@@ -64,9 +77,13 @@ class Motors:
         return bool(stiffness.any() and (stiffness <= ARMING * self.stiffness).all())
 
     def refusal(self, command: np.ndarray) -> str:
-        """Why a LowCmd must not reach the motors; empty if it may."""
+        """Why a LowCmd must not reach the motors; empty if it may.
+
+        It may ask the robot's own motors for set-points and gains within their limits, and nothing else: neither modes,
+        nor anything of other motors, the battery, lamps and fans.
+        """
         motors = command["motor_cmd"][: self.count]
-        q, dq, tau, kp, kd = (motors[name].astype(float) for name in ("q", "dq", "tau", "kp", "kd"))
+        q, dq, tau, kp, kd = (motors[name].astype(float) for name in _ASKED)
         if not np.isfinite([q, dq, tau, kp, kd]).all():
             return "nonfinite command"
         most = FIRMEST * self.stiffness + 1e-3, DAMPING + 1e-3
@@ -77,4 +94,6 @@ class Motors:
             return "position out of limits"
         if ((np.abs(tau) > self.effort) | ((kd > 0) & (np.abs(dq) > self.speed))).any():
             return "torque or speed out of limits"
+        if (self._content(command)[self._rest] != self._blank_rest).any():
+            return "more than set-points and gains"
         return ""

@@ -61,7 +61,6 @@ class UnitreeDriver(Driver):
         ros = robot.ros
         assert isinstance(ros, UnitreeInterface) and robot.base is not None
         self.motors = Motors(robot)
-        self._motor = np.array([ros.motors.index(name) for name in robot.joint_names])
         self._foot = np.array([ros.feet.index(name) for name in robot.base.feet])
         self.firmness = 1.0
         """Share of the spec's stiffness in what is sent."""
@@ -69,6 +68,8 @@ class UnitreeDriver(Driver):
         """The set-points, their firmness and the message of the last command: most are repeated."""
         self._damping = b""
         self._latest: TrunkReading | None = None
+        self._tick = -1
+        """Count of ms that the robot sent the latest state with."""
         self._state, self._command = layout(LOW_STATE), layout(LOW_COMMAND)
         self.joints = node.subscribe(LOW_STATE, ros.low_state, qos.SENSOR, self._on_state)
         self._guard: dict[str, Any] = {"damping": "", "damped": {}}
@@ -85,14 +86,17 @@ class UnitreeDriver(Driver):
         if message is None:
             self.rejected += 1
             return
+        if message["tick"] == self._tick:  # a robot that hung may repeat itself for ever: that is silence
+            return
         motors, imu = message["motor_state"], message["imu_state"]
-        position, velocity = (motors[name][self._motor].astype(float) for name in ("q", "dq"))
+        position, velocity = (motors[name][self.motors.motor].astype(float) for name in ("q", "dq"))
         quat, gyroscope = imu["quaternion"].astype(float), imu["gyroscope"].astype(float)
         norm = float(np.linalg.norm(quat))
         # An IMU that is still starting reports a quaternion of zeros: no orientation at all.
         if not (0.9 < norm < 1.1 and np.isfinite([*position, *velocity, *gyroscope]).all()):
             self.rejected += 1
             return
+        self._tick = int(message["tick"])
         force = message["foot_force"][self._foot].astype(float)
         self._latest = TrunkReading(position, velocity, 0.0, sample.received, quat / norm, gyroscope, force)
 

@@ -77,17 +77,22 @@ class Layout:
         """A message of zeros."""
         return np.zeros((), self.dtype)
 
+    def content(self, message: np.ndarray) -> np.ndarray:
+        """The bytes of all fields, in their order, without the padding."""
+        content: np.ndarray = np.frombuffer(message.tobytes(), np.uint8)[self._struct]
+        return content
+
     def checksum(self, message: np.ndarray) -> int:
         """The checksum of what stands in front of it."""
         struct = np.zeros(self.dtype.itemsize, np.uint8)  # padding counts as zero; numpy's copies leave it as it is
-        struct[self._struct] = np.frombuffer(message.tobytes(), np.uint8)[self._struct]
+        struct[self._struct] = self.content(message)
         return crc32(struct.tobytes()[:-4])
 
     def seal(self, message: np.ndarray) -> bytes:
         """Write the checksum into the message and encode it."""
         message["crc"] = self.checksum(message)
         body = np.zeros(self._length, np.uint8)
-        body[self._cdr] = np.frombuffer(message.tobytes(), np.uint8)[self._struct]
+        body[self._cdr] = self.content(message)
         return _HEADER + body.tobytes()
 
     def open(self, raw: bytes) -> np.ndarray | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from real.bus import Node, Publisher, Stamped, make, qos
 from real.clock import Ticker, prefer_realtime
+from real.topics import RESET_TOPIC
 from robot_rl.errors import UserError
 from robot_rl.robots import robots
 from sim.engines.mujoco import MujocoEngine
@@ -21,7 +22,6 @@ from sim.scenes import Scene
 from sim.tasks.base import Task
 
 logger = logging.getLogger(__name__)
-RESET_TOPIC = "twin/reset"
 
 
 class Twin(ABC):

@@ -12,14 +12,13 @@ from real.bus import Node, Stamped, make, qos
 from real.clock import prefer_realtime_bus
 from real.robots.lowlevel import Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from real.topics import TRUTH_TOPIC
 from real.twin.base import Twin, pose
 from robot_rl.spec import UnitreeInterface
 from sim.tasks.base import Task
 
-TRUTH_TOPIC = "twin/odom"
-"""nav_msgs/Odometry: how the trunk really moves, at TRUTH_RATE."""
 TRUTH_RATE = 100.0
-"""Hz"""
+"""Of the trunk's true motion, Hz."""
 TIMESTEP = 0.002
 """Physics step, s: one for each state that the robot reports."""
 
@@ -84,7 +83,7 @@ class QuadrupedTwin(Twin):
         assert isinstance(ros, UnitreeInterface) and base is not None
         self.hidden = hidden or HiddenQuadruped()
         self.motors = Motors(self.robot)
-        self._motor = np.array([ros.motors.index(name) for name in self.robot.joint_names])
+        self._motor = self.motors.motor
         self._foot = np.array([base.feet.index(name) for name in ros.feet])
         self._lying = np.array([base.lying or self.robot.home])
         self._push_every = round(push_every * self.robot.command_rate)

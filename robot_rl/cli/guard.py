@@ -13,8 +13,8 @@ from robot_rl.limits import NonNegative
 class Guard:
     """Pass a policy's motor commands on to the robot, checked, and damp the robot when they stop or make no sense.
 
-    Runs beside `robot-rl deploy`, which commands a walking robot through it alone. Ctrl-C ends it once nobody commands;
-    a second one ends it at once. The robot is damped then."""
+    Runs beside `robot-rl deploy`, which commands a walking robot through it alone. Ctrl-C ends it once nobody commands,
+    and so does closing its terminal; a second Ctrl-C ends it at once. The robot is damped then."""
 
     robot: tyro.conf.Positional[str]
     """Name of the robot, see `robot-rl robots`."""
@@ -26,30 +26,38 @@ class Guard:
 
     def run(self) -> int:
         """Guard until a signal; return the exit status."""
+        import contextlib
         import gc
         import signal
         import sys
 
         from real.bus import open_node
         from real.guard import Guard as RunningGuard
-        from robot_rl.cli.console import console, show
+        from robot_rl.cli.console import show
         from robot_rl.robots import robots
+
+        def say(text: str) -> None:
+            with contextlib.suppress(OSError):  # who read this has gone, but the robot is still there
+                print(text, file=sys.stderr)  # noqa: T201 - a console takes several ticks
 
         robot = robots.get(self.robot)
         with open_node("guard", ros_args=self.ros_args) as node:
             guard = RunningGuard(node, robot, self.wait)
-            for number in (signal.SIGINT, signal.SIGTERM):
+            hung_up = signal.getsignal(signal.SIGHUP)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, lambda *_: guard.close())
-            console.print(
+            if hung_up is signal.SIG_IGN:  # started with nohup, to outlive its terminal
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            say(
                 f"guard of {self.robot} is up: {guard.wanted.topic} -> {guard.output.topic} "
                 f"at {robot.command_rate:g} Hz; Ctrl-C ends it"
             )
             # Nothing here makes reference cycles, and a collection would take longer than a tick.
             gc.collect()
             gc.disable()
-            guard.run(lambda text: print(f"guard: {text}", file=sys.stderr))  # noqa: T201 - a table takes several ticks
+            guard.run(lambda text: say(f"guard: {text}"))
         if self.json:
             show(guard.timing | {"damped": guard.events}, True)
         else:
-            console.print(f"guard: {guard.summary()}", soft_wrap=True)
+            say(f"guard: {guard.summary()}")
         return 0

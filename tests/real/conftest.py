@@ -159,7 +159,9 @@ class TopicQuadruped:
         self.commands: list[tuple[float, np.ndarray]] = []
         """When they came, and the motors of each in the order of the spec."""
         self.seeds: list[int] = []
-        self.silent = False
+        self.silent = self.frozen = False
+        """Says nothing; says the same again and again."""
+        self._tick = 0
         self.guard: dict[str, Any] | None = None
         """What the guard reports; None: nothing."""
         if commands == "lowcmd_wanted":
@@ -196,6 +198,8 @@ class TopicQuadruped:
 
     def message(self) -> np.ndarray:
         message = self._state.empty()
+        self._tick += not self.frozen
+        message["tick"] = 4 * self._tick
         for name, values in (("q", self.position + self.sag), ("dq", self.speed)):
             message["motor_state"][name][self.motor] = values
         message["imu_state"]["quaternion"], message["imu_state"]["gyroscope"] = self.quat, self.gyroscope

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,14 +30,14 @@ Build = Callable[..., Any]
 class Bench:
     """A guard that runs, a robot behind it, and a policy that sends `self.raw` at 200 Hz while it is not None."""
 
-    def __init__(self, robot: Any):
+    def __init__(self, robot: Any, say: Callable[[str], None] = lambda _text: None):
         self.robot = robot
         self.nodes = [open_node("guard"), open_node("policy")]
         self.guard = Guard(self.nodes[0], GO2)
         self.output = self.nodes[1].publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND)
         assert self.nodes[1].wait_for(lambda: self.output.matched == 1, 30)
         self.raw: bytes | None = None
-        self.threads = [threading.Thread(target=f, daemon=True) for f in (self.guard.run, self._command)]
+        self.threads = [threading.Thread(target=f, daemon=True) for f in (lambda: self.guard.run(say), self._command)]
         self._ended = threading.Event()
         for thread in self.threads:
             thread.start()
@@ -63,22 +67,41 @@ def bench(topic_quadruped: Build, eventually: Build) -> Iterator[Bench]:
         built.close()
 
 
+def stand_up(bench: Bench, eventually: Build) -> None:
+    """As standing up begins, and goes on."""
+    bench.raw = WIRE.seal(MOTORS.command(np.array(GO2.home), 0.05))
+    eventually(lambda: bench.robot.commands and not bench.robot.limp)
+    bench.raw = WIRE.seal(STAND.copy())
+    eventually(lambda: (bench.robot.commands[-1][1]["kp"] == 40).all())
+
+
 def changed(field: str, value: float) -> bytes:
     command = STAND.copy()
     command["motor_cmd"][field][4] = value
     return WIRE.seal(command)
 
 
+def off() -> bytes:
+    """Sound set-points, and the battery switched off."""
+    command = STAND.copy()
+    command["bms_cmd"]["off"] = 0xA5
+    return WIRE.seal(command)
+
+
 def test_it_damps_until_somebody_commands_and_when_nobody_does(bench: Bench, eventually: Build) -> None:
     assert not bench.guard.events
-    bench.raw = WIRE.seal(STAND.copy())
-    eventually(lambda: not bench.robot.limp)
+    stand_up(bench, eventually)
     motors = bench.robot.commands[-1][1]
     assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 40).all()
     bench.raw = None
     eventually(lambda: bench.robot.limp)
     assert bench.guard.events == {"silence": 1}
     assert (bench.robot.commands[-1][1]["kd"] == 5).all()
+
+
+def test_full_stiffness_that_nobody_armed_is_not_passed_on(bench: Bench, eventually: Build) -> None:
+    stood_up(bench, eventually)
+    assert not bench.guard.events
 
 
 @pytest.mark.parametrize(
@@ -88,6 +111,7 @@ def test_it_damps_until_somebody_commands_and_when_nobody_does(bench: Bench, eve
         (changed("q", 4.0), "position out of limits"),
         (changed("kp", 200.0), "gain out of limits"),
         (changed("tau", 99.0), "torque or speed out of limits"),
+        (off(), "more than set-points and gains"),
         (WIRE.seal(STAND.copy())[:-1] + b"\x00", "damaged command"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -95,8 +119,7 @@ def test_it_damps_until_somebody_commands_and_when_nobody_does(bench: Bench, eve
 def test_it_damps_instead_of_passing_on_what_is_not_sound(
     bench: Bench, eventually: Build, raw: bytes, reason: str
 ) -> None:
-    bench.raw = WIRE.seal(STAND.copy())
-    eventually(lambda: not bench.robot.limp)
+    stand_up(bench, eventually)
     bench.raw = raw
     eventually(lambda: bench.guard.damping == reason)
     eventually(lambda: bench.robot.limp)
@@ -106,13 +129,13 @@ def test_it_damps_instead_of_passing_on_what_is_not_sound(
     assert bench.guard.events == {reason: 1}
 
 
-def test_it_damps_a_robot_that_it_does_not_hear(bench: Bench, eventually: Build) -> None:
-    bench.raw = WIRE.seal(STAND.copy())
-    eventually(lambda: not bench.robot.limp)
-    bench.robot.silent = True
+@pytest.mark.parametrize("how", ["silent", "frozen"])
+def test_it_damps_a_robot_that_says_nothing_new(bench: Bench, eventually: Build, how: str) -> None:
+    stand_up(bench, eventually)
+    setattr(bench.robot, how, True)
     eventually(lambda: bench.robot.limp)
     assert bench.guard.events == {"stale state": 1}
-    bench.robot.silent = False
+    setattr(bench.robot, how, False)
     stood_up(bench, eventually)
 
 
@@ -129,16 +152,12 @@ def stood_up(bench: Bench, eventually: Build) -> None:
     count = len(bench.robot.commands)
     eventually(lambda: len(bench.robot.commands) > count + 50)
     assert bench.robot.limp, "nor after a moment of damping"
-    bench.raw = WIRE.seal(MOTORS.command(np.array(GO2.home), 0.05))
-    eventually(lambda: not bench.robot.limp)
-    bench.raw = WIRE.seal(STAND.copy())
-    eventually(lambda: (bench.robot.commands[-1][1]["kp"] == 40).all())
+    stand_up(bench, eventually)
     assert not bench.guard.latched and not bench.guard.damping
 
 
 def test_a_policy_that_was_silent_has_to_stand_the_robot_up(bench: Bench, eventually: Build) -> None:
-    bench.raw = WIRE.seal(STAND.copy())
-    eventually(lambda: not bench.robot.limp)
+    stand_up(bench, eventually)
     bench.raw = None
     eventually(lambda: bench.robot.limp)
     stood_up(bench, eventually)
@@ -146,8 +165,7 @@ def test_a_policy_that_was_silent_has_to_stand_the_robot_up(bench: Bench, eventu
 
 
 def test_a_stretch_of_damping_counts_once_with_the_reason_that_began_it(bench: Bench, eventually: Build) -> None:
-    bench.raw = WIRE.seal(STAND.copy())
-    eventually(lambda: not bench.robot.limp)
+    stand_up(bench, eventually)
     bench.raw = changed("kp", 200.0)
     eventually(lambda: bench.robot.limp)
     for raw in (changed("q", 4.0), changed("kp", 200.0), changed("q", 4.0)):
@@ -162,7 +180,7 @@ def test_it_reports_what_it_does_and_the_driver_of_the_robot_hears(bench: Bench,
     from real.robots.unitree import UnitreeDriver
 
     driver = UnitreeDriver(bench.nodes[1], GO2)
-    bench.raw = WIRE.seal(STAND.copy())
+    stand_up(bench, eventually)
     eventually(lambda: driver.reports.latest and not driver.objection(time.monotonic()))
     bench.raw = None
     eventually(lambda: driver.objection(time.monotonic()) == "the guard damps the robot: silence")
@@ -173,8 +191,7 @@ def test_it_reports_what_it_does_and_the_driver_of_the_robot_hears(bench: Bench,
 
 def test_told_to_end_it_waits_for_the_commands_to_end(bench: Bench, eventually: Build) -> None:
     """Ctrl-C of a launch file may reach all at once: the robot is laid down first."""
-    bench.raw = WIRE.seal(STAND.copy())
-    eventually(lambda: not bench.robot.limp)
+    stand_up(bench, eventually)
     bench.guard.close()
     count = len(bench.robot.commands)
     eventually(lambda: len(bench.robot.commands) > count + 50)
@@ -186,14 +203,87 @@ def test_told_to_end_it_waits_for_the_commands_to_end(bench: Bench, eventually: 
 
 
 def test_told_twice_it_ends_at_once(bench: Bench, eventually: Build) -> None:
-    bench.raw = WIRE.seal(STAND.copy())
-    eventually(lambda: not bench.robot.limp)
+    stand_up(bench, eventually)
     bench.guard.close()
     bench.guard.close()
     begin = time.monotonic()
     bench.threads[0].join(30)
     assert time.monotonic() - begin < 1
     eventually(lambda: bench.robot.limp)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_whatever_ends_it_the_robot_is_damped(bench: Bench, eventually: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_up(bench, eventually)
+    monkeypatch.setattr(bench.guard, "_judge", lambda *_: 1 / 0)
+    bench.threads[0].join(30)
+    assert not bench.threads[0].is_alive()
+    eventually(lambda: bench.robot.limp)
+
+
+def test_who_hears_of_it_cannot_hold_it_up(topic_quadruped: Build, eventually: Build) -> None:
+    """A terminal that is gone raises; one that was stopped with Ctrl-S blocks for ever."""
+    read, heard = threading.Event(), []
+
+    def say(text: str) -> None:
+        heard.append(text)
+        if len(heard) > 1:
+            read.wait()
+        raise BrokenPipeError
+
+    bench = Bench(topic_quadruped(commands="lowcmd"), say)
+    try:
+        for count in (1, 2):
+            stand_up(bench, eventually)
+            bench.raw = None
+            eventually(lambda: bench.robot.limp)
+            assert bench.guard.events == {"silence": count}
+        assert len(heard) == 2
+    finally:
+        read.set()
+        bench.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_told_to_end_by_a_signal_with_nobody_to_talk_to_it_damps_first(
+    topic_quadruped: Build, eventually: Build, number: signal.Signals
+) -> None:
+    """A terminal that is closed, a launcher that was killed: no reader, and a signal."""
+    robot = topic_quadruped(commands="lowcmd")
+    command = [sys.executable, "-m", "robot_rl.cli.main", "guard", "go2"]
+    with (
+        open_node("policy") as node,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+    ):
+        assert process.stdout and process.stderr
+        try:
+            assert b"guard of go2 is up" in process.stderr.readline()
+            process.stdout.close()
+            process.stderr.close()
+            bench = SimpleNamespace(robot=robot, raw=None)
+            output, ended = node.publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND), threading.Event()
+            assert node.wait_for(lambda: output.matched == 1, 30)
+
+            def send() -> None:
+                while not ended.wait(1 / 200):
+                    if bench.raw is not None:
+                        output.publish(bench.raw)
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            stand_up(bench, eventually)
+            count = len(robot.commands)
+            eventually(lambda: len(robot.commands) > count + 50)
+            assert process.poll() is None and not robot.limp, "it goes on in silence"
+            process.send_signal(number)
+            time.sleep(0.2)
+            process.send_signal(number)
+            assert process.wait(30) == 0
+            eventually(lambda: robot.limp)
+        finally:
+            ended.set()
+            process.kill()
+        thread.join()
 
 
 def test_a_second_writer_is_refused_by_name(topic_quadruped: Build, eventually: Build) -> None:

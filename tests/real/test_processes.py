@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,9 @@ if character == "parent":  # leaves a child behind that ignores every plea
     orphan.stdout.readline()
     sys.exit()
 if rest:
-    held = open(rest[0], "w")  # a pipe that closes when this process is gone
+    held = open(rest[0], "w", buffering=1)  # a pipe that closes when this process is gone
+if character == "testament":
+    signal.signal(signal.SIGTERM, lambda number, frame: (held.write("damped"), sys.exit()))
 print("ready")
 while True:
     signal.pause()
@@ -208,22 +211,53 @@ def test_a_program_that_is_not_there() -> None:
 
 def test_killing_the_launcher_kills_the_nodes(tmp_path: Path) -> None:
     read_end = _fifo(tmp_path / "alive")
+    with _launcher(f"*(NodeProcess(n, ('stubborn', {str(tmp_path / 'alive')!r})) for n in 'ab')") as launcher:
+        assert launcher.stdout is not None
+        ready = 0
+        while ready < 2:
+            ready += launcher.stdout.readline().startswith("ready")
+    assert _closed(read_end)
+
+
+def test_killing_the_launcher_lets_the_guard_damp_first(tmp_path: Path) -> None:
+    read_end = _fifo(tmp_path / "alive")
+    node = f"NodeProcess('guard', ('testament', {str(tmp_path / 'alive')!r}), guards_robot=True)"
+    with _launcher(node) as launcher:
+        assert launcher.stdout is not None
+        while not launcher.stdout.readline().startswith("ready"):
+            pass
+    os.set_blocking(read_end, True)
+    assert os.read(read_end, 100) == b"damped"
+    assert _closed(read_end)
+
+
+def test_a_launcher_that_fails_lets_the_guard_damp_first(tmp_path: Path) -> None:
+    def fail(name: str, line: str) -> None:
+        if line == "ready":
+            raise ZeroDivisionError
+
+    read_end = _fifo(tmp_path / "alive")
+    guard = node("guard", "testament", str(tmp_path / "alive"), guards_robot=True)
+    with pytest.raises(ZeroDivisionError):
+        ProcessRunner([guard], EXECUTABLE, fail, grace=PATIENT).run()
+    assert os.read(read_end, 100) == b"damped" and _closed(read_end)
+
+
+@contextlib.contextmanager
+def _launcher(nodes: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs these nodes and passes on what they say; killed at the end."""
     script = (
         "import sys; from real.launch import NodeProcess; from real.processes import ProcessRunner\n"
-        f"nodes = [NodeProcess(n, ('stubborn', {str(tmp_path / 'alive')!r})) for n in 'ab']\n"
-        f"ProcessRunner(nodes, {EXECUTABLE!r}, lambda name, line: print(line, flush=True)).run()"
+        f"ProcessRunner([{nodes}], {EXECUTABLE!r}, lambda name, line: print(line, flush=True)).run()"
     )
     launcher = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
     try:
-        ready = 0
-        while ready < 2:
-            ready += launcher.stdout.readline().startswith("ready")
+        yield launcher
     finally:
         launcher.kill()
         launcher.wait()
         launcher.stdout.close()
-    assert _closed(read_end)
 
 
 def test_one_node_reads_the_terminal_and_ctrl_c_typed_there_stops_all() -> None:

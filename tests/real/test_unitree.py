@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,6 +77,20 @@ def test_a_damaged_state_is_rejected_and_counted(
         robot.states.publish(raw)
     eventually(lambda: driver.rejected == 1)
     assert driver.reading() is before or driver.reading().received < before.received + 0.1
+
+
+def test_a_state_that_is_repeated_grows_old(node: Node, topic_quadruped: Build, eventually: Build) -> None:
+    """Its driver hung: what it sends is sound, and says nothing of the robot any more."""
+    robot = topic_quadruped()
+    driver = UnitreeDriver(node, GO2)
+    driver.wait_ready(30)
+    robot.frozen = True
+    eventually(lambda: time.monotonic() - driver.reading().received > 0.1)
+    count = driver.joints.latest.count
+    eventually(lambda: driver.joints.latest.count > count + 5)
+    assert driver.rejected == 0
+    robot.frozen = False
+    eventually(lambda: time.monotonic() - driver.reading().received < 0.05)
 
 
 def test_without_a_robot_or_a_guard_the_error_says_what_to_start(node: Node, topic_quadruped: Build) -> None:

@@ -188,6 +188,35 @@ def test_an_episode_does_not_end_well_with_a_damped_robot(env: Build, topic_quad
     assert truncated and not infos["success"] and e.falls == 1, "what damps it unasked makes it go down"
 
 
+@pytest.mark.parametrize("reason", ["stale state", "stale goal"])
+def test_a_silence_ends_the_episode_and_only_standing_up_ends_the_damping(
+    env: Build, topic_quadruped: Build, hands: Build, eventually: Build, tmp_path: Path, reason: str
+) -> None:
+    robot = topic_quadruped()
+    operator = hands()
+    e = env(replace(WALK, horizon=1000), hands=operator)
+    journal = Journal(tmp_path, e)
+    e.reset(seed=0)
+    e.step(ZERO)
+    robot.silent = reason == "stale state"  # else it is the policy that hangs
+    eventually(lambda: e.loop.stopped == reason and robot.limp)
+    robot.silent = False
+    eventually(lambda: time.monotonic() - e.driver.reading().received < 0.02)
+    sent = len(robot.commands)
+    *_, truncated, infos = e.step(ZERO)
+    e.step(ZERO)
+    assert truncated and not infos["success"] and robot.limp and e.falls >= 1
+    assert not any(motors["kp"].any() for _, motors in robot.commands[sent:])
+    sent = len(robot.commands)
+    operator.now = Operator(reset=True)
+    e.reset(seed=1)
+    journal.close()
+    row, *_ = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
+    assert row["stopped"] == reason and not row["success"] and row["falls"] == 1
+    pulling = [motors["kp"][0] for _, motors in robot.commands[sent:] if motors["kp"].any()]
+    assert pulling[0] < 15 and np.abs(robot.position - robot.home).max() < 0.02, "it was stood up"
+
+
 def test_a_guard_that_damps_ends_the_episode_and_is_recorded(
     env: Build, topic_quadruped: Build, eventually: Build
 ) -> None:

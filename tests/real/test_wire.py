@@ -159,6 +159,50 @@ def test_what_must_not_reach_the_motors(field: str, value: float, reason: str) -
     assert MOTORS.refusal(command) == reason
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("head", 0), 0),
+        (("level_flag",), 0),
+        (("frame_reserve",), 1),
+        (("sn", 1), 1),
+        (("motor_cmd", "mode", FR_CALF), 0),
+        (("motor_cmd", "mode", 15), 0),
+        (("motor_cmd", "reserve", FR_CALF), 1),
+        (("motor_cmd", "kp", 12), np.nan),
+        (("motor_cmd", "kp", 12), 25.0),
+        (("motor_cmd", "kd", 19), np.nan),
+        (("motor_cmd", "q", 12), 0.0),
+        (("motor_cmd", "tau", 13), 1.0),
+        (("bms_cmd", "off"), 0xA5),
+        (("wireless_remote", 39), 1),
+        (("led", 0), 1),
+        (("fan", 1), 1),
+        (("gpio",), 1),
+        (("reserve",), 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("sound", [MOTORS.command(np.array(GO2.home)), MOTORS.damp()], ids=["stand", "damp"])
+def test_a_command_asks_its_own_motors_for_set_points_and_gains_alone(
+    sound: np.ndarray, path: tuple[str | int, ...], value: float
+) -> None:
+    command = sound.copy()
+    field: Any = command
+    for name in path[:-1]:
+        field = field[name]
+    field[path[-1]] = value
+    wire = layout(LOW_COMMAND)
+    opened = wire.open(wire.seal(command))
+    assert opened is not None and MOTORS.refusal(opened) == "more than set-points and gains"
+    opened = wire.open(wire.seal(sound))
+    assert opened is not None and MOTORS.refusal(opened) == ""
+
+
+def test_motors_and_joints_are_each_others_inverse() -> None:
+    assert MOTORS.motor[MOTORS.joint].tolist() == list(range(12)) and MOTORS.motor[5] == FR_CALF
+
+
 def test_the_guard_needs_no_torch() -> None:
     import subprocess
     import sys

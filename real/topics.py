@@ -1,0 +1,8 @@
+"""Topics between a policy and a twin that a robot does not have."""
+
+from __future__ import annotations
+
+RESET_TOPIC = "twin/reset"
+"""std_msgs/String, JSON: `seed` of the episode before which a twin puts things, or a robot that fell, back."""
+TRUTH_TOPIC = "twin/odom"
+"""nav_msgs/Odometry: how a twin's trunk really moves, to measure how it follows commands and whether it fell."""
