@@ -72,6 +72,7 @@ class RobotEnv(VectorEnv):
             self.arbiter.steers = True
         self.truth = node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if robot.base else None
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
+        self.loop.resting = True
         self.loop.note = lambda event, what: self.note(event, what)
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Hears of what is not the policy's doing: phases, stops, resets, commands, the person's part, the guard."""
@@ -108,6 +109,7 @@ class RobotEnv(VectorEnv):
         self._announce("resetting")
         self.seed = self.episode if seed is None else seed
         self.stance.begin(self.seed)
+        self.loop.resting = False
         self.arbiter.reset()
         self.last_action, self.gripped_at = torch.zeros_like(self.last_action), math.inf
         self.steps = self.held = 0
@@ -166,6 +168,7 @@ class RobotEnv(VectorEnv):
             row["truncated"] = over and not terminated
             self.on_step(infos | row)
         if over:
+            self.loop.resting = True
             self._announce("success" if success else "failure")
             infos["final_obs"], infos["_final_obs"] = observation, torch.tensor([True])
         flags = torch.tensor([terminated]), torch.tensor([over and not terminated])

@@ -6,9 +6,9 @@ one does nothing but pass checked commands on, so it is there to notice::
     deploy ── lowcmd_wanted ──> guard ── lowcmd, 500 Hz ──> motors
                                   ^────── lowstate ──────────┘
 
-A robot that it had to damp for silence may have sunk to any posture, and one that it has not commanded yet may be in
-any. It stays damped until the commanding process stands it up, which begins with little stiffness; one that merely goes
-on, at full stiffness, is not obeyed.
+A robot that it had to damp may have sunk to any posture, and one that it has not commanded yet may be in any. It stays
+damped until the commanding process stands it up, which begins with little stiffness; one that merely goes on, at full
+stiffness, is not obeyed.
 
 It imports no torch: little memory, little to go wrong, started in half a second.
 """
@@ -36,6 +36,10 @@ COMMAND_TIMEOUT = 0.05
 """Oldest command to pass on, s."""
 DRAIN = 4.0
 """Longest time for which a guard that was told to end waits for the commanding process to end first, s."""
+
+
+SILENCE, STALE_STATE = QUIET = ("silence", "stale state")
+"""Why it damps without a command that it refused."""
 
 
 class Teller:
@@ -74,7 +78,7 @@ class Guard:
         self._damp = self._command.seal(self.motors.damp())
         self.events: dict[str, int] = {}
         """How often it began to damp, by the reason that it began with."""
-        self.damping = "silence"
+        self.damping = SILENCE
         """Why it began to damp; empty while it passes commands on."""
         self.latched = True
         """Only a command that begins to stand the robot up ends the damping."""
@@ -148,7 +152,8 @@ class Guard:
             raw, *_ = wanted = self._wanted
             before, reason = (self.damping, self.latched), self._judge(time.monotonic(), *wanted[1:])
             self.output.publish(self._damp if reason else raw)
-            if bool(reason) != bool(self.damping):
+            # What begins to damp is told, and the first refusal after a silence: it is what stands in the way then.
+            if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
                 self._note(reason, say)
             changed = before != (self.damping, self.latched)
             if changed:
@@ -170,12 +175,12 @@ class Guard:
         """Why the robot has to be damped in this tick; empty if the newest command may pass."""
         reason = bad
         if now - received > COMMAND_TIMEOUT:
-            reason = "silence"
+            reason = SILENCE
         if now - self._alive > STATE_TIMEOUT:
-            reason = "stale state"
-        if reason in ("silence", "stale state"):
+            reason = STALE_STATE
+        if reason:
             self.latched = True
-        elif not reason and arms:
+        elif arms:
             self.latched = False
         return reason or (self.damping if self.latched else "")
 

@@ -117,6 +117,8 @@ class CommandLoop(threading.Thread):
         self.walks = pipeline.robot.base is not None
         self.limp = self.walks
         """A robot that walks is damped, and has to be stood up."""
+        self.resting = False
+        """Between episodes nobody owes goals: a robot on its legs sinks without a latch, and is stood up again."""
         self._risen = -math.inf
         """When the newest stretch of commands with stiffness began, monotonic s."""
         self._limits = Limits(pipeline.robot, self.safety)
@@ -252,7 +254,7 @@ class CommandLoop(threading.Thread):
             self.events.add(event)
             self.stop(event)
         reason = self._reason(now, reading, goal)
-        if reason in (STALE_STATE, STALE_GOAL) and self.walks and not self.limp:
+        if self.walks and not self.limp and reason in ((STALE_STATE,) if self.resting else (STALE_STATE, STALE_GOAL)):
             self.stop(reason)
         if reason and reason not in (self._holding, "closing", "idle"):
             self.events.add(reason)

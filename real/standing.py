@@ -28,6 +28,8 @@ FIRM = 0.3
 """Share of that time after which the springs have their full stiffness."""
 CROOKED = 0.4
 """Distance of a joint from the posture of a robot on its belly at which legs are folded before it stands up, rad."""
+TRIES = 3
+"""How often a robot is stood up for one episode before somebody has to look at it."""
 LEVEL = math.cos(math.radians(45))
 """Cosine of the largest tilt to stand up from."""
 
@@ -48,13 +50,17 @@ class Standing:
         self.home, self.lying = torch.tensor(robot.home)[None], torch.tensor(robot.base.lying or robot.home)[None]
 
     def begin(self, seed: int) -> None:
-        """Stand, once whatever stopped the robot is over."""
-        loop = self.env.loop
+        """Stand, once whatever stopped the robot is over; NotReady if it is damped again and again meanwhile."""
+        loop, tries, reason = self.env.loop, 0, ""
         while not self.driver.dry_run and (loop.stopped or loop.limp):
             if loop.stopped:
+                tries, reason = tries if self.releases else 0, loop.stopped  # who presses reset has looked at it
                 self._release(seed)
-            else:
+            elif tries < TRIES:
+                tries += 1
                 self._stand_up()
+            else:
+                raise NotReady(f"the robot was damped {TRIES} times while it stood up: {reason or 'it fell silent'}")
 
     def end(self) -> None:
         """Lie down if it stands and nothing speaks against it; the loop damps it then."""

@@ -124,8 +124,7 @@ def test_it_damps_instead_of_passing_on_what_is_not_sound(
     eventually(lambda: bench.guard.damping == reason)
     eventually(lambda: bench.robot.limp)
     assert all(np.isfinite(motors["q"]).all() and (motors["kp"] <= 60).all() for _, motors in bench.robot.commands)
-    bench.raw = WIRE.seal(STAND.copy())
-    eventually(lambda: not bench.robot.limp)
+    stood_up(bench, eventually)
     assert bench.guard.events == {reason: 1}
 
 
@@ -174,6 +173,16 @@ def test_a_stretch_of_damping_counts_once_with_the_reason_that_began_it(bench: B
         count = len(bench.robot.commands)
         eventually(lambda: len(bench.robot.commands) > count + 10)  # noqa: B023 - used at once
     assert bench.guard.events == {"gain out of limits": 1} and bench.guard.damping == "gain out of limits"
+
+
+def test_what_it_refuses_after_a_silence_is_told(bench: Bench, eventually: Build) -> None:
+    bench.raw = changed("q", 4.0)
+    eventually(lambda: bench.guard.damping == "position out of limits")
+    bench.raw = None
+    count = len(bench.robot.commands)
+    eventually(lambda: len(bench.robot.commands) > count + 100)
+    assert bench.guard.damping == "position out of limits", "the silence that follows does not hide it"
+    assert bench.guard.events == {"position out of limits": 1}
 
 
 def test_it_reports_what_it_does_and_the_driver_of_the_robot_hears(bench: Bench, eventually: Build) -> None:

@@ -19,6 +19,7 @@ from real.bus import open_node
 from real.env import RobotEnv
 from real.intervention import Arbiter
 from real.journal import Journal
+from real.loop import SafetyConfig
 from real.robots.base import NotReady
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface import COMMAND_RAMP
@@ -412,3 +413,30 @@ def test_a_dry_run_leaves_it_lying(env: Build, topic_quadruped: Build) -> None:
     for _ in range(3):
         e.step(ZERO)
     assert not robot.commands and np.abs(robot.position - robot.folded).max() < 1e-6
+
+
+def test_between_episodes_it_may_sink_and_is_stood_up_again(
+    env: Build, topic_quadruped: Build, eventually: Build
+) -> None:
+    """Nobody owes it goals then: writing a film may take longer than a robot is held for."""
+    robot = topic_quadruped()
+    e = env()
+    e.reset(seed=0)
+    while not bool(e.step(ZERO)[3]):
+        pass
+    eventually(lambda: robot.limp and e.loop.limp)
+    assert not e.loop.stopped
+    e.reset(seed=1)
+    assert np.abs(robot.position - robot.home).max() < 0.02 and not e.loop.stopped and e.falls == 0
+    eventually(lambda: e.loop.stopped == "stale goal", "within one it owes")
+
+
+def test_what_damps_it_whenever_it_stands_up_is_given_up_with_the_reason(
+    env: Build, topic_quadruped: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped(twin=True)
+    e = env(safety=SafetyConfig(guard_patience=0.1))
+    eventually(lambda: e.placer.matched)
+    robot.guard = {"damping": "position out of limits", "latched": True, "damped": {}}
+    with pytest.raises(NotReady, match=r"damped 3 times while it stood up: the guard damps.*position out of limits"):
+        e.reset(seed=0)
