@@ -25,27 +25,27 @@ TIMESTEP = 0.002
 
 @dataclass(frozen=True)
 class HiddenQuadruped:
-    """What is different about this robot: delay, motors, ground and noise beyond what training randomizes, load and
-    springs far out in it, all at once (`sim/tasks/go2_velocity.py`)."""
+    """What is different about this robot: each property of it at the edge of what training randomizes or beyond, all
+    at once (`sim/tasks/go2_velocity.py`)."""
 
     action_delay: float = 0.02
     """s, of a whole command; training sees at most 0.02, and the way of messages, some 7 ms, comes on top"""
     stiffness_scale: float = 0.83
-    """Of the gains that a command asks for; training sees 0.75 to 1.2"""
+    """Of the gains that a command asks for; training sees 0.85 to 1.15"""
     damping_scale: float = 1.35
     """Training sees 0.7 to 1.3"""
     strength_scale: float = 0.84
-    """Training sees 0.8 to 1.1"""
+    """Training sees 0.85 to 1.1"""
     joint_friction: float = 0.35
     """N m; training sees at most 0.3"""
     payload_mass: float = 2.2
-    """kg; training sees at most 3"""
+    """kg; training sees at most 2"""
     com_x: float = 0.03
-    """Of the trunk's centre of mass, m; training sees at most 0.05"""
+    """Of the trunk's centre of mass, m; training sees at most 0.03"""
     ground_friction: float = 0.45
     """Training sees 0.5 to 1.25"""
     push_speed: float = 0.5
-    """What a shove adds to the trunk's horizontal velocity, m/s; training sees at most 1"""
+    """What a shove adds to the trunk's horizontal velocity, m/s; training sees at most 0.8: a shove is not the robot's"""
     encoder_offset: float = 0.021
     """rad, at most; training sees at most 0.02"""
     joint_noise: float = 0.011
