@@ -41,8 +41,10 @@ HELP = ("-h", "--help", "help")
 
 
 def usage() -> str:
-    options = ["", "  --debug         show the traceback of an error", "  --version       print the version"]
-    return "\n".join(["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", "", *_listed(COMMANDS), *options])
+    lines = ["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", "", *_listed(COMMANDS)]
+    return "\n".join(
+        [*lines, "", "  --debug         show the traceback of an error", "  --version       print the version"]
+    )
 
 
 def group_usage(group: str) -> str:
