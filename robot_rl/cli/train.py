@@ -59,7 +59,7 @@ class Train(Generic[R]):
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.recipes.job import Job
         from robot_rl.training.numerics import learning_floats
-        from robot_rl.training.run import Run, latest_folder, new_folder, provenance
+        from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
         from sim.divergence import report
         from sim.env import nominal
         from sim.tasks import tasks
@@ -106,12 +106,20 @@ class Train(Generic[R]):
             save_bundle(bundle, folder / "bundle")
             elapsed = run.elapsed
         result = {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}
+        result |= learned(read_metrics(folder))
         show(
             result | report(folder / "diverged") | ({"without": without} if without else {}),
             self.json,
             self.recipe,
         )
         return 0
+
+
+def learned(rows: list[dict[str, float]]) -> dict[str, float]:
+    """What the last row of metrics says: steps in all, and of the last training episodes what was measured."""
+    last = rows[-1] if rows else {}
+    names = {"step": "steps", "train/success": "success", "train/return": "return", "bc/loss": "loss"}
+    return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
 
 
 def recipe_named(argv: list[str], default: str) -> Any:

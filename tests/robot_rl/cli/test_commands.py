@@ -180,6 +180,21 @@ def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
         sentence(*run(*command, *words), remedy, status=2)
 
 
+@pytest.mark.parametrize("engine", ["mujoco", "genesis"])
+def test_an_unknown_device_suggests_the_nearest(run: Run, engine: str) -> None:
+    for command in (["collect", "panda-lift"], ["evaluate", "random:panda-lift"], ["train", "go2-velocity"]):
+        said = run(*command, "--engine", engine, "--device", "cud")
+        sentence(*said, "unknown device 'cud'; did you mean cuda", status=2)
+
+
+def test_a_task_that_nobody_can_demonstrate_is_not_told_to_record_a_dataset(run: Run) -> None:
+    words = ["train", "go2-velocity", "--recipe", "diffusion-bc", "--out", "r"]
+    sentence(*run(*words), "datasets/go2-velocity does not exist", "no scripted demonstrator", "ppo", status=2)
+    assert not Path("r").exists()
+    code, _, err = run("train", "panda-lift", "--out", "r")
+    assert code == 1 and "record a dataset there" in err, "one that somebody can demonstrate is"
+
+
 def test_genesis_evaluates_the_lift_as_it_is_and_says_what_it_keeps(run: Run, tmp_path: Path) -> None:
     words = ["--engine", "genesis", "--device", "cpu", "--episodes", "2", "--num-envs", "2", "--threads", "1"]
     code, out, err = run("evaluate", "random:panda-lift", *words, "--json", "--out", tmp_path / "evaluation.json")
@@ -496,6 +511,18 @@ def test_finetune_refuses_a_policy_that_walks_before_it_looks_for_demonstrations
     save_bundle(Bundle(policy, pipeline.interface, pipeline.robot.fingerprint(), provenance), tmp_path / "walk")
     words = ["finetune", tmp_path / "walk", "--robot", "go2"]
     sentence(*run(*words), "cannot continue a FeedforwardPolicy; it takes diffusion or residual", status=2)
+
+
+def test_the_table_of_train_says_how_far_it_came(run: Run, dataset: Path) -> None:
+    code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "bc", "--json")
+    result = json.loads(out)
+    assert code == 0 and result["steps"] == 4 and result["loss"] > 0 and "return" not in result, err
+    words = ["--training.num-envs", "32", "--training.rollout", "50", "--training.steps", "1600"]
+    code, out, err = run("train", "go2-velocity", *words, "--out", "ppo")
+    rows = dict(line.split() for line in out.splitlines()[1:])
+    last = json.loads(Path("ppo/metrics.jsonl").read_text().splitlines()[-1])
+    assert code == 0 and rows["steps"] == "1600", err
+    assert float(rows["return"]) == pytest.approx(last["train/return"], rel=1e-3)
 
 
 def test_the_default_recipe_is_one_that_the_task_can_be_learned_with(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
