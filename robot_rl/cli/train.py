@@ -34,7 +34,8 @@ class Train(Generic[R]):
     seed: Whole = 0
     """Seed of everything random."""
     resume: bool = False
-    """Go on from the checkpoint in --out, or in the latest run of this task and recipe."""
+    """Go on from the checkpoint in --out, or in the latest run of this task and recipe; with ppo also beyond the end,
+    to more --training.steps."""
     threads: Count = 1
     """Threads of the learner; physics uses all cores."""
     precision: Literal["highest", "high", "medium"] = "medium"
@@ -85,7 +86,9 @@ class Train(Generic[R]):
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"precision": self.precision, "threads": self.threads}
         config = settings | {"config": asdict(recipe)}
-        with Run(folder, config, self.resume) as run, bar(self.recipe) as update, learning_floats(self.precision):
+        may_grow = f"config.{recipe.may_grow}" if hasattr(recipe, "may_grow") else ""
+        opened = Run(folder, config, self.resume, may_grow)
+        with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             run.stop_on_signals()
 
             def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:

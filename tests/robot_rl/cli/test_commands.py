@@ -525,6 +525,15 @@ def test_the_table_of_train_says_how_far_it_came(run: Run, dataset: Path) -> Non
     assert float(rows["return"]) == pytest.approx(last["train/return"], rel=1e-3)
 
 
+def test_a_schedule_over_the_whole_run_is_not_prolonged(run: Run, dataset: Path) -> None:
+    """The learning rate of diffusion-bc falls to 0 at its end: there is no exact longer run."""
+    words = [*TRAIN, "--dataset", dataset, "--out", "r"]
+    assert run(*words)[0] == 0
+    sentence(
+        *run(*words, "--training.updates", "8", "--resume"), "training updates 4", "resume with the same", status=2
+    )
+
+
 def test_the_default_recipe_is_one_that_the_task_can_be_learned_with(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(Train, "run", lambda self: ran.append(f"{self.recipe} {type(self.config).__name__}") or 0)
