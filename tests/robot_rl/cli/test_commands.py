@@ -545,7 +545,7 @@ def test_the_default_recipe_is_one_that_the_task_can_be_learned_with(run: Run, m
 
 
 def test_the_task_of_a_robot_that_is_named_alone(run: Run) -> None:
-    assert [task_of(name).name for name in robots] == ["go2-velocity", "panda-lift", "ur5e-reach"]
+    assert [task_of(name).name for name in ("go2", "panda", "ur5e")] == ["go2-velocity", "panda-lift", "ur5e-reach"]
     sentence(*run("twin", "go2", "--task", "panda-lift"), "'panda-lift' is for robot 'panda', not 'go2'", status=2)
     words = ["teleop", "scripted", "--robot", "ur5e", "--task", "panda-lift"]
     sentence(*run(*words), "'panda-lift' is for robot 'panda', not 'ur5e'", status=2)
