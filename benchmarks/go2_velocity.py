@@ -27,10 +27,12 @@ MEASURES = ("velocity_error", "yaw_error", "foot_slip", "swing_height", "power")
 LONGEST = 360.0
 """Bar of the time to learn, s."""
 BARS = {
-    "mujoco": {"velocity_error": 0.15, "yaw_error": 0.2, "fall_rate": 0.02},
-    "genesis": {"velocity_error": 0.3, "fall_rate": 0.05},
+    "mujoco": {"velocity_error": 0.15, "yaw_error": 0.2, "fall_rate": 0.02, "foot_slip": 0.1},
+    "genesis": {"velocity_error": 0.3, "fall_rate": 0.05, "foot_slip": 0.1},
 }
 """What the means over the episodes of every seed must stay below."""
+LEAST_SWING = 0.03
+"""Bar of the mean height of a foot in its swing, m, in both engines: whoever stays below it shuffles."""
 
 
 def robot_rl(*words: str) -> None:
@@ -67,11 +69,18 @@ def missed(row: dict[str, Any]) -> list[str]:
     found = [f"learning took {row['seconds']:.0f} s of {LONGEST:g} s"] if row["seconds"] > LONGEST else []
     for engine, bars in BARS.items():
         for name, bar in bars.items():
-            value = row[engine][name]
-            value = value["mean"] if isinstance(value, dict) else value
+            value = mean(row[engine][name])
             if value is None or not value < bar:
                 found.append(f"{name} in {engine}: {value} is not below {bar:g}")
+        swing = mean(row[engine]["swing_height"])
+        if swing is None or not swing > LEAST_SWING:
+            found.append(f"swing_height in {engine}: {swing} is not above {LEAST_SWING:g}")
     return [f"seed {row['seed']}: {text}" for text in found]
+
+
+def mean(value: Any) -> float | None:
+    """Of a figure, with or without its interval."""
+    return value["mean"] if isinstance(value, dict) else value
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -88,8 +97,9 @@ def table(rows: list[dict[str, Any]]) -> str:
             change = number(seen["action_change"], 3)
             lines.append(line(row["seed"], row["seconds"], engine, *errors, interval(rate), *rest, change))
     for engine, bars in BARS.items():
-        below = [f"< {bars[name]:g}" if name in bars else "" for name in ("velocity_error", "yaw_error", "fall_rate")]
-        lines.append(line("bar", f"< {LONGEST:g}", engine, *below, *[""] * 4))
+        names = ("velocity_error", "yaw_error", "fall_rate", "foot_slip")
+        below = [f"< {bars[name]:g}" if name in bars else "" for name in names]
+        lines.append(line("bar", f"< {LONGEST:g}", engine, *below, f"> {LEAST_SWING:g}", "", ""))
     return "\n".join(lines)
 
 
@@ -118,7 +128,12 @@ def main() -> int:
         for seed in range(arguments.first, arguments.first + arguments.seeds):
             rows.append(one_seed(seed, Path(folder) / str(seed), arguments.steps, episodes))
     misses = [text for row in rows for text in missed(row)]
-    result = {"task": TASK, "bars": BARS | {"seconds": LONGEST}, "rows": rows, "missed": misses}
+    result = {
+        "task": TASK,
+        "bars": BARS | {"seconds": LONGEST, "least_swing": LEAST_SWING},
+        "rows": rows,
+        "missed": misses,
+    }
     result |= {"provenance": provenance()}
     write_json(arguments.out, result)
     sys.stdout.write(json.dumps(result) + "\n" if arguments.json else "\n".join([table(rows), *misses, ""]))

@@ -16,6 +16,16 @@ def settled(config: Any) -> Any:
     return json.loads(strict_json.dumps(config))
 
 
+def grown(before: Mapping[str, Any], now: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """`before` with the number at a path like "config.training.steps" as it is now, if it is larger now."""
+    name, _, rest = path.partition(".")
+    old, new = before.get(name), now.get(name)
+    if rest and isinstance(old, dict) and isinstance(new, dict):
+        return {**before, name: grown(old, new, rest)}
+    larger = isinstance(old, int | float) and isinstance(new, int | float) and new > old
+    return {**before, name: new} if larger else dict(before)
+
+
 def check_same(what: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Collection[str] = ()) -> None:
     """Refuse to go on with `what`, begun with other settings; both as `settled` gives them."""
     different = [k for k in now if k not in may_differ and k in before and before[k] != now[k]]

@@ -23,7 +23,7 @@ from robot_rl.state import RobotState
 from sim.commands import PURPOSE as COMMAND
 from sim.divergence import Recorder, quiet
 from sim.engines import engines
-from sim.engines.base import Engine
+from sim.engines.base import DEVICES, Engine
 from sim.feet import FootTracker
 from sim.randomization import episode_rng, quantiles
 from sim.randomization.checks import check_randomization
@@ -104,6 +104,8 @@ class TaskEnv(VectorEnv):
             if name not in declared:
                 raise UnknownName(f"parameter of task {self.task.name!r} to go without:", name, declared)
         kind: type[Engine] = engines.get(engine)
+        if device not in DEVICES:  # before an engine refuses it for what it cannot do
+            raise UnknownName("device", device, DEVICES)
         without = list(dict.fromkeys([*without, *(nominal(self.task, engine) if randomize else ())]))
         self._columns = [k for name, k in declared.items() if randomize and name not in without]
         """Which of an episode's uniform numbers draw the parameters of `randomization`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ from robot_rl.limits import Count, Positive, Whole
 class Sim:
     """Environment steps per second with everything on, beside bare physics and beside Gymnasium's vector environments.
 
-    Bare physics is `mujoco.Batch` on the same model, from the same states, with the same commands. All take turns, so
-    that what else the machine does hits all of them."""
+    Bare physics is `mujoco.Batch` on the same model, from the same states (those of delay lines and solver, too), with
+    the same commands. All take turns, so that what else the machine does hits all of them."""
 
     tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
     """Tasks to measure."""
@@ -59,35 +59,51 @@ class Sim:
         return 0
 
 
+class Bare:
+    """Physics alone: a `mujoco.Batch` on an engine's model, every copy of it as the model's file has it."""
+
+    def __init__(self, engine: Any):
+        from sim.gl import batch
+
+        self.engine, self.batch = engine, batch.Batch(engine.model, nsim=engine.num_envs)
+
+    def start(self) -> None:
+        """Begin where the engine is: positions and speeds, and what decides about the work to come besides, the
+        commands on their way through the delay lines and the forces that the solver begins with."""
+        for key, values in self.engine.state_dict().items():
+            kind, name = key.split(".", 1)
+            if kind == "state":
+                self.batch.bind(name)[:] = values
+
+    def follow(self, commands: Sequence[Any]) -> None:
+        """Make the physics steps of controls (n, steps, actuators), as `recording` wrote them down."""
+        for control in commands:
+            self.batch.rollout(control.shape[1], control=control, record=())
+
+
 def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
     """Steps/s of our environment and of bare physics, and their ratio."""
-    import numpy as np
     import torch
 
     from sim.env import TaskEnv
-    from sim.gl import batch
 
     env = TaskEnv(task, size)
     env.reset(seed=0, options={"stagger": True})
     rng = torch.Generator().manual_seed(0)
     actions = torch.rand(64, size, env.pipeline.actions.size, generator=rng) * 2 - 1
     engine: Any = env.engine
-    bare = batch.Batch(engine.model, nsim=size)
-    states = {name: bare.bind(name) for name in ("qpos", "qvel")}
+    bare = Bare(engine)
     ours, physics, steps = 0.0, 0.0, 0
     while ours + physics < seconds:
-        before = {name: np.array(getattr(engine, name)) for name in states}
+        bare.start()
         commands: list[Any] = []
         with engine.recording(commands):
             start = time.perf_counter()
             for k in range(8):
                 env.step(actions[(steps + k) % len(actions)])
             spent = time.perf_counter() - start
-        for name, values in before.items():
-            states[name][:] = values
         start = time.perf_counter()
-        for control in commands:
-            bare.rollout(control.shape[1], control=control, record=())
+        bare.follow(commands)
         if steps:  # the first round warms up
             ours, physics = ours + spent, physics + time.perf_counter() - start
         steps += 8

@@ -60,9 +60,14 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     table = Table(title=title, box=None, show_header=False)
     for key, value in result.items():
         if isinstance(value, Mapping) and {"mean", "low", "high"} == set(value):
-            value = "{mean} [{low}, {high}]".format(**{k: _shown(v) for k, v in value.items()})
+            value = _with_interval(**value)
         table.add_row(key, _shown(value))
     out.print(table)
+
+
+def _with_interval(mean: float | None, low: float | None, high: float | None) -> str:
+    """A single episode has no interval."""
+    return _shown(mean) if low is None else f"{_shown(mean)} [{_shown(low)}, {_shown(high)}]"
 
 
 def _shown(value: Any) -> str:

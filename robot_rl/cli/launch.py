@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
@@ -12,6 +15,7 @@ from rich.text import Text
 
 from real.launch import LaunchError, NodeProcess, arguments, describe, files
 from real.processes import ProcessRunner
+from robot_rl.robots import robots
 
 USAGE = """usage: robot-rl launch FILE [name:=value ...]
        robot-rl launch FILE --show-args    list the file's arguments
@@ -42,7 +46,12 @@ def main(argv: list[str]) -> int:
     file = words[0].removesuffix(".py").removesuffix(".launch")
     if flags:
         return _show(console, file)
-    return _run(console, describe(file, parse(words[1:])))
+    given = parse(words[1:])
+    nodes = describe(file, given)
+    values = {argument.name: argument.default or "" for argument in arguments(file)} | given
+    _check_robot(values["robot"], nodes)
+    _check_known(values)
+    return _run(console, nodes)
 
 
 def private_domain() -> dict[str, str]:
@@ -61,6 +70,37 @@ def parse(words: list[str]) -> dict[str, str]:
             raise LaunchError(f"{word!r} is not name:=value; did you mean {guess}?")
         found[name] = value
     return found
+
+
+def _check_robot(name: str, nodes: Sequence[NodeProcess]) -> None:
+    """Refuse a robot that walks without a guard, and one that does not with one: before anything is started."""
+    walks, guarded = robots.get(name).base is not None, any(node.guards_robot for node in nodes)
+    if any(node.commands_robot for node in nodes) and walks != guarded:
+        rest = "which walks: use launch quadruped" if walks else "which does not walk: use launch arm"
+        raise LaunchError(f"this launch file is not for robot {name!r}, {rest}, or name another robot:=")
+
+
+def _check_known(values: Mapping[str, str]) -> None:
+    """Refuse a policy and a task that one of the processes would refuse while the others are up already."""
+    if "policy" in values:
+        _check_policy(Path(values["policy"]), values["robot"])
+    if values["task"]:
+        from sim.tasks import task_of  # only here: a robot's own computer has no tasks
+
+        task_of(values["robot"], values["task"])
+
+
+def _check_policy(folder: Path, robot: str) -> None:
+    """Look for a bundle and whom it is for; the process that runs it looks at all of it, with torch."""
+    file = next((f for f in (folder / "bundle" / "policy.json", folder / "policy.json") if f.is_file()), None)
+    if file is None:
+        raise LaunchError(f"{folder} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")
+    try:
+        meant = json.loads(file.read_text())["interface"]["robot"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LaunchError(f"{file} is damaged or foreign ({error!r}); copy the bundle again") from None
+    if meant != robot:
+        raise LaunchError(f"bundle {file.parent} is for robot {meant!r}, not for {robot!r}; add robot:={meant}")
 
 
 def _run(console: Console, nodes: list[NodeProcess]) -> int:

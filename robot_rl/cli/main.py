@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from robot_rl.errors import Interrupted, UnknownName, UserError
@@ -37,12 +37,28 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+HELP = ("-h", "--help", "help")
+
+
 def usage() -> str:
-    lines = ["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", ""]
-    lines += [f"  {name:<15} {text}" for name, (_, text) in COMMANDS.items()]
+    lines = ["usage: robot-rl COMMAND [OPTIONS]      robot-rl COMMAND --help", "", *_listed(COMMANDS)]
     return "\n".join(
         [*lines, "", "  --debug         show the traceback of an error", "  --version       print the version"]
     )
+
+
+def group_usage(group: str) -> str:
+    """Help of the first word of several commands."""
+    head = f"usage: robot-rl {group} COMMAND [OPTIONS]      robot-rl {group} COMMAND --help"
+    return "\n".join([head, "", *_listed(_grouped(group))])
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    return [f"  {name:<15} {COMMANDS[name][1]}" for name in names]
+
+
+def _grouped(group: str) -> list[str]:
+    return [name for name in COMMANDS if name.startswith(f"{group} ")]
 
 
 def _find(argv: list[str]) -> tuple[str, list[str]]:
@@ -51,8 +67,9 @@ def _find(argv: list[str]) -> tuple[str, list[str]]:
         return name, argv[2:]
     if argv[0] in COMMANDS:
         return argv[0], argv[1:]
-    grouped = any(command.startswith(f"{argv[0]} ") for command in COMMANDS)
-    raise UnknownName("command", name if grouped else argv[0], COMMANDS)
+    if within := _grouped(argv[0]):
+        raise UnknownName("command", name, within)
+    raise UnknownName("command", argv[0], COMMANDS)
 
 
 def _run(argv: list[str]) -> int:
@@ -84,9 +101,12 @@ def main(argv: list[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     argv = [a for a in argv if a != "--debug"]
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    if not argv or argv[0] in HELP:
         sys.stdout.write(usage() + "\n")
         return 0 if argv else 2
+    if argv[1:2] and argv[1] in HELP and _grouped(argv[0]):
+        sys.stdout.write(group_usage(argv[0]) + "\n")
+        return 0
     if argv[0] == "--version":
         from robot_rl import __version__
 

@@ -34,7 +34,8 @@ class Train(Generic[R]):
     seed: Whole = 0
     """Seed of everything random."""
     resume: bool = False
-    """Go on from the checkpoint in --out, or in the latest run of this task and recipe."""
+    """Go on from the checkpoint in --out, or in the latest run of this task and recipe; with ppo also beyond the end,
+    to more --training.steps."""
     threads: Count = 1
     """Threads of the learner; physics uses all cores."""
     precision: Literal["highest", "high", "medium"] = "medium"
@@ -59,7 +60,7 @@ class Train(Generic[R]):
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.recipes.job import Job
         from robot_rl.training.numerics import learning_floats
-        from robot_rl.training.run import Run, latest_folder, new_folder, provenance
+        from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
         from sim.divergence import report
         from sim.env import nominal
         from sim.tasks import tasks
@@ -85,7 +86,9 @@ class Train(Generic[R]):
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"precision": self.precision, "threads": self.threads}
         config = settings | {"config": asdict(recipe)}
-        with Run(folder, config, self.resume) as run, bar(self.recipe) as update, learning_floats(self.precision):
+        may_grow = f"config.{recipe.may_grow}" if hasattr(recipe, "may_grow") else ""
+        opened = Run(folder, config, self.resume, may_grow)
+        with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             run.stop_on_signals()
 
             def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
@@ -106,12 +109,20 @@ class Train(Generic[R]):
             save_bundle(bundle, folder / "bundle")
             elapsed = run.elapsed
         result = {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}
+        result |= learned(read_metrics(folder))
         show(
             result | report(folder / "diverged") | ({"without": without} if without else {}),
             self.json,
             self.recipe,
         )
         return 0
+
+
+def learned(rows: list[dict[str, float]]) -> dict[str, float]:
+    """What the last row of metrics says: steps in all, and of the last training episodes what was measured."""
+    last = rows[-1] if rows else {}
+    names = {"step": "steps", "train/success": "success", "train/return": "return", "bc/loss": "loss"}
+    return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
 
 
 def recipe_named(argv: list[str], default: str) -> Any:

@@ -10,7 +10,7 @@ import torch
 from policies.base import Size
 from policies.bundle import Bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from robot_rl.data.recording import concatenate, load_episodes
+from robot_rl.data.recording import concatenate
 from robot_rl.interface import Pipeline
 from robot_rl.recipes.job import Job
 from robot_rl.training.supervised import Demonstrations, SupervisedConfig, clone
@@ -29,7 +29,7 @@ class DiffusionBC:
 
         interface = tasks.get(job.task).interface
         pipeline = Pipeline(interface)
-        data = Demonstrations(*concatenate(load_episodes(job.dataset, pipeline)))
+        data = Demonstrations(*concatenate(job.demonstrations(pipeline)))
         torch.manual_seed(job.seed)
         policy = DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size), self.policy)
         clone(

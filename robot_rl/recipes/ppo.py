@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -37,6 +37,8 @@ class ProximalPolicy:
     training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_200_000))
     symmetry: bool = True
     """Learn from every step and its mirror image, where the task says how it is mirrored."""
+    may_grow: ClassVar[str] = "training.steps"
+    """A resumed run may be longer than it was meant to be: nothing that is learned depends on how long that was."""
 
     def train(self, job: Job) -> Bundle:
         """Return the learned policy, with its critic."""

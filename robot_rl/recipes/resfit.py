@@ -15,7 +15,6 @@ import torch
 from policies.bundle import Bundle, load_bundle
 from policies.diffusion import DiffusionPolicy
 from policies.residual import ResidualConfig, ResidualPolicy
-from robot_rl.data.recording import load_episodes
 from robot_rl.errors import Misfit
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.recipes.job import Job
@@ -51,7 +50,7 @@ class ResFiT:
         torch.manual_seed(job.seed)
         policy = ResidualPolicy(bundle.policy, self.residual)
         agent = ActorCritic(policy, self.agent, job.seed)
-        episodes = load_episodes(job.dataset, env.pipeline)
+        episodes = job.demonstrations(env.pipeline)
         demos = demo_replay(policy, episodes, torch.Generator().manual_seed(job.seed))
         train_off_policy(
             env, agent, demos, self.training, job.run, job.seed,

@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 from robot_rl import strict_json
 from robot_rl.data.storage import replace_file
 from robot_rl.errors import Interrupted, UserError
-from robot_rl.settings import check_same, settled
+from robot_rl.settings import check_same, grown, settled
 from robot_rl.training.checkpoint import load_state, save_state
 
 if TYPE_CHECKING:
@@ -120,9 +120,10 @@ _BARE = {".lock", f".{_FIRST}.part", _FIRST, "config.json", "requirements.txt", 
 class Run:
     """One run folder, locked while open so that two processes never write to it.
 
-    A folder with somebody else's files is refused; one in which nothing was done before an error goes again."""
+    A folder with somebody else's files is refused; one in which nothing was done before an error goes again.
+    `may_grow` names a number of the configuration that may be larger when the run is resumed."""
 
-    def __init__(self, folder: Path, config: Any, resume: bool = False):
+    def __init__(self, folder: Path, config: Any, resume: bool = False, may_grow: str = ""):
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -144,9 +145,12 @@ class Run:
             begun = any((folder / name).exists() for name in results) or (metrics.exists() and metrics.stat().st_size)
             if not resume and begun:
                 raise UserError(f"run folder {folder} holds a run already; go on with --resume or choose another --out")
-            before = json.loads((folder / "config.json").read_text())
             if resume:
-                check_same(folder, before, now, _MAY_DIFFER)
+                before = json.loads((folder / "config.json").read_text())
+                longer = grown(before, now, may_grow) if may_grow else before
+                check_same(folder, longer, now, _MAY_DIFFER)
+                if longer != before:
+                    write_json(folder / "config.json", longer)
         for left in folder.glob(".*.part"):  # by a killed process: the lock says that nobody is at it
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"

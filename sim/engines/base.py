@@ -14,6 +14,8 @@ from robot_rl.spec import RobotSpec
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.scenes import Scene
 
+DEVICES = ("auto", "cpu", "cuda")
+"""Where an engine can be asked to run."""
 Setter = Callable[[np.ndarray, np.ndarray], None]
 """Writes values (k,) of one parameter to environments ids (k,)."""
 

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robot_rl.errors import Misfit
 from robot_rl.rotation import rotate_back
 from robot_rl.spec import RobotSpec
 from sim.engines.base import Engine
@@ -51,6 +52,11 @@ class GenesisEngine(Engine):
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
     ):
+        if threads > 1:  # Genesis takes their number when it starts, once for a process
+            raise Misfit(
+                f"engine 'genesis' runs on one thread of the CPU, not on {threads}; for more, set the environment "
+                "variable QD_NUM_THREADS before the program starts, and leave `threads` at 0"
+            )
         self.robot, self.scene, self.num_envs = robot, scene, num_envs
         self._gs = gs = start(device)
         self.device = torch.device(gs.device)

@@ -11,6 +11,7 @@ import torch
 
 from robot_rl.errors import Misfit, UnknownName, UserError
 from robot_rl.spec import RobotSpec
+from sim.engines.base import DEVICES
 from sim.engines.model import box_model_spec, compile_model, robot_model_spec
 from sim.gl import mujoco
 from sim.scenes import Scene
@@ -21,8 +22,8 @@ SLIPPERY = 0.01
 
 def start(device: str) -> Any:
     """Import and initialize Genesis, once per process; "auto" is the GPU where there is one."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise UnknownName("device", device, ("auto", "cpu", "cuda"))
+    if device not in DEVICES:
+        raise UnknownName("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise Misfit("no CUDA GPU is usable by PyTorch here; use --device cpu, or install PyTorch with CUDA")
     hook = sys.excepthook

@@ -145,7 +145,7 @@ def test_namespace_domain_and_log_level_reach_every_node() -> None:
         ("arm", {**POLICY, "twin": "yes"}, "known: false, true"),
         ("quadruped", {**POLICY, "runtime": "onx"}, "did you mean onnx?"),
         ("arm", {**POLICY, "seconds": "-1"}, "seconds:=-1 is not a number of 0.0 or more"),
-        ("arm", {**POLICY, "robot": "pandas"}, "did you mean panda?"),
+        ("arm", {**POLICY, "robot": "pandas"}, "did you mean panda"),
         ("arm", {**POLICY, "episodes": "0"}, "episodes:=0 is not a whole number of 1 or more"),
         ("arm", {**POLICY, "episodes": "2.5"}, "is not a whole number"),
         ("finetune", {**POLICY, "minutes": "nan"}, "minutes:=nan is not a number of 0.0 or more"),

@@ -10,13 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from robot_rl.cli.bench_loop import acting
+from robot_rl.cli.main import main
 from robot_rl.robots import robots
+from sim.tasks import tasks
 
 PROGRAM = [sys.executable, "-m", "robot_rl.cli.main", "bench", "loop"]
 WAIT = 200.0
@@ -157,10 +160,12 @@ def test_a_twin_that_dies_is_one_sentence(bench: Callable[..., Bench]) -> None:
     assert one.nothing_left()
 
 
-def test_without_a_policy_every_robot_gets_zero_actions() -> None:
+def test_without_a_policy_every_robot_with_a_task_gets_zero_actions() -> None:
     import torch
 
-    for name in robots:
+    with_task = sorted({tasks.get(name).interface.robot for name in tasks})
+    assert with_task
+    for name in with_task:
         robot = robots.get(name)
         bundle = acting(robot, None)
         size = bundle.policy.size
@@ -169,3 +174,15 @@ def test_without_a_policy_every_robot_gets_zero_actions() -> None:
         assert action.shape == (1, 1, size.action) and not action.any()
         assert bundle.interface.robot == name and not bundle.interface.success
         bundle.check_robot(robot)
+
+
+def test_a_robot_that_no_task_uses_has_nothing_to_be_measured_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after the first steps of docs/add-a-robot.md; said before the bare loop has run its half of the time."""
+    monkeypatch.setitem(robots.entries, "idle", (f"{__name__}:IDLE", "no task is for it"))
+    monkeypatch.setattr(sys.modules[__name__], "IDLE", replace(robots.get("panda"), name="idle"), raising=False)
+    assert main(["bench", "loop", "idle", "--seconds", "100"]) == 2
+    out, err = capsys.readouterr()
+    assert err == "robot-rl: no task is for robot 'idle', so it has no twin; `robot-rl tasks` lists the tasks\n"
+    assert not out

@@ -113,20 +113,20 @@ def edit(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        (["collect", "panda-lfit"], "unknown task 'panda-lfit'; did you mean panda-lift?"),
+        (["collect", "panda-lfit"], "unknown task 'panda-lfit'; did you mean panda-lift"),
         (["collect", "panda-lift", "--skill", "CLUMSEY"], "did you mean CLUMSY"),
         (["collect", "panda-lift", "--engine", "mujuco"], "did you mean mujoco?"),
-        (["train", "panda-lfit"], "did you mean panda-lift?"),
+        (["train", "panda-lfit"], "did you mean panda-lift"),
         (["train", "panda-lift", "--engine", "mujuco"], "unknown engine 'mujuco'; did you mean mujoco?"),
         (["train", "panda-lift", "--recipe", "difusion-bc"], "unknown recipe 'difusion-bc'; did you mean diffusion-bc"),
         (["train", "panda-lift", "--recipe=resfitt"], "did you mean resfit?"),
-        (["evaluate", "random:panda-lfit"], "did you mean panda-lift?"),
-        (["deploy", "BUNDLE", "--robot", "pandaa"], "unknown robot 'pandaa'; did you mean panda?"),
-        (["twin", "pandaa"], "unknown robot 'pandaa'; did you mean panda?"),
-        (["twin", "panda", "--task", "panda-lfit"], "did you mean panda-lift?"),
-        (["finetune", "BUNDLE", "--robot", "pandaa"], "did you mean panda?"),
+        (["evaluate", "random:panda-lfit"], "did you mean panda-lift"),
+        (["deploy", "BUNDLE", "--robot", "pandaa"], "unknown robot 'pandaa'; did you mean panda"),
+        (["twin", "pandaa"], "unknown robot 'pandaa'; did you mean panda"),
+        (["twin", "panda", "--task", "panda-lfit"], "did you mean panda-lift"),
+        (["finetune", "BUNDLE", "--robot", "pandaa"], "did you mean panda"),
         (["finetune", "BUNDLE", "--recipe", "hil-sarl"], "did you mean hil-serl"),
-        (["demo", "panda-lfit"], "did you mean panda-lift?"),
+        (["demo", "panda-lfit"], "did you mean panda-lift"),
         (["bench", "loop", "go3"], "unknown robot 'go3'; did you mean go2?"),
     ],
 )
@@ -178,6 +178,21 @@ def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for command in (["collect", "panda-lift"], ["evaluate", "random:panda-lift"]):
         sentence(*run(*command, *words), remedy, status=2)
+
+
+@pytest.mark.parametrize("engine", ["mujoco", "genesis"])
+def test_an_unknown_device_suggests_the_nearest(run: Run, engine: str) -> None:
+    for command in (["collect", "panda-lift"], ["evaluate", "random:panda-lift"], ["train", "go2-velocity"]):
+        said = run(*command, "--engine", engine, "--device", "cud")
+        sentence(*said, "unknown device 'cud'; did you mean cuda", status=2)
+
+
+def test_a_task_that_nobody_can_demonstrate_is_not_told_to_record_a_dataset(run: Run) -> None:
+    words = ["train", "go2-velocity", "--recipe", "diffusion-bc", "--out", "r"]
+    sentence(*run(*words), "datasets/go2-velocity does not exist", "no scripted demonstrator", "ppo", status=2)
+    assert not Path("r").exists()
+    code, _, err = run("train", "panda-lift", "--out", "r")
+    assert code == 1 and "record a dataset there" in err, "one that somebody can demonstrate is"
 
 
 def test_genesis_evaluates_the_lift_as_it_is_and_says_what_it_keeps(run: Run, tmp_path: Path) -> None:
@@ -498,6 +513,27 @@ def test_finetune_refuses_a_policy_that_walks_before_it_looks_for_demonstrations
     sentence(*run(*words), "cannot continue a FeedforwardPolicy; it takes diffusion or residual", status=2)
 
 
+def test_the_table_of_train_says_how_far_it_came(run: Run, dataset: Path) -> None:
+    code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "bc", "--json")
+    result = json.loads(out)
+    assert code == 0 and result["steps"] == 4 and result["loss"] > 0 and "return" not in result, err
+    words = ["--training.num-envs", "32", "--training.rollout", "50", "--training.steps", "1600"]
+    code, out, err = run("train", "go2-velocity", *words, "--out", "ppo")
+    rows = dict(line.split() for line in out.splitlines()[1:])
+    last = json.loads(Path("ppo/metrics.jsonl").read_text().splitlines()[-1])
+    assert code == 0 and rows["steps"] == "1600", err
+    assert float(rows["return"]) == pytest.approx(last["train/return"], rel=1e-3)
+
+
+def test_a_schedule_over_the_whole_run_is_not_prolonged(run: Run, dataset: Path) -> None:
+    """The learning rate of diffusion-bc falls to 0 at its end: there is no exact longer run."""
+    words = [*TRAIN, "--dataset", dataset, "--out", "r"]
+    assert run(*words)[0] == 0
+    sentence(
+        *run(*words, "--training.updates", "8", "--resume"), "training updates 4", "resume with the same", status=2
+    )
+
+
 def test_the_default_recipe_is_one_that_the_task_can_be_learned_with(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(Train, "run", lambda self: ran.append(f"{self.recipe} {type(self.config).__name__}") or 0)
@@ -509,7 +545,7 @@ def test_the_default_recipe_is_one_that_the_task_can_be_learned_with(run: Run, m
 
 
 def test_the_task_of_a_robot_that_is_named_alone(run: Run) -> None:
-    assert [task_of(name).name for name in robots] == ["go2-velocity", "panda-lift", "ur5e-reach"]
+    assert [task_of(name).name for name in ("go2", "panda", "ur5e")] == ["go2-velocity", "panda-lift", "ur5e-reach"]
     sentence(*run("twin", "go2", "--task", "panda-lift"), "'panda-lift' is for robot 'panda', not 'go2'", status=2)
     words = ["teleop", "scripted", "--robot", "ur5e", "--task", "panda-lift"]
     sentence(*run(*words), "'panda-lift' is for robot 'panda', not 'ur5e'", status=2)

@@ -19,6 +19,7 @@ import tyro
 from robot_rl import __version__
 from robot_rl.cli import main as cli
 from robot_rl.errors import Interrupted, UserError
+from sim.tasks import tasks
 
 PROGRAM = [sys.executable, "-m", "robot_rl.cli.main"]
 Run = Callable[..., tuple[int, str, str]]
@@ -70,14 +71,15 @@ def failing(error: BaseException) -> Callable[[], int]:
 
 
 # ---- help --------------------------------------------------------------------------------------------------------
-def test_help_is_there_within_half_a_second() -> None:
+@pytest.mark.parametrize(("word", "names"), [("--help", set(cli.COMMANDS)), ("tasks", set(tasks))])
+def test_help_and_lists_are_there_within_half_a_second(word: str, names: set[str]) -> None:
     times = []
     for _ in range(3):
         begin = time.monotonic()
-        said = subprocess.run([*PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
+        said = subprocess.run([*PROGRAM, word], capture_output=True, text=True, check=True).stdout
         times.append(time.monotonic() - begin)
     assert min(times) < 0.5
-    assert all(name in said for name in cli.COMMANDS)
+    assert names and all(name in said for name in names)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
@@ -86,6 +88,15 @@ def test_help_lists_every_command(run: Run, words: list[str]) -> None:
     assert code == 0 and err == ""
     for name, (_, text) in cli.COMMANDS.items():
         assert name in out and text in out
+
+
+@pytest.mark.parametrize("group", ["bench", "dataset"])
+@pytest.mark.parametrize("word", ["--help", "-h", "help"])
+def test_help_of_a_group_lists_its_commands(run: Run, group: str, word: str) -> None:
+    code, out, err = run(group, word)
+    assert code == 0 and err == "" and out.startswith(f"usage: robot-rl {group} COMMAND")
+    for name, (_, text) in cli.COMMANDS.items():
+        assert (name in out and text in out) == name.startswith(f"{group} ")
 
 
 def test_nothing_at_all_is_wrong_usage(run: Run) -> None:
@@ -127,7 +138,11 @@ def test_lists_as_json(run: Run) -> None:
         (["trian", "panda-lift"], "train"),
         (["colect"], "collect"),
         (["dataset", "verfy"], "dataset verify"),
-        (["dataset"], "dataset"),
+        (["dataset"], "did you mean dataset info or dataset verify?"),
+        (["bench"], "did you mean bench sim or bench loop?"),
+        (["bench", "--json"], "bench"),
+        (["bench", "lop"], "did you mean bench loop"),
+        (["dataset", 40 * "z"], "known: dataset info, dataset verify"),
         (["tasks", "--jason"], "--json"),
         (["zzzz"], "known: "),
     ],

@@ -1,0 +1,77 @@
+"""What `robot-rl launch` refuses before it starts anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import robot_rl.cli.launch as launch
+from policies.bundle import save_bundle
+from robot_rl.cli.bench_loop import acting
+from robot_rl.cli.main import main
+from robot_rl.robots import robots
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the processes that would have been started."""
+    names: list[str] = []
+
+    class Runner:
+        def __init__(self, nodes: Any, *_: Any):
+            names.extend(node.name for node in nodes if node.condition)
+
+        def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr(launch, "ProcessRunner", Runner)
+    return names
+
+
+@pytest.fixture
+def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle of each kind of robot, one of them in a run folder."""
+    monkeypatch.chdir(tmp_path)
+    save_bundle(acting(robots.get("panda"), None), tmp_path / "arm")
+    save_bundle(acting(robots.get("go2"), None), tmp_path / "walk" / "bundle")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "policy.json").write_text('{"interface": []}')
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("quadruped policy:=walk robot:=panda twin:=true", "robot 'panda', which does not walk: use launch arm"),
+        ("arm policy:=arm robot:=go2 twin:=true", "robot 'go2', which walks: use launch quadruped"),
+        ("finetune policy:=walk robot:=go2", "robot 'go2', which walks: use launch quadruped"),
+        ("arm policy:=runs/nope twin:=true", "runs/nope is no bundle: it has no policy.json"),
+        ("finetune policy:=nope", "nope is no bundle: it has no policy.json"),
+        ("arm policy:=damaged", "damaged/policy.json is damaged or foreign"),
+        ("arm policy:=arm robot:=ur5e", "bundle arm is for robot 'panda', not for 'ur5e'; add robot:=panda"),
+        ("arm policy:=walk", "bundle walk/bundle is for robot 'go2', not for 'panda'; add robot:=go2"),
+        ("arm policy:=arm twin:=true task:=panda-lfit", "unknown task 'panda-lfit'; did you mean panda-lift?"),
+        ("twin robot:=go2 task:=panda-lift", "task 'panda-lift' is for robot 'panda', not 'go2'"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_started(
+    bundles: None, started: list[str], capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
+    assert main(["launch", *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert message in err and err.startswith("robot-rl: ") and err.count("\n") == 1 and not out
+    assert not started
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("quadruped policy:=walk twin:=true", ["twin", "guard", "deploy"]),
+        ("arm policy:=arm twin:=true task:=panda-lift", ["twin", "deploy"]),
+        ("finetune policy:=arm teleop:=none", ["finetune"]),
+        ("twin robot:=go2 task:=go2-velocity", ["twin"]),
+    ],
+)
+def test_what_fits_is_started(bundles: None, started: list[str], words: str, names: list[str]) -> None:
+    assert main(["launch", *words.split()]) == 0 and started == names

@@ -1,0 +1,60 @@
+"""`train --resume` with more steps than before: exact where nothing depends on the total, else refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from robot_rl.cli.main import main
+from robot_rl.training.run import read_metrics
+
+Train = Callable[..., tuple[int, str]]
+SMALL = ("--training.num-envs", "4", "--training.rollout", "20", "--policy.hidden", "16", "--agent.hidden", "16")
+
+
+@pytest.fixture
+def train(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Train a Go2 for a number of steps: exit status and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(out: str, steps: int, *more: str) -> tuple[int, str]:
+        words = ["train", "go2-velocity", "--recipe", "ppo", *SMALL, "--out", out]
+        code = main([*words, "--training.steps", str(steps), *more])
+        torch.set_num_threads(1)
+        return code, capsys.readouterr().err
+
+    return call
+
+
+def learned(folder: str) -> dict[str, bytes]:
+    return {name: (Path(folder) / "bundle" / f"{name}.safetensors").read_bytes() for name in ("policy", "critic")}
+
+
+def curves(folder: str) -> list[dict[str, float]]:
+    clock = ("seconds", "train/steps_per_second", "train/update_seconds")
+    return [{k: v for k, v in row.items() if k not in clock} for row in read_metrics(Path(folder))]
+
+
+def test_a_finished_run_goes_on_with_the_floats_of_a_longer_one(train: Train) -> None:
+    assert train("whole", 480)[0] == 0 and train("longer", 240)[0] == 0
+    first = learned("longer")
+    assert train("longer", 480, "--resume")[0] == 0
+    assert learned("longer") == learned("whole") != first
+    assert curves("longer") == curves("whole") and curves("whole")[-1]["step"] == 480
+    assert json.loads(Path("longer/config.json").read_text())["config"]["training"]["steps"] == 480
+    # What it has become is what it is from now on.
+    code, said = train("longer", 240, "--resume")
+    assert code == 2 and "was begun with other settings (config): config was training steps 480" in said, said
+    assert learned("longer") == learned("whole")
+
+
+def test_nothing_else_may_differ(train: Train) -> None:
+    assert train("r", 80)[0] == 0
+    for more in (["--agent.epochs", "2"], ["--seed", "1"]):
+        code, said = train("r", 160, "--resume", *more)
+        assert code == 2 and "was begun with other settings" in said and "80" not in said, said
+    assert json.loads(Path("r/config.json").read_text())["config"]["training"]["steps"] == 80

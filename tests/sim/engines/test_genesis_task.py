@@ -1,0 +1,108 @@
+"""A task in Genesis, from the outside: learning, resuming, replaying what diverged, on a GPU where there is one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from policies.bundle import load_bundle
+from robot_rl.cli.main import main
+from robot_rl.errors import Misfit
+from robot_rl.training.checkpoint import load_state, save_state
+from robot_rl.training.run import read_metrics
+from sim.divergence import replay
+from sim.env import TaskEnv
+from sim.randomization import Randomize
+from sim.tasks import tasks
+
+pytestmark = pytest.mark.timeout(600)
+pytest.importorskip("genesis")
+
+N = 4
+WALK = tasks.get("go2-velocity")
+WILD = (
+    Randomize("robot.stiffness_scale", 1, 3000, "1", "log_uniform"),
+    Randomize("robot.strength_scale", 1, 3000, "1", "log_uniform"),
+)
+"""Gains that no motor has: under some of them physics blow up."""
+
+
+def wandering(env: TaskEnv, steps: int, seed: int) -> list[dict[str, Tensor]]:
+    """What came back from random actions that wander."""
+    rng, out = torch.Generator().manual_seed(seed), []
+    action = torch.zeros(N, env.pipeline.actions.size)
+    for _ in range(steps):
+        action = 0.8 * action + 0.6 * torch.randn(action.shape, generator=rng)
+        observation, reward, terminated, truncated, _ = env.step(action.clamp(-1, 1))
+        out.append(observation | {"reward": reward, "terminated": terminated, "truncated": truncated})
+    return out
+
+
+def test_another_number_of_threads_is_refused_and_not_ignored() -> None:
+    with pytest.raises(Misfit, match="one thread of the CPU, not on 2; .*QD_NUM_THREADS"):
+        TaskEnv(WALK, N, engine="genesis", device="cpu", threads=2)
+
+
+def test_a_policy_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--engine", "genesis", "--device", "cpu", "--out", str(tmp_path / "r"), "--training.steps", "240"]
+    code = main(["train", "go2-velocity", *words, "--training.num-envs", str(N), "--training.rollout", "20"])
+    torch.set_num_threads(1)
+    assert code == 0, capsys.readouterr().err
+    rows = read_metrics(tmp_path / "r")
+    assert [row["step"] for row in rows] == [80, 160, 240] and rows[-1]["train/divergences"] == 0
+    bundle = load_bundle(tmp_path / "r")
+    assert bundle.provenance["engine"] == "genesis" and bundle.interface.task == "go2-velocity"
+
+
+def test_a_resumed_task_goes_on_with_the_same_floats(tmp_path: Path) -> None:
+    """Through a file and in another environment: engine, sensors, commands, shoves and the episodes to come."""
+    first, second = (TaskEnv(WALK, N, engine="genesis", device="cpu") for _ in range(2))
+    first.reset(seed=7, options={"stagger": True})
+    second.reset(seed=1)
+    wandering(first, 25, seed=0)
+    save_state(first.state_dict(), tmp_path / "state")
+    observation = second.load_state_dict(load_state(tmp_path / "state"))
+    assert all(torch.equal(observation[k], first._observe(first.true, first.state)[k]) for k in observation)
+    ours, theirs = (wandering(env, 60, seed=1) for env in (first, second))
+    assert any(step["terminated"].any() or step["truncated"].any() for step in ours), "also across a reset"
+    for a, b in zip(ours, theirs, strict=True):
+        assert all(torch.equal(a[name], b[name]) for name in a)
+    first.close()
+    second.close()
+
+
+def test_an_episode_that_diverged_is_kept_and_diverges_again(tmp_path: Path) -> None:
+    others = tuple(r for r in WALK.randomization if r.parameter not in {w.parameter for w in WILD})
+    wild = replace(WALK, randomization=others + WILD)
+    env = TaskEnv(wild, N, seed=3, engine="genesis", device="cpu", diverged=tmp_path)
+    env.reset(seed=3)
+    back = wandering(env, 30, seed=0)
+    env.close()
+    assert env.divergences >= 2 and all(x.isfinite().all() for step in back for x in step.values())
+    files = sorted(tmp_path.iterdir())[:2]
+    results = [replay(file, task=wild) for file in files]
+    assert [r.diverged for r in results] == [r.recorded for r in results]
+    assert all(r.first and r.trace[-1]["diverged"] and r.episode["engine"] == "genesis" for r in results)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA GPU")
+def test_a_gpu_trains_and_evaluates(tmp_path: Path) -> None:
+    """In processes of their own: in this one Genesis runs on the CPU already."""
+    program, common = [sys.executable, "-m", "robot_rl.cli.main"], ["--engine", "genesis", "--device", "cuda", "--json"]
+    sizes = ["--training.steps", "240", "--training.num-envs", str(N), "--training.rollout", "20"]
+    train = ["train", "go2-velocity", *sizes, "--out", str(tmp_path / "r")]
+    evaluate = ["evaluate", str(tmp_path / "r"), "--episodes", str(N), "--num-envs", str(N)]
+    for words in (train, evaluate):
+        done = subprocess.run([*program, *words, *common], capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["device"] == "cuda" and result["episodes"] == N and result["divergences"] == 0
+    rows = read_metrics(tmp_path / "r")
+    assert [row["step"] for row in rows] == [80, 160, 240] and rows[-1]["train/divergences"] == 0
