@@ -1,6 +1,6 @@
 """A bundle: one folder with everything a robot's computer needs to run a policy, and no pickled code.
 
-policy.json          class, configuration, interface, robot, provenance
+policy.json          class, configuration, interface, robot, provenance, sha256 of the weights
 policy.safetensors   weights and normalization
 critic.safetensors   optional: value functions, for whoever goes on learning
 policy.onnx          optional: the policy for ONNX Runtime, which `robot-rl export` writes
@@ -8,6 +8,7 @@ policy.onnx          optional: the policy for ONNX Runtime, which `robot-rl expo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from policies.base import Policy, Size
@@ -25,14 +26,20 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from policies.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
-from robot_rl.errors import Misfit, UnknownName, UserError
+from robot_rl.errors import Misfit, UnknownName, UserError, nearest
 from robot_rl.interface import Interface, Pipeline
 from robot_rl.robots import robots
 from robot_rl.spec import RobotSpec
+from robot_rl.success import objects_of
 
 FORMAT = 1
-LATER = {"velocity", "effort", "feet", "motors", "contacts"}
+LATER = {
+    "velocity", "effort", "feet", "motors", "contacts",
+    "acceleration", "joint_origin", "joint_quat", "joint_axis", "tool_quat", "workspace", "gripper_force",
+    "base_height", "state_rate", "command_rate",
+}  # fmt: skip
 """Fields of a fingerprint that the first bundles do not hold."""
+WEIGHTS, CRITIC = "policy.safetensors", "critic.safetensors"
 Runtime = Literal["torch", "onnx"]
 """What computes the policy."""
 
@@ -75,7 +82,18 @@ class Bundle:
                 f"{self.called} is for {whom}: {', '.join(different)} "
                 f"differ ({name} is {ours.get(name)} in the bundle, {theirs[name]} on the robot)"
             )
-        pipeline, size = Pipeline(self.interface, robot), self.policy.size
+        try:
+            pipeline, size = Pipeline(self.interface, robot), self.policy.size
+        except (UserError, ValueError) as error:
+            raise WrongBundle(
+                f"{self.called} cannot drive robot {robot.name!r}: {error}; copy it again, or train it again"
+            ) from None
+        for test in filter(None, (self.interface.success, self.interface.failure)):
+            if unseen := [name for name in objects_of(test) if name not in pipeline.observer.objects]:
+                raise WrongBundle(
+                    f"{self.called} ends its episodes by {test!r}, but observes no object {unseen[0]!r}; "
+                    f"{nearest(unseen[0], pipeline.observer.objects)}"
+                )
         wanted = (pipeline.observer.spec.size, pipeline.actions.size)
         if (size.observation, size.action) != wanted:
             raise WrongBundle(
@@ -84,13 +102,18 @@ class Bundle:
             )
 
     def check_task(self, interface: Interface) -> None:
-        """Refuse a task whose policies see other observations, or whose actions do something else."""
-        for name in ("robot", "observations", "command", "gait", "controller"):
+        """Refuse a task whose policies see something else, whose actions do something else, or that judges otherwise.
+
+        What runs in simulation is the task's interface, and on a robot the bundle's: figures of the one say something
+        about the other only where both are shielded alike and end their episodes alike.
+        """
+        same = ("robot", "observations", "command", "gait", "controller", "shield")
+        for name in (*same, "success", "success_hold", "failure", "horizon"):
             ours, theirs = getattr(self.interface, name), getattr(interface, name)
             if ours != theirs:
                 raise WrongBundle(
-                    f"{self.called} was trained for other {name} than task {interface.task!r} has: {ours} in it, "
-                    f"{theirs} in the task; train it again, or use the commit in its provenance"
+                    f"{self.called} was trained for other {name} than task {interface.task!r} has: {ours!r} in it, "
+                    f"{theirs!r} in the task; train it again, or use the commit in its provenance"
                 )
 
 
@@ -130,15 +153,16 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
     try:
         temporary.mkdir(parents=True)
         weights = {k: v.contiguous() for k, v in bundle.policy.state_dict().items()}
-        save_file(weights, temporary / "policy.safetensors")
+        save_file(weights, temporary / WEIGHTS)
         if bundle.critic:
-            save_file({k: v.contiguous() for k, v in bundle.critic.items()}, temporary / "critic.safetensors")
+            save_file({k: v.contiguous() for k, v in bundle.critic.items()}, temporary / CRITIC)
         meta = {
             "format": FORMAT,
             "policy": _describe(bundle.policy),
             "interface": bundle.interface.to_json(),
             "robot": bundle.robot,
             "provenance": bundle.provenance,
+            "sha256": {file.name: _sha256(file.read_bytes()) for file in sorted(temporary.iterdir())},
         }
         (temporary / "policy.json").write_text(json.dumps(meta, indent=2))
         old = path.with_name(f".{path.name}.{os.getpid()}.old")
@@ -181,19 +205,20 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
         if not isinstance(meta["robot"], dict):
             raise TypeError("robot is no table")
         bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}), folder=path)
+        sums = dict(meta.get("sha256", {}))  # the first bundles have none
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UnknownName) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise BundleError(f"{file} is damaged or foreign ({reason}); copy the bundle again") from None
-    weights = _read(path / "policy.safetensors")
-    _require_fit(weights, policy, path / "policy.safetensors")
+    weights = _read(path / WEIGHTS, sums)
+    _require_fit(weights, policy, path / WEIGHTS)
     policy.load_state_dict(weights)
     if not all(v.isfinite().all() for v in weights.values()):
-        raise BundleError(f"{path / 'policy.safetensors'} holds non-finite weights; train it again")
-    if (path / "critic.safetensors").is_file():
-        bundle.critic = _read(path / "critic.safetensors")
+        raise BundleError(f"{path / WEIGHTS} holds non-finite weights; train it again")
+    if (path / CRITIC).is_file():
+        bundle.critic = _read(path / CRITIC, sums)
         if not all(v.isfinite().all() for v in bundle.critic.values()):
             raise BundleError(
-                f"{path / 'critic.safetensors'} holds non-finite weights; train it again, or delete that file: what "
+                f"{path / CRITIC} holds non-finite weights; train it again, or delete that file: what "
                 "goes on learning then begins with new critics"
             )
     policy.eval()
@@ -218,9 +243,20 @@ def _require_fit(weights: dict[str, Tensor], policy: Policy, file: Path) -> None
         )
 
 
-def _read(file: Path) -> dict[str, torch.Tensor]:
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read(file: Path, sums: dict[str, str]) -> dict[str, torch.Tensor]:
     try:
-        return load_file(file)
+        data = file.read_bytes()
+        if _sha256(data) != sums.get(file.name, _sha256(data)):
+            raise BundleError(
+                f"{file} is not what was saved: its sha256 is another than in policy.json; copy the whole bundle again"
+            )
+        return load(data)
+    except BundleError:
+        raise
     except FileNotFoundError:
         raise BundleError(f"{file} is missing; copy the whole bundle folder") from None
     except Exception as error:  # safetensors raises its own error type for truncated or foreign files

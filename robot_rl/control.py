@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from robot_rl.errors import UnknownName
 from robot_rl.kinematics import Kinematics
+from robot_rl.limits import Positive, Range, Share, require
 from robot_rl.rotation import rotation_error
 from robot_rl.spec import Field, RobotSpec, VectorSpec
 from robot_rl.state import RobotState, asked
@@ -43,16 +44,19 @@ class ToolDeltaConfig:
     """End-effector control: a position step of the tool, and the gripper, if there is one, shut or open."""
 
     kind: Literal["tool_delta"] = "tool_delta"
-    rate: float = 20.0
+    rate: Positive = 20.0
     """Rate of actions, Hz."""
-    step: float = 0.04
+    step: Annotated[float, Range(0, 1, open=True)] = 0.04
     """Largest displacement along an axis in one action, m."""
-    damping: float = 0.05
+    damping: Positive = 0.05
     """Damping of the least-squares inverse: larger is slower and safer near singularities."""
-    posture_gain: float = 0.1
+    posture_gain: Share = 0.1
     """Share of the way back to the home posture per action, in the null space of the task."""
-    lead: float = 0.2
+    lead: Annotated[float, Range(0, math.pi, open=True)] = 0.2
     """Largest distance of a joint target from the measured joint position, rad; bounds the force of a contact."""
+
+    def __post_init__(self) -> None:
+        require(self, "controller.")
 
 
 class ToolDeltaController:
@@ -109,14 +113,17 @@ class JointOffsetConfig:
     """Joint control: a set-point of each motor's spring, as an offset from the home posture."""
 
     kind: Literal["joint_offset"] = "joint_offset"
-    rate: float = 50.0
+    rate: Positive = 50.0
     """Rate of actions, Hz."""
-    reach: float = 0.6
+    reach: Positive = 0.6
     """Largest offset that an action asks for, rad."""
-    swing: tuple[float, ...] = ()
+    swing: tuple[Annotated[float, Range(-math.pi, math.pi)], ...] = ()
     """Offset of each joint from home at the top of its leg's swing, rad; empty: the policy alone moves the legs."""
-    swing_from: tuple[float, ...] = ()
+    swing_from: tuple[Share, ...] = ()
     """Phase of the gait clock at which the leg of each joint begins its swing, which lasts half a cycle."""
+
+    def __post_init__(self) -> None:
+        require(self, "controller.")
 
 
 class JointOffsetController:
@@ -131,13 +138,19 @@ class JointOffsetController:
         if not robot.compliant:
             raise ValueError(f"robot {robot.name!r} has no stiffness and damping of its joints: JointOffsetController")
         self.config = config
+        farthest = max(max(j.high - q, q - j.low) for j, q in zip(robot.joints, robot.home, strict=True))
+        if config.reach > farthest:
+            raise ValueError(
+                f"controller.reach is {config.reach:g} rad, but no joint of robot {robot.name!r} has more than "
+                f"{farthest:g} rad from home to its limit"
+            )
         reach = (config.reach,) * len(robot.joints)
         self.actions = VectorSpec((Field("joint_offset", robot.joint_names, "rad", tuple(-r for r in reach), reach),))
         self.home = torch.tensor(robot.home)
         self.low, self.high = robot.limit("low"), robot.limit("high")
         for name, numbers in (("swing", config.swing), ("swing_from", config.swing_from)):
             if len(numbers) != (len(robot.joints) if config.swing else 0):
-                raise ValueError(f"{name} has {len(numbers)} numbers for the {len(robot.joints)} joints")
+                raise ValueError(f"controller.{name} has {len(numbers)} numbers for the {len(robot.joints)} joints")
         self.swing, self.swing_from = torch.tensor(config.swing), torch.tensor(config.swing_from)
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from robot_rl.control import ControllerConfig, JointTarget, ToolDeltaConfig, build_controller, controller_config
 from robot_rl.kinematics import Kinematics
+from robot_rl.limits import Count, NonNegative, require
 from robot_rl.observations import Observer
+from robot_rl.rates import command_ticks
 from robot_rl.robots import robots
 from robot_rl.shield import Shield, ShieldConfig
 from robot_rl.spec import Field, RobotSpec, VectorSpec
@@ -39,20 +41,23 @@ class Interface:
     """Terms of observation.state, in order."""
     success: str = ""
     """Test of success and its arguments; empty: an episode that lasts to its end has succeeded."""
-    success_hold: int = 4
+    success_hold: Count = 4
     """Control periods for which the test must hold."""
     failure: str = ""
     """Test that ends an episode in failure; empty: none."""
-    gait: float = 0.0
+    gait: NonNegative = 0.0
     """Frequency of the clock that a walking robot steps to, Hz; 0: it has none."""
     command: tuple[Field, ...] = ()
     """What a person or a planner asks for while the policy runs, with its ranges."""
-    horizon: int = 100
+    horizon: Count = 100
     """Episode length, control periods."""
     cameras: tuple[str, ...] = ()
     """Cameras to record and film, a task's are those of its scene; no policy sees them yet."""
     controller: ControllerConfig = field(default_factory=ToolDeltaConfig)
     shield: ShieldConfig = field(default_factory=ShieldConfig)
+
+    def __post_init__(self) -> None:
+        require(self)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,6 +82,7 @@ class Pipeline:
     def __init__(self, interface: Interface, robot: RobotSpec | None = None):
         self.interface = interface
         self.robot = robot or robots.get(interface.robot)
+        command_ticks(self.robot.command_rate, interface.controller.rate)  # refuses what `ticks` would round
         self.kinematics = Kinematics(self.robot) if self.robot.tool else None
         self.controller = build_controller(self.robot, interface.controller)
         self.actions = self.controller.actions

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from robot_rl.errors import Misfit
 
@@ -31,27 +33,75 @@ Whole = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(0, open=True)]
 NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
+Portion = Annotated[float, Range(0, 1, open=True)]
+"""A share that leaves something."""
 
 
 def check(settings: Any, prefix: str = "--") -> None:
-    """Refuse a dataclass, nested ones included, with a number outside the range of its type; name the flag."""
-    hints = get_type_hints(type(settings), include_extras=True)
+    """Refuse a dataclass, nested ones included, with a value that is not of its type and range; name the flag."""
+    for name, value, wanted in _faults(settings):
+        raise Misfit(f"{prefix}{name.replace('_', '-')} is {_shown(value)}; it must be {wanted}")
     for field in fields(settings):
-        value = getattr(settings, field.name)
-        flag = prefix + field.name.replace("_", "-")
-        if is_dataclass(value):
-            check(value, "--" if field.name == "config" else f"{flag}.")
-            continue
-        for one in value if isinstance(value, tuple) else (value,):
-            for allowed in _ranges(hints[field.name]):
-                if one is not None and one not in allowed:
-                    raise Misfit(f"{flag} is {one:g}; it must be {allowed}")
+        if is_dataclass(value := getattr(settings, field.name)):
+            check(value, "--" if field.name == "config" else f"{prefix}{field.name.replace('_', '-')}.")
 
 
-def _ranges(hint: Any) -> Iterator[Range]:
-    """Also those inside a tuple's or an optional number's type."""
-    if get_origin(hint) is Annotated:
-        yield from (m for m in hint.__metadata__ if isinstance(m, Range))
-    else:
-        for part in get_args(hint):
-            yield from _ranges(part)
+def require(settings: Any, prefix: str = "") -> None:
+    """The same for a dataclass's `__post_init__`, as a ValueError: who reads the file that made it names that."""
+    for name, value, wanted in _faults(settings):
+        raise ValueError(f"{prefix}{name} is {_shown(value)}; it must be {wanted}")
+
+
+def fault(value: Any, hint: Any) -> tuple[Any, str] | None:
+    """The part of a value that is not what a type asks for, and what it must be; None where all of it is.
+
+    Numbers are finite; of types that are not numbers, texts, choices or tuples of these nothing is asked.
+    """
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        ranges = (m for m in hint.__metadata__ if isinstance(m, Range) and isinstance(value, int | float))
+        return next(((value, str(r)) for r in ranges if value not in r), None) or fault(value, parts[0])
+    if kind in (Union, UnionType):
+        faults = [fault(value, part) for part in parts]
+        return (
+            None if None in faults else next(f for f, part in zip(faults, parts, strict=True) if part is not NoneType)
+        )
+    if kind is tuple and isinstance(value, tuple):
+        each = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts
+        if len(value) != len(each):
+            return value, f"{len(each)} values"
+        return next((f for f in map(fault, value, each) if f), None)
+    if kind is Literal:
+        return None if value in parts else (value, f"one of {', '.join(map(repr, parts))}")
+    return None if _is(value, kind or hint) else (value, _CALLED[kind or hint])
+
+
+_CALLED = {
+    int: "a whole number", float: "a finite number", str: "a text", bool: "true or false", tuple: "a list",
+    NoneType: "nothing",
+}  # fmt: skip
+
+
+def _is(value: Any, kind: Any) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return kind not in _CALLED or isinstance(value, kind)
+
+
+def _faults(settings: Any) -> Iterator[tuple[str, Any, str]]:
+    """Name of the setting, what is wrong in it, and what it must be."""
+    for name, hint in _hints(settings.__class__).items():
+        if found := fault(getattr(settings, name), hint):
+            yield name, *found
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)

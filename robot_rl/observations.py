@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robot_rl.errors import UnknownName, UserError
+from robot_rl.errors import Misfit, UnknownName
 from robot_rl.spec import NOTHING, Field, RobotSpec, VectorSpec, box
 from robot_rl.state import RobotState, asked
 
@@ -35,13 +35,13 @@ class Context:
     def workspace(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
         """Lowest and highest tool position, m."""
         if self.robot.tool is None:
-            raise UserError(f"robot {self.robot.name!r} has no tool to observe")
+            raise Misfit(f"robot {self.robot.name!r} has no tool to observe")
         return self.robot.tool.workspace
 
     @property
     def feet(self) -> tuple[str, ...]:
         if self.robot.base is None:
-            raise UserError(f"robot {self.robot.name!r} has no feet to observe")
+            raise Misfit(f"robot {self.robot.name!r} has no feet to observe")
         return self.robot.base.feet
 
 
@@ -66,7 +66,7 @@ def tool_position(on: Context) -> Term:
 def gripper_width(on: Context) -> Term:
     """Measured distance between the fingers, m."""
     if on.robot.gripper is None:
-        raise UserError(f"robot {on.robot.name!r} has no gripper to observe")
+        raise Misfit(f"robot {on.robot.name!r} has no gripper to observe")
     return Term(box("gripper_width", "width", "m", 0.0, on.robot.gripper.width), lambda s: s.gripper_width)
 
 
@@ -103,7 +103,7 @@ def projected_gravity(on: Context) -> Term:
 def command(on: Context) -> Term:
     """What is asked of the robot, in the units of the interface's command."""
     if not on.command.fields:
-        raise UserError("the observation term 'command' needs an interface with a command")
+        raise Misfit("the observation term 'command' needs an interface with a command")
     dims, low, high = tuple(on.command.names), tuple(on.command.low.tolist()), tuple(on.command.high.tolist())
     return Term(Field("command", dims, "mixed", low, high), lambda s: s.command)
 
@@ -177,7 +177,7 @@ class Observer:
             takes = "name" in inspect.signature(TERMS[term]).parameters
             if takes != bool(argument):
                 how = f"{term}:<object>" if takes else term
-                raise UserError(f"observation term {name!r} is written {how}")
+                raise Misfit(f"observation term {name!r} is written {how}")
             self.terms.append(TERMS[term](context, *([argument] if argument else [])))
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
         self.objects = tuple(dict.fromkeys(n.partition(":")[2] for n in self.names if ":" in n))

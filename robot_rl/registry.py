@@ -8,7 +8,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from robot_rl.errors import Misfit, UnknownName
+from robot_rl.errors import Misfit, UnknownName, nearest
+
+
+def load(path: str, what: str) -> Any:
+    """Import what `module:attribute` names; `what` begins the sentence that says in which file it is not as it must be.
+
+    What a module refuses while it is imported (a wrong name, number or setting) is said with the module's file.
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except (Misfit, UnknownName, ValueError, SyntaxError, AttributeError, TypeError, NameError) as error:
+        raise Misfit(f"{what} in {_file(module)}: {error}") from error
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise Misfit(f"{what} is registered in {module}, which cannot be found") from None
+    if not hasattr(found, attribute):
+        public = [name for name in vars(found) if not name.startswith("_")]
+        raise Misfit(f"{what} in {_file(module)}: it has no {attribute!r}; {nearest(attribute, public)}")
+    return getattr(found, attribute)
+
+
+def _file(module: str) -> str:
+    spec = importlib.util.find_spec(module)
+    return spec.origin if spec and spec.origin else module
 
 
 @dataclass
@@ -26,16 +51,7 @@ class Registry:
         """Import and return the named entry; raises UnknownName with the nearest names, or Misfit with the file."""
         if name not in self.entries:
             raise UnknownName(self.kind, name, self.entries)
-        module, attribute = self.entries[name][0].split(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except (ValueError, SyntaxError, AttributeError) as error:
-            spec = importlib.util.find_spec(module)
-            raise Misfit(f"{self.kind} {name!r} in {spec.origin if spec else module}: {error}") from error
-        except ModuleNotFoundError as error:
-            if error.name != module:
-                raise
-            raise Misfit(f"{self.kind} {name!r} is registered in {module}, which cannot be found") from None
+        return load(self.entries[name][0], f"{self.kind} {name!r}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.entries))

@@ -7,11 +7,13 @@ admitted goal into the next command under speed and acceleration limits. Nothing
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from robot_rl.kinematics import Kinematics
+from robot_rl.limits import NonNegative, Portion, Range, require
 from robot_rl.spec import RobotSpec
 
 
@@ -19,14 +21,17 @@ from robot_rl.spec import RobotSpec
 class ShieldConfig:
     """How much of the robot's abilities a policy may use."""
 
-    velocity: float = 0.5
+    velocity: Portion = 0.5
     """Share of the joint speed limits."""
-    acceleration: float = 0.8
+    acceleration: Portion = 0.8
     """Share of the joint acceleration limits; set-points of compliant joints have no mass and ignore it."""
-    margin: float = 0.05
+    margin: NonNegative = 0.05
     """Distance kept from the joint position limits, rad."""
-    workspace_slack: float = 0.02
+    workspace_slack: Annotated[float, Range(0, 0.1)] = 0.02
     """Distance that the tool may leave the workspace box, m."""
+
+    def __post_init__(self) -> None:
+        require(self, "shield.")
 
 
 class Shield:
@@ -37,6 +42,12 @@ class Shield:
         self.config = config
         self.low = robot.limit("low") + config.margin
         self.high = robot.limit("high") - config.margin
+        for joint in robot.joints:
+            if not joint.high - joint.low > 2 * config.margin:
+                raise ValueError(
+                    f"shield.margin is {config.margin:g} rad, which leaves joint {joint.name!r} nothing of its "
+                    f"{joint.high - joint.low:g} rad"
+                )
         self.velocity = robot.limit("velocity") * config.velocity
         self.acceleration = robot.limit("acceleration") * config.acceleration
         self.compliant = robot.compliant

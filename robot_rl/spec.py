@@ -258,7 +258,7 @@ class RobotSpec:
         return torch.tensor([getattr(j, name) for j in self.joints])
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a bundle compares before it drives a robot: names, order, limits, home, gains, geometry, wire order."""
+        """What a bundle compares before it drives a robot: names, order, limits, home, gains, geometry, rates, wire."""
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
             "name": self.name,
@@ -271,6 +271,16 @@ class RobotSpec:
             "tool": self.tool.name if self.tool else None,
             "tool_position": list(self.tool.position) if self.tool else None,
             "gripper_width": self.gripper.width if self.gripper else None,
+            "acceleration": [j.acceleration for j in self.joints],
+            "joint_origin": [list(j.position) for j in self.joints],
+            "joint_quat": [list(j.quat) for j in self.joints],
+            "joint_axis": [list(j.axis) for j in self.joints],
+            "tool_quat": list(self.tool.quat) if self.tool else None,
+            "workspace": [list(corner) for corner in self.tool.workspace] if self.tool else None,
+            "gripper_force": self.gripper.force if self.gripper else None,
+            "base_height": self.base.height if self.base else None,
+            "state_rate": self.state_rate,
+            "command_rate": self.command_rate,
             "feet": list(self.base.feet) if self.base else None,
             "motors": list(self.ros.motors) if isinstance(self.ros, UnitreeInterface) else None,
             "contacts": list(self.ros.feet) if isinstance(self.ros, UnitreeInterface) else None,

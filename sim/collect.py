@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,12 +39,8 @@ SETTINGS = "meta/collect.json"
 
 
 def make_expert(env: TaskEnv, skill: str, seed: int) -> Any:
-    """The expert of a task; `skill` names a constant of its module, for example "CLUMSY"."""
-    module_name, name = env.task.expert.split(":")
-    module = importlib.import_module(module_name)
-    return getattr(module, name)(
-        env.pipeline.observer.spec, env.pipeline.actions, env.num_envs, getattr(module, skill), seed
-    )
+    """The expert of an environment's task; `skill` names a constant of its module, for example "CLUMSY"."""
+    return env.task.make_expert(env.pipeline, env.num_envs, skill, seed)
 
 
 def collect(
@@ -70,6 +65,7 @@ def collect(
     cameras = [c.name for c in env.task.scene.cameras] if image_size else []
     for camera in cameras:  # without a renderer, fail before anything is on disk
         env.engine.render(0, camera, image_size, image_size)
+    make_expert(env, skill, seed)  # refused before anything is on disk
     if resume and (out / "meta" / "info.json").exists():
         writer = DatasetWriter.append(out)
     else:

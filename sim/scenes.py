@@ -6,9 +6,11 @@ import importlib.util
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from robot_rl.errors import Misfit, UserError, nearest
+from robot_rl.limits import Count, Positive, Range, require
+from robot_rl.rates import command_ticks, is_whole
 from robot_rl.spec import RobotSpec
 
 Cone = Literal["elliptic", "pyramidal"]
@@ -31,10 +33,10 @@ class Box:
 
     def __post_init__(self) -> None:
         for name, value, unit in (("size", self.size, "m"), ("mass", self.mass, "kg")):
-            if not value > 0:
+            if not 0 < value < math.inf:
                 raise ValueError(f"box {self.name!r}: {name} {value} {unit} is not positive")
-        if self.friction < 0:
-            raise ValueError(f"box {self.name!r}: friction {self.friction} is negative")
+        if not 0 <= self.friction < math.inf:
+            raise ValueError(f"box {self.name!r}: friction {self.friction} is not zero or a positive number")
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,15 @@ class Camera:
     """m, base frame"""
     target: tuple[float, float, float]
     """m, base frame"""
-    fovy: float = 45.0
+    fovy: Annotated[float, Range(0, 179, open=True)] = 45.0
     """Vertical field of view, degrees."""
     follows: bool = False
     """It moves with the robot's trunk: position and target are seen from there, in the world's directions."""
+
+    def __post_init__(self) -> None:
+        require(self, f"camera {self.name!r}: ")
+        if self.position[:2] == self.target[:2]:  # a picture has its upper edge where the sky is
+            raise ValueError(f"camera {self.name!r}: it looks straight up or down; move its target a little aside")
 
 
 @dataclass(frozen=True)
@@ -60,11 +67,11 @@ class Scene:
     cameras: tuple[Camera, ...] = ()
     timestep: float = 0.005
     """Physics step, s."""
-    iterations: int = 50
+    iterations: Count = 50
     """Most iterations of the contact solver in a step."""
     cone: Cone = "elliptic"
     """Shape of friction: elliptic is exact, pyramidal a quarter faster."""
-    impratio: float = 10.0
+    impratio: Positive = 10.0
     """Stiffness of friction against that of normal contact; large values stop grasped objects from creeping."""
 
     def __post_init__(self) -> None:
@@ -72,6 +79,7 @@ class Scene:
             raise ValueError(f"scene: timestep {self.timestep} s is not a positive time")
         if self.cone not in get_args(Cone):
             raise ValueError(f"scene: unknown cone {self.cone!r}; {nearest(self.cone, get_args(Cone))}")
+        require(self, "scene: ")
 
 
 def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float, int]:
@@ -80,29 +88,22 @@ def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float,
     A tick is a period of the robot's commands, or a physics step where that is longer.
     """
     command, control = 1 / command_rate, 1 / rate
-    tick = max(command, timestep)
-    if not _whole(command / timestep) and timestep < command:
+    if timestep < command and not is_whole(command / timestep):
         raise Misfit(
             f"the robot takes a command every {command:g} s, which is {command / timestep:.4g} physics steps of "
             f"{timestep:g} s and not a whole number; a timestep of {command / math.ceil(command / timestep):.6g} s "
             "would do"
         )
-    if not _whole(control / tick):
-        if timestep > command:
-            count, what = math.ceil(control / tick), "physics steps"
-            count -= count > 1 and control / count < command
-            remedy = f"a timestep of {control / count:.6g} s would do"
-        else:
-            what, remedy = "commands", f"a rate of {command_rate / max(1, round(control / tick)):.6g} Hz would do"
+    if timestep <= command:
+        return command, command_ticks(command_rate, rate)
+    if not is_whole(control / timestep):
+        count = math.ceil(control / timestep)
+        count -= count > 1 and control / count < command
         raise Misfit(
-            f"a control period at {rate:g} Hz is {control:.6g} s, which is {control / tick:.4g} {what} of {tick:g} s "
-            f"and not a whole number; {remedy}"
+            f"a control period at {rate:g} Hz is {control:.6g} s, which is {control / timestep:.4g} physics steps of "
+            f"{timestep:g} s and not a whole number; a timestep of {control / count:.6g} s would do"
         )
-    return tick, round(control / tick)
-
-
-def _whole(count: float) -> bool:
-    return round(count) >= 1 and abs(count - round(count)) < 1e-4
+    return timestep, round(control / timestep)
 
 
 def robot_model(robot: RobotSpec, path: str = "") -> Path:

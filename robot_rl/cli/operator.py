@@ -54,7 +54,6 @@ class Watch:
 
 def run_scripted(command: Teleop) -> int:
     """Publish the operator's hands until interrupted."""
-    import importlib
     import logging
 
     import torch
@@ -74,10 +73,7 @@ def run_scripted(command: Teleop) -> int:
     if not task.expert:
         raise UserError(f"nobody scripted an operator for task {task.name!r}; use the keyboard or a gamepad")
     pipeline = Pipeline(task.interface)
-    module, name = task.expert.split(":")
-    expert_module = importlib.import_module(module)
-    skill = expert_module.STEADY
-    expert = getattr(expert_module, name)(pipeline.observer.spec, pipeline.actions, 1, skill, command.seed)
+    expert = task.make_expert(pipeline, 1, "STEADY", command.seed)
     watch = Watch()
     gripper = pipeline.robot.gripper
     phase: dict[str, Any] = {"phase": "", "episode": -1}

@@ -53,7 +53,8 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
     except ValueError as error:
         reason = " ".join(str(error).split())
         path = robot_model(robot, mjcf)
-        raise Misfit(f"{path} does not compile: {reason}; do its meshes lie where it says?") from None
+        remedy = "do its meshes lie where it says?" if "mesh" in reason or "file" in reason else "mend that in the file"
+        raise Misfit(f"{path} does not compile: {reason}; {remedy}") from None
 
 
 def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:

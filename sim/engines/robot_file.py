@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from robot_rl.errors import Misfit, nearest
 from robot_rl.spec import RobotSpec
@@ -16,9 +19,11 @@ TOLERANCE = 1e-3
 def check_robot_file(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
     """Refuse a file that lacks the robot's joints and bodies, or that contradicts itself or the robot's facts."""
     fingers = robot.gripper.joints if robot.gripper else ()
-    joints = {j.name for j in spec.joints}
-    if missing := {*robot.joint_names, *fingers} - joints:
-        hint = nearest(min(missing), joints - {*robot.joint_names})
+    joints, wanted = {j.name for j in spec.joints}, {*robot.joint_names, *fingers}
+    if missing := wanted - joints:
+        others = joints - wanted - {""}
+        # A fixed joint is gone when the file has been read, and the second of a name has lost it.
+        hint = nearest(min(missing), others) if others else "a joint that is fixed, or named like another, is none"
         raise Misfit(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}; {hint}")
     bodies = {b.name for b in spec.bodies[1:]}
     own = (robot.base.body, *robot.base.feet) if robot.base else ()
@@ -27,18 +32,32 @@ def check_robot_file(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
         raise Misfit(f"{path} lacks the bodies {sorted(missing)} of robot {robot.name!r}; {hint}")
     for body in spec.bodies[1:]:
         _check_mass(body, robot, path)
+        _check_place(body, path)
     for joint in spec.joints:
         _check_limits(joint, robot, path, spec.compiler.degree)
 
 
 def _check_mass(body: mujoco.MjsBody, robot: RobotSpec, path: Path) -> None:
     said = [body.mass] * bool(body.explicitinertial) + [g.mass for g in body.geoms if not math.isnan(g.mass)]
-    if wrong := [mass for mass in said if not mass >= 0]:
+    if wrong := [mass for mass in said if not 0 <= mass < math.inf]:
         raise Misfit(f"{path}: body {body.name!r} has a mass of {wrong[0]:g} kg; give it a positive one")
     trunk = bool(robot.base) and body.name == robot.base.body  # type: ignore[union-attr]
     # What is fixed to a link weighs with it; a trunk's own mass is what randomization scales.
     if not (_weighs(body, path) or (not trunk and _fixed_weight(body, path))) and (trunk or len(body.joints)):
         raise Misfit(f"{path}: body {body.name!r} moves and has no mass; give it a positive one")
+
+
+def _check_place(body: mujoco.MjsBody, path: Path) -> None:
+    places = {"position": body.pos, "orientation": body.quat}
+    if body.explicitinertial:  # or what is not set is no number
+        places |= {"centre of mass": body.ipos, "frame of inertia": body.iquat, "inertia": body.inertia}
+    for name, numbers in places.items():
+        if not np.isfinite(numbers).all():
+            raise Misfit(f"{path}: the {name} of body {body.name!r} is {_listed(numbers)}; give it finite numbers")
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return " ".join(f"{x:g}" for x in numbers)
 
 
 def _weighs(body: mujoco.MjsBody, path: Path) -> bool:
@@ -53,6 +72,11 @@ def _fixed_weight(body: mujoco.MjsBody, path: Path) -> bool:
 
 
 def _check_limits(joint: mujoco.MjsJoint, robot: RobotSpec, path: Path, degree: bool) -> None:
+    if joint.name in robot.joint_names and joint.type != mujoco.mjtJoint.mjJNT_HINGE:
+        raise Misfit(
+            f"{path}: joint {joint.name!r} does not turn, but robot {robot.name!r} gives it angles; make it revolute "
+            "(URDF) or a hinge (MJCF)"
+        )
     low, high = (float(x) for x in joint.range)
     if low > high:
         raise Misfit(f"{path}: joint {joint.name!r} has its lower limit {low:g} above the upper {high:g}; swap them")

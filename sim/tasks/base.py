@@ -6,10 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
-from robot_rl.interface import Interface
+from robot_rl.errors import Misfit, UnknownName
+from robot_rl.interface import Interface, Pipeline
+from robot_rl.observations import Observer
+from robot_rl.registry import load
+from robot_rl.success import objects_of
 from sim.commands import CommandSchedule
 from sim.randomization import Randomize
 from sim.rewards import Moment, Reward
@@ -45,7 +50,23 @@ class Task:
     def __post_init__(self) -> None:
         cameras = tuple(camera.name for camera in self.scene.cameras)
         object.__setattr__(self, "interface", replace(self.interface, cameras=cameras))
+        # What a policy, a robot or an engine would stumble over is refused where the task's file is read.
+        pipeline = Pipeline(self.interface)
+        true = Observer(self.privileged, pipeline.robot, pipeline.actions, pipeline.command)
+        tests = [test for test in (self.interface.success, self.interface.failure) if test]
+        boxes = [box.name for box in self.scene.boxes]
+        for name in (*pipeline.observer.objects, *true.objects, *(o for test in tests for o in objects_of(test))):
+            if name not in boxes:
+                raise UnknownName("object of the scene", name, boxes)
 
     @property
     def name(self) -> str:
         return self.interface.task
+
+    def make_expert(self, pipeline: Pipeline, num_envs: int, skill: str, seed: int) -> Any:
+        """The scripted demonstrator; `skill` names a constant of its module, for example "CLUMSY"."""
+        what, module = f"expert of task {self.name!r}", self.expert.partition(":")[0]
+        if ":" not in self.expert:
+            raise Misfit(f"{what} is {self.expert!r}; it is written module:function")
+        build, steadiness = load(self.expert, what), load(f"{module}:{skill}", what)
+        return build(pipeline.observer.spec, pipeline.actions, num_envs, steadiness, seed)

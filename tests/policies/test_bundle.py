@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from policies.bundle import LATER, Bundle, BundleError, load_bundle, save_bundle
 from robot_rl.errors import UserError
+from robot_rl.shield import ShieldConfig
 
 Build = Callable[..., Any]
 
@@ -145,12 +147,34 @@ def test_weights_that_do_not_fit_are_refused(saved: Path, damage: str) -> None:
     else:
         weights[name][0, 0] = torch.nan
     save_file(weights, saved / "policy.safetensors")
+    with pytest.raises(BundleError, match=r"policy\.safetensors is not what was saved"):
+        load_bundle(saved)
+    edit(saved, lambda meta: meta.pop("sha256"))  # as in the bundles that have none
     with pytest.raises(BundleError, match=r"policy\.safetensors"):
         load_bundle(saved)
 
 
+@pytest.mark.parametrize("file", ["policy.safetensors", "critic.safetensors"])
+def test_weights_that_changed_on_their_way_are_refused(saved: Path, file: str) -> None:
+    """They have the right shapes and are finite, which is all that can be seen without the sum."""
+    data = bytearray((saved / file).read_bytes())
+    data[-1] ^= 0x01
+    (saved / file).write_bytes(data)
+    with pytest.raises(BundleError, match=rf"{re.escape(file)} is not what was saved: its sha256 is another") as error:
+        load_bundle(saved)
+    assert error.value.code == 2
+    edit(saved, lambda meta: meta.pop("sha256"))
+    load_bundle(saved)
+
+
+def test_a_critic_may_be_left_behind(saved: Path) -> None:
+    (saved / "critic.safetensors").unlink()
+    assert load_bundle(saved).critic == {}
+
+
 def test_a_critic_that_is_not_finite_is_refused(saved: Path) -> None:
     save_file({"q.weight": torch.tensor([[1.0, torch.nan]])}, saved / "critic.safetensors")
+    edit(saved, lambda meta: meta.pop("sha256"))
     with pytest.raises(BundleError, match=r"critic\.safetensors holds non-finite weights"):
         load_bundle(saved)
 
@@ -165,10 +189,68 @@ def test_another_robot_is_refused_by_field(saved: Path, panda: Any, diffusion: C
         (short, "high"),
         (slow, "velocity"),
         (replace(panda, gripper=None), "gripper_width"),
+        (replace(panda, command_rate=100.0), "command_rate"),
+        (replace(panda, state_rate=100.0), "state_rate"),
+        (replace(panda, gripper=replace(panda.gripper, force=20.0)), "gripper_force"),
+        (replace(panda, tool=replace(panda.tool, quat=(1.0, 0.0, 0.0, 0.0))), "tool_quat"),
+        (replace(panda, tool=replace(panda.tool, workspace=((0.2, -0.3, 0.0), (0.7, 0.3, 0.5)))), "workspace"),
+        (replace(panda, joints=(replace(panda.joints[0], axis=(0.0, 1.0, 0.0)), *panda.joints[1:])), "joint_axis"),
     ):
         with pytest.raises(BundleError, match=rf"\b{name}\b.*differ") as error:
             bundle.check_robot(other)
         assert "'panda'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["interface"].update(observations=["joint_positon"]), "unknown observation term 'joint_positon'"),
+        (lambda m: m["interface"].update(failure="fallen:abc"), "test 'fallen:abc' is written"),
+        (lambda m: m["interface"].update(success="reached:cub:0.06"), "observes no object 'cub'; did you mean cube"),
+        (lambda m: m["interface"]["controller"].update(rate=60), r"at 60 Hz .* a rate of 66\.6667 Hz would do"),
+        (lambda m: m["interface"]["shield"].update(margin=2.0), r"shield\.margin is 2 rad, which leaves joint"),
+    ],
+)
+def test_what_no_robot_could_do_is_said_with_the_bundle(
+    saved: Path, panda: Any, change: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    edit(saved, change)
+    with pytest.raises(BundleError, match=rf"bundle .*lift .*{message}") as error:
+        load_bundle(saved).check_robot(panda)
+    assert error.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["interface"].update(horizon=-5), "horizon is -5; it must be at least 1"),
+        (lambda m: m["interface"]["shield"].update(velocity=100), r"shield\.velocity is 100; it must be above 0 and"),
+        (lambda m: m["interface"]["controller"].update(rate=0), r"controller\.rate is 0; it must be above 0"),
+        (lambda m: m["interface"]["controller"].update(lead=1e3), r"controller\.lead is 1000; it must be above 0 and"),
+    ],
+)
+def test_numbers_that_cannot_be_are_said_with_the_file(
+    saved: Path, change: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    edit(saved, change)
+    with pytest.raises(BundleError, match=rf"policy\.json .*{message}"):
+        load_bundle(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("shield", ShieldConfig(velocity=1.0)),
+        ("success", ""),
+        ("success_hold", 9),
+        ("failure", "fallen:60:0.15"),
+        ("horizon", 7),
+    ],
+)
+def test_a_task_that_shields_or_judges_otherwise_is_refused(bundle: Bundle, name: str, value: Any) -> None:
+    bundle.check_task(bundle.interface)
+    with pytest.raises(BundleError, match=f"trained for other {name} than task 'panda-lift' has"):
+        bundle.check_task(replace(bundle.interface, **{name: value}))
 
 
 def test_a_bundle_of_before_is_compared_by_what_it_recorded(

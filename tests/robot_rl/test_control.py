@@ -76,7 +76,8 @@ def test_tool_stays_inside_the_workspace(panda: Any, state_at: Build) -> None:
 def test_lead_bounds_every_joint_and_keeps_the_direction(panda: Any, state_at: Build, lead: float) -> None:
     q = around_home(panda, 32, 0.3)
     action = steps(32, 0.04)
-    free = ToolDeltaController(panda, ToolDeltaConfig(lead=1e3))(state_at(q), action).position - q
+    free = ToolDeltaController(panda, ToolDeltaConfig(lead=3.0))(state_at(q), action).position - q
+    assert free.abs().max() < 3.0, "not bound"
     bound = ToolDeltaController(panda, ToolDeltaConfig(lead=lead))(state_at(q), action).position - q
     assert bound.abs().max() <= lead + 1e-6
     inside = (q + free > panda.limit("low")).all(-1) & (q + free < panda.limit("high")).all(-1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robot_rl.control import JointOffsetConfig, ToolDeltaConfig
-from robot_rl.errors import UnknownName, UserError
+from robot_rl.errors import Misfit, UnknownName, UserError
 from robot_rl.interface import Interface, Pipeline
 from robot_rl.registry import Registry
 from robot_rl.shield import ShieldConfig
 from robot_rl.spec import Field
 
 positive = st.floats(1e-3, 10)
+share = st.floats(1e-3, 1)
 controllers = st.one_of(
-    st.builds(ToolDeltaConfig, rate=positive, step=positive, damping=positive, posture_gain=positive, lead=positive),
+    st.builds(ToolDeltaConfig, rate=positive, step=share, damping=positive, posture_gain=share, lead=share),
     st.builds(
         JointOffsetConfig, rate=positive, reach=positive, swing=st.just((0.1, 0.2)), swing_from=st.just((0.0, 0.5))
     ),
@@ -41,7 +45,7 @@ interfaces = st.builds(
     failure=st.sampled_from(["fallen:60:0.15", ""]),
     command=commands,
     controller=controllers,
-    shield=st.builds(ShieldConfig, positive, positive, positive, positive),
+    shield=st.builds(ShieldConfig, share, share, positive, st.floats(0, 0.1)),
 )
 
 
@@ -70,6 +74,52 @@ def test_an_unknown_key_is_refused(task: Any) -> None:
     for broken in (data | {"horzon": 5}, data | {"controller": data["controller"] | {"stp": 1.0}}):
         with pytest.raises(TypeError, match="horzon|stp"):
             Interface.from_json(broken)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"horizon": 0}, "horizon is 0; it must be at least 1"),
+        ({"horizon": 60.5}, "horizon is 60.5; it must be a whole number"),
+        ({"success_hold": "x"}, "success_hold is 'x'; it must be a whole number"),
+        ({"gait": math.inf}, "gait is inf; it must be a finite number"),
+        ({"failure": 5}, "failure is 5; it must be a text"),
+        ({"observations": "joint_position"}, "observations is 'joint_position'; it must be a list"),
+        ({"observations": ("joint_position", 3)}, "observations is 3; it must be a text"),
+    ],
+)
+def test_an_interface_that_cannot_be_is_refused(task: Any, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(task().interface, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rate": 0}, "controller.rate is 0; it must be above 0"),
+        ({"rate": -50.0}, "controller.rate is -50; it must be above 0"),
+        ({"rate": "fifty"}, "controller.rate is 'fifty'; it must be a finite number"),
+        ({"reach": math.nan}, "controller.reach is nan; it must be above 0"),
+        ({"reach": -0.6}, "controller.reach is -0.6; it must be above 0"),
+        ({"reach": math.inf}, "controller.reach is inf; it must be a finite number"),
+        ({"swing": (math.nan,) * 12}, "controller.swing is nan; it must be at least -3.14159 and at most 3.14159"),
+        ({"swing_from": (0.0, 1.5)}, "controller.swing_from is 1.5; it must be at least 0 and at most 1"),
+    ],
+)
+def test_a_controller_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        JointOffsetConfig(**change)
+
+
+@pytest.mark.parametrize(
+    ("command_rate", "rate", "would"), [(500.0, 60.0, "62.5"), (200.0, 30.0, "28.5714"), (500.0, 1000.0, "500")]
+)
+def test_a_control_period_is_a_whole_number_of_commands(
+    walk: Any, go2: Any, command_rate: float, rate: float, would: str
+) -> None:
+    robot, shipped = replace(go2, command_rate=command_rate), walk().interface
+    with pytest.raises(Misfit, match=f"a control period at {rate:g} Hz .*; a rate of {would} Hz would do"):
+        Pipeline(replace(shipped, controller=replace(shipped.controller, rate=rate)), robot)
 
 
 def test_pipeline_builds_the_named_parts(task: Any) -> None:
@@ -139,3 +189,22 @@ def test_every_registered_name_can_be_imported() -> None:
         if tasks.get(name).expert:
             module, attribute = tasks.get(name).expert.split(":")
             assert hasattr(__import__(module, fromlist=["x"]), attribute)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("from robot_rl.robots import robots\nX = robots.get('pnada')", "unknown robot 'pnada'; did you mean panda"),
+        ("from robot_rl.interface import Interface\nX = Interface(horzon=3)", "horzon"),
+        ("X = undefined", "name 'undefined' is not defined"),
+        ("XX = 1", "it has no 'X'; did you mean XX"),
+    ],
+)
+def test_what_a_registered_file_gets_wrong_is_said_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
+) -> None:
+    (tmp_path / "written_by_hand.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "written_by_hand", raising=False)
+    with pytest.raises(Misfit, match=rf"task 'mine' in .*written_by_hand\.py: .*{message}"):
+        Registry("task", {"mine": ("written_by_hand:X", "")}).get("mine")

@@ -48,7 +48,7 @@ def test_the_measured_state_does_not_matter(go2: Any, standing: Build) -> None:
 
 
 def test_set_points_stay_inside_the_position_limits(go2: Any, standing: Build) -> None:
-    controller = JointOffsetController(go2, JointOffsetConfig(reach=9.0))
+    controller = JointOffsetController(go2, JointOffsetConfig(reach=3.5))
     for sign, limit in ((9.0, go2.limit("high")), (-9.0, go2.limit("low"))):
         assert torch.equal(controller(standing(1), torch.full((1, 12), sign)).position[0], limit)
 
@@ -89,11 +89,18 @@ def test_who_is_to_stand_does_not_swing_and_the_action_adds_to_the_swing(go2: An
 
 def test_a_swing_that_does_not_fit_the_joints_is_refused(go2: Any) -> None:
     for config, name in (
-        (JointOffsetConfig(swing=(0.1,)), "swing has 1 numbers for the 12 joints"),
+        (JointOffsetConfig(swing=(0.1,)), "controller.swing has 1 numbers for the 12 joints"),
         (JointOffsetConfig(swing=(0.1,) * 12), "swing_from has 0 numbers"),
     ):
         with pytest.raises(ValueError, match=name):
             JointOffsetController(go2, config)
+
+
+def test_a_reach_beyond_every_limit_is_refused(go2: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"controller\.reach is 6 rad, but no joint of robot 'go2' has more than 3\.53"
+    ):
+        JointOffsetController(go2, JointOffsetConfig(reach=6.0))
 
 
 def test_a_stiff_robot_is_refused_by_name(panda: Any) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -118,7 +121,8 @@ def test_from_rest_the_way_is_straight(panda: Any) -> None:
 
 
 def test_a_speed_above_the_limit_scales_the_row_as_a_whole(panda: Any) -> None:
-    shield = Shield(panda, ShieldConfig(acceleration=1e6))  # so that speed alone is the limit
+    strong = replace(panda, joints=tuple(replace(j, acceleration=1e7) for j in panda.joints))
+    shield = Shield(strong, ShieldConfig())  # so that speed alone is the limit
     home = torch.tensor(panda.home)[None]
     speed = 3 * shield.velocity * torch.tensor([[1.0, 0.1, -0.2, 0.3, -0.4, 0.5, 0.6]])
     _, velocity = shield.follow(home, torch.zeros_like(home), home + DT * speed, speed, DT)
@@ -139,6 +143,27 @@ def test_config_is_a_share_of_the_robots_limits(panda: Any) -> None:
     assert torch.allclose(shield.velocity, 0.25 * panda.limit("velocity"))
     assert torch.allclose(shield.acceleration, 0.1 * panda.limit("acceleration"))
     assert torch.allclose(shield.low, panda.limit("low") + 0.2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"velocity": 100.0}, r"shield\.velocity is 100; it must be above 0 and at most 1"),
+        ({"velocity": 0.0}, r"shield\.velocity is 0; it must be above 0"),
+        ({"acceleration": math.nan}, r"shield\.acceleration is nan; it must be above 0"),
+        ({"margin": -1.0}, r"shield\.margin is -1; it must be at least 0"),
+        ({"margin": True}, r"shield\.margin is True; it must be a finite number"),
+        ({"workspace_slack": 5.0}, r"shield\.workspace_slack is 5; it must be at least 0 and at most 0\.1"),
+    ],
+)
+def test_a_shield_that_would_not_shield_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ShieldConfig(**changes)
+
+
+def test_a_margin_leaves_every_joint_something(panda: Any) -> None:
+    with pytest.raises(ValueError, match=r"shield\.margin is 1\.505 rad, which leaves joint 'joint4' nothing of its 3"):
+        Shield(panda, ShieldConfig(margin=1.505))
 
 
 def test_ramp_ends_on_the_goal() -> None:

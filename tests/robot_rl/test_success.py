@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from robot_rl.errors import UserError
 from robot_rl.state import ABSENT
-from robot_rl.success import state_test
+from robot_rl.success import objects_of, state_test
 
 Build = Callable[..., Any]
 
@@ -54,3 +55,26 @@ def test_a_tool_has_reached_what_is_within_the_distance_in_any_direction(state_a
     quat = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(3, 1)
     state.objects["target"] = torch.cat([state.tool_position + offset, quat], 1)
     assert state_test("reached:target:0.02")(state).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ("reached:cube", "test 'reached:cube' is written reached:<name>:<distance>"),
+        ("reached::0.06", "is written reached:<name>:<distance>"),
+        ("fallen:60:0.15:3", "is written fallen:<tilt>:<height>"),
+        ("fallen:abc:0.15", "test 'fallen:abc:0.15': tilt is abc; it must be a finite number"),
+        ("fallen:nan:0.15", "tilt is nan; it must be at least 0 and at most 180"),
+        ("fallen:270:0.15", "tilt is 270; it must be at least 0 and at most 180"),
+        ("reached:cube:-0.06", "distance is -0.06; it must be above 0"),
+        ("raeched:cube:0.06", "unknown test 'raeched'; did you mean reached"),
+    ],
+)
+def test_a_test_that_cannot_be_is_refused(test: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        state_test(test)
+    assert error.value.code == 2
+
+
+def test_a_test_says_which_objects_it_reads() -> None:
+    assert objects_of("lifted:cube:0.12") == ("cube",) and objects_of("fallen:60:0.15") == ()

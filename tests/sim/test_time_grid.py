@@ -11,7 +11,7 @@ import pytest
 
 from robot_rl.errors import Misfit
 from sim.env import TaskEnv
-from sim.scenes import Scene, time_grid
+from sim.scenes import Camera, Scene, time_grid
 from sim.tasks import tasks
 
 
@@ -62,9 +62,24 @@ def test_an_environment_refuses_before_it_builds_anything() -> None:
     [
         ({"timestep": -0.01}, "timestep -0.01 s is not a positive time"),
         ({"timestep": math.nan}, "timestep nan s"),
+        ({"iterations": 0}, "scene: iterations is 0; it must be at least 1"),
         ({"cone": "eliptic"}, "unknown cone 'eliptic'; did you mean elliptic"),
     ],
 )
 def test_impossible_scenes_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Scene(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fovy": -3}, "camera 'front': fovy is -3; it must be above 0"),
+        ({"position": (0.0, math.nan, 1.0)}, "camera 'front': position is nan; it must be a finite number"),
+        ({"target": (0.0, 0.0)}, "camera 'front': target is .*; it must be 3 values"),
+        ({"target": (1.0, 0.0, 0.0)}, "camera 'front': it looks straight up or down"),
+    ],
+)
+def test_impossible_cameras_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Camera(**{"name": "front", "position": (1.0, 0.0, 1.0), "target": (0.0, 0.0, 0.0)} | changes)

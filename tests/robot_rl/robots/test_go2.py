@@ -141,6 +141,12 @@ def test_fingerprint_tells_other_gains_and_other_robots_apart(go2: Any, panda: A
     [
         ("velocity", {"joints": (replace(GO2.joints[0], velocity=20.0), *GO2.joints[1:])}),
         ("effort", {"joints": (replace(GO2.joints[0], effort=20.0), *GO2.joints[1:])}),
+        ("acceleration", {"joints": (replace(GO2.joints[0], acceleration=20.0), *GO2.joints[1:])}),
+        ("joint_origin", {"joints": (replace(GO2.joints[0], position=(0.1, 0.0, 0.0)), *GO2.joints[1:])}),
+        ("joint_quat", {"joints": (replace(GO2.joints[0], quat=(0.0, 1.0, 0.0, 0.0)), *GO2.joints[1:])}),
+        ("base_height", {"base": replace(GO2.base, height=0.3)}),
+        ("command_rate", {"command_rate": 250.0}),
+        ("state_rate", {"state_rate": 250.0}),
         ("feet", {"base": replace(GO2.base, feet=GO2.base.feet[::-1])}),
         ("motors", {"ros": replace(GO2.ros, motors=GO2.joint_names)}),
         ("contacts", {"ros": replace(GO2.ros, feet=GO2.base.feet)}),

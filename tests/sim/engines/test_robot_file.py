@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from robot_rl.errors import Misfit
-from sim.engines.model import robot_model_spec
+from sim.engines.model import compile_model, robot_model_spec
 from sim.scenes import Scene, robot_model
 
 MINIMAL = """<mujoco><compiler angle="{angle}"/><worldbody>
 <body name="arm">{inertia}<joint name="turn" range="{range}"/><geom name="g" size="0.1" {geom}/>{inside}</body>
 </worldbody></mujoco>"""
+CALF = r'(name="FL_calf_joint"\s+type=")'
 INERTIA = '<inertial mass="1" pos="0 0 0" diaginertia="1 1 1"/>'
 
 
@@ -37,6 +38,19 @@ def refusal(robot: Any, path: Path, text: str) -> str:
         ('value="1.152"', 'value="0"', "'FL_thigh' moves and has no mass"),
         (r'lower="-1.0472"\s+upper="1.0472"', 'lower="1" upper="-1"', "'FL_hip_joint' has its lower limit 1 above"),
         (r'upper="1.0472"', 'upper="0.5"', "'FL_hip_joint' reaches from -1.0472 to 0.5000 rad.*-1.0472 to 1.0472"),
+        ('value="6.921"', 'value="inf"', "body 'base' has a mass of inf kg"),
+        ('xyz="0.021112 0 -0.005366"', 'xyz="nan 0 0"', "the centre of mass of body 'base' is nan 0 0; give it finite"),
+        (
+            f"{CALF}revolute",
+            r"\1prismatic",
+            "'FL_calf_joint' does not turn, but robot 'go2' gives it angles; make it rev",
+        ),
+        (
+            f"{CALF}revolute",
+            r"\1fixed",
+            r"lacks the joints \['FL_calf_joint'\].*; a joint that is fixed, or named like",
+        ),
+        ('"FR_hip_joint"', '"FL_hip_joint"', r"lacks the joints \['FR_hip_joint'\].*; a joint that is fixed, or named"),
         ('name="FL_foot"', 'name="FL_fot"', r"lacks the bodies \['FL_foot'\] of robot 'go2'; did you mean FL_fot"),
     ],
 )
@@ -45,6 +59,17 @@ def test_a_urdf_that_cannot_be_is_refused(go2: Any, tmp_path: Path, old: str, ne
     text = text.replace('link="FL_foot"', f'link="{"FL_fot" if "fot" in new else "FL_foot"}"')
     assert count == 1
     assert re.search(message, refusal(go2, tmp_path / "mine.urdf", text))
+
+
+def test_what_does_not_compile_gets_a_remedy_that_fits(go2: Any, panda: Any, tmp_path: Path) -> None:
+    text, count = re.subn('ixx="', 'ixx="-', robot_model(go2).read_text(), count=1)
+    assert count == 1
+    (tmp_path / "mine.urdf").write_text(text)
+    with pytest.raises(Misfit, match=r"mine\.urdf .*inertia must have positive eigenvalues.*; mend that in the file$"):
+        compile_model(go2, Scene(), str(tmp_path / "mine.urdf"))
+    (tmp_path / "mine.xml").write_text(robot_model(panda).read_text())
+    with pytest.raises(Misfit, match=r"mine\.xml .*; do its meshes lie where it says\?$"):
+        compile_model(panda, Scene(), str(tmp_path / "mine.xml"))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mujoco
@@ -11,9 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.errors import Misfit, UserError
+from robot_rl.interface import Pipeline
 from sim.collect import make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
+from sim.scenes import Scene
 from sim.tasks import tasks
 
 every = pytest.mark.parametrize("name", list(tasks))
@@ -118,3 +122,43 @@ def test_films_of_the_registered_environment_have_the_tasks_rate(name: str) -> N
     env = GymTask(name, randomize=False)
     assert env.metadata["render_fps"] == tasks.get(name).interface.controller.rate
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"success": "reached:cub:0.06"}, "unknown object of the scene 'cub'; did you mean cube"),
+        ({"failure": "reached:cub:0.06"}, "unknown object of the scene 'cub'"),
+        ({"observations": ("object_to_tool:cub",)}, "unknown object of the scene 'cub'"),
+        ({"observations": ("joint_positon",)}, "unknown observation term 'joint_positon'; did you mean joint_position"),
+        ({"robot": "pnada"}, "unknown robot 'pnada'; did you mean panda"),
+        ({"success": "reached:cube"}, "is written reached:<name>:<distance>"),
+    ],
+)
+def test_a_task_is_refused_where_it_is_written(changes: dict[str, Any], message: str) -> None:
+    shipped = tasks.get("panda-lift")
+    with pytest.raises(UserError, match=message):
+        replace(shipped, interface=replace(shipped.interface, **changes))
+
+
+def test_what_a_critic_alone_sees_is_checked_as_well() -> None:
+    shipped = tasks.get("panda-lift")
+    with pytest.raises(UserError, match="unknown object of the scene 'cup'"):
+        replace(shipped, privileged=("object_to_tool:cup",))
+    with pytest.raises(UserError, match="unknown object of the scene 'cube'; known: none"):
+        replace(shipped, scene=Scene())
+
+
+@pytest.mark.parametrize(
+    ("expert", "skill", "message"),
+    [
+        ("sim.experts.lift:LiftExprt", "STEADY", r"lift\.py: it has no 'LiftExprt'; did you mean LiftExpert"),
+        ("sim.experts.lift:LiftExpert", "STEDY", r"lift\.py: it has no 'STEDY'; did you mean STEADY"),
+        ("sim.experts.lfit:LiftExpert", "STEADY", "is registered in sim.experts.lfit, which cannot be found"),
+        ("LiftExpert", "STEADY", "is 'LiftExpert'; it is written module:function"),
+    ],
+)
+def test_an_expert_that_is_not_there_is_named(expert: str, skill: str, message: str) -> None:
+    task = replace(tasks.get("panda-lift"), expert=expert)
+    with pytest.raises(Misfit, match=f"expert of task 'panda-lift' .*{message}"):
+        task.make_expert(Pipeline(task.interface), 1, skill, 0)

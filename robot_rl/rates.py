@@ -1,0 +1,22 @@
+"""Control periods are whole numbers of the robot's commands: what does not divide would be rounded to another rate."""
+
+from __future__ import annotations
+
+from robot_rl.errors import Misfit
+
+
+def is_whole(count: float) -> bool:
+    """Within rounding errors a whole number, at least 1."""
+    return round(count) >= 1 and abs(count - round(count)) < 1e-4
+
+
+def command_ticks(command_rate: float, rate: float) -> int:
+    """Commands at `command_rate`, Hz, in a control period at `rate`, Hz; refuses a control rate that does not fit."""
+    count = command_rate / rate
+    if not is_whole(count):
+        raise Misfit(
+            f"a control period at {rate:g} Hz is {1 / rate:.6g} s, which is {count:.4g} commands of "
+            f"{1 / command_rate:g} s and not a whole number; a rate of {command_rate / max(1, round(count)):.6g} Hz "
+            "would do"
+        )
+    return round(count)
