@@ -316,7 +316,7 @@ def test_every_hidden_quantity_is_at_or_beyond_the_edge_of_what_training_sees() 
         if name == "push.speed":  # of the task, not of the robot: no weaker than training's are on average
             assert value >= (seen.low + seen.high) / 2
         else:
-            assert beyond == 0 if name in AT_THE_EDGE else 0 < beyond < 0.2 * seen.high, f"{field.name}: {value}, {seen}"
+            assert beyond == 0 if name in AT_THE_EDGE else 0 < beyond < 0.2 * seen.high, (value, seen)
 
 
 def test_the_twin_reports_with_the_noise_that_it_says(private_domain: int, eventually: Build) -> None:
