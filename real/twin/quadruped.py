@@ -45,7 +45,7 @@ class HiddenQuadruped:
     ground_friction: float = 0.45
     """Training sees 0.5 to 1.25"""
     push_speed: float = 0.5
-    """What a shove adds to the trunk's horizontal velocity, m/s; training sees at most 0.8: it is not the robot's"""
+    """What a shove adds to the trunk's horizontal velocity, m/s; training sees at most 1: it is not the robot's"""
     encoder_offset: float = 0.021
     """rad, at most; training sees at most 0.02"""
     joint_noise: float = 0.011

@@ -14,8 +14,8 @@ from sim.scenes import Camera, Scene
 from sim.tasks.base import Reflected, Task
 
 _RANDOMIZATION = (
-    # Up to 4 kg more: robots as heavy for their motors as the worst of all other draws together.
-    Randomize("base.mass_scale", 0.85, 1.6, "1"),
+    # Up to 5 kg more: robots as heavy for their motors as the worst of all other draws together.
+    Randomize("base.mass_scale", 0.85, 1.7, "1"),
     Randomize("base.com_x", -0.03, 0.03, "m"),
     Randomize("base.com_y", -0.02, 0.02, "m"),
     Randomize("base.com_z", -0.02, 0.02, "m"),
@@ -38,7 +38,7 @@ _RANDOMIZATION = (
     Randomize("sensor.tilt_noise", 0.0, 0.02, "rad"),
     Randomize("sensor.tilt_bias", 0.0, 0.03, "rad"),
     Randomize("sensor.state_delay", 0.0, 0.01, "s"),
-    Randomize("push.speed", 0.0, 0.8, "m/s"),
+    Randomize("push.speed", 0.0, 1.0, "m/s"),
     Randomize("push.interval", 3.0, 8.0, "s"),
 )
 
