@@ -21,6 +21,7 @@ from robot_rl.training.checkpoint import load_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from sim import divergence
 from sim.divergence import read, replay
+from sim.engines.model import OVERSPEED
 from sim.env import TaskEnv
 from sim.randomization import Randomize
 from sim.tasks import tasks
@@ -84,7 +85,17 @@ def test_nothing_that_comes_back_is_not_finite(task: Task) -> None:
     assert env.divergences >= 3
     assert all(x.isfinite().all() for x in numbers(steps))
     assert not any(x.isinf().any() for x in measured), "NaN says that there was nothing to measure"
-    assert max(step["reward"].abs().max() for step in steps) < 40, "nor absurd: it would stand above all others"
+
+
+def test_no_speed_beyond_physics_reaches_a_learner(task: Task) -> None:
+    """What is finite and absurd would stand above all other rewards."""
+    env = TaskEnv(task, N, seed=3)
+    env.reset(seed=3, options={"stagger": True})
+    fastest, seen = OVERSPEED * env.robot.limit("velocity"), torch.zeros(len(env.robot.joints))
+    for k in range(100):
+        shaken(env, 1, seed=k)
+        seen = torch.maximum(seen, env.true.joint_velocity.abs().amax(0))
+    assert env.divergences >= 3 and (seen <= fastest).all() and (seen > 0.2 * fastest).any(), seen / fastest
 
 
 @pytest.mark.parametrize("stagger", [False, True])
