@@ -107,7 +107,8 @@ class Session:
         self._stale_pictures = 0
         env.on_step = self._record
         film.attach(env)
-        self.journal = Journal(run.folder, env, self.recorder.writer.num_episodes, self._about_episode)
+        done = self.recorder.writer.num_episodes
+        self.journal = Journal(run.folder, env, done, self._about_episode, keep=self.recorder.end_episode)
         self.learner: LearnerProcess | None = None
 
     @property
@@ -132,7 +133,6 @@ class Session:
             self.adopt()
             learner.tend()
             self._episode(self.seed + self.journal.done + len(self.episodes))
-            self.recorder.end_episode(self.episodes[-1])
             recent = self.episodes[-10:]
             rate = sum(e["success"] for e in recent) / len(recent)
             helped = sum(e["takeovers"] > 0 for e in recent)

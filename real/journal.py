@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from real.session import uninterrupted
 from robot_rl import strict_json
 from robot_rl.training.run import write_text
 
@@ -23,9 +24,19 @@ class Journal:
     that steps the robot; the command thread only leaves a note.
     """
 
-    def __init__(self, folder: Path, env: RobotEnv, done: int = 0, more: Callable[[], dict[str, Any]] = dict):
-        """`done` episodes of the folder were before and stay; `more` is asked at the end of each for further keys."""
-        self.folder, self.env, self.done, self.more = folder, env, done, more
+    def __init__(
+        self,
+        folder: Path,
+        env: RobotEnv,
+        done: int = 0,
+        more: Callable[[], dict[str, Any]] = dict,
+        keep: Callable[[dict[str, Any]], None] = lambda row: None,
+    ):
+        """`done` episodes of the folder were before and stay.
+
+        At the end of each `more` is asked for further keys of its row, and `keep` given the row with them.
+        """
+        self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
         self.rows: list[dict[str, Any]] = []
         """Episodes that have ended since."""
         self._drop_rows_from(done)
@@ -70,8 +81,10 @@ class Journal:
         row |= {"stopped": env.loop.stopped}
         if env.steering is not None:
             row |= {"falls": env.falls - self._falls, "commanded_steps": dict(self._commanders)}
-        self.rows.append(row | self.more())
-        self._write("episodes.jsonl", self.rows[-1])
+        with uninterrupted():  # an episode counts everywhere or nowhere
+            self.rows.append(row | self.more())
+            self._write("episodes.jsonl", self.rows[-1])
+            self.keep(self.rows[-1])
         self._falls = env.falls
         self._commanders.clear()
         self._parts = dict.fromkeys(self._parts, 0)

@@ -89,8 +89,8 @@ class CommandLoop(threading.Thread):
     Each tick moves along a straight line from the previous goal to the present one and through `Shield.follow`; the
     set-points of compliant joints are no path and jump to the goal, as in simulation. With a stale state, a stale goal
     or a latched stop an arm brakes and holds, and a robot that walks is damped; either goes on sending that, because a
-    forward controller would keep the last command for ever anyway. What damps a robot on its legs latches a stop: it
-    sinks meanwhile, and full stiffness would tear it up again from wherever it is.
+    forward controller would keep the last command for ever anyway. What damps a robot on its legs latches a stop, but
+    for a stale goal while it rests between episodes: it sinks meanwhile, and full stiffness would tear it up again.
     """
 
     def __init__(self, driver: Driver, pipeline: Pipeline, safety: SafetyConfig | None = None):

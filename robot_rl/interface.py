@@ -82,7 +82,7 @@ class Pipeline:
     def __init__(self, interface: Interface, robot: RobotSpec | None = None):
         self.interface = interface
         self.robot = robot or robots.get(interface.robot)
-        command_ticks(self.robot.command_rate, interface.controller.rate)  # refuses what `ticks` would round
+        command_ticks(self.robot.command_rate, interface.controller.rate)  # refuses a rate that does not divide it
         self.kinematics = Kinematics(self.robot) if self.robot.tool else None
         self.controller = build_controller(self.robot, interface.controller)
         self.actions = self.controller.actions

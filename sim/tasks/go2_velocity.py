@@ -14,7 +14,7 @@ from sim.scenes import Camera, Scene
 from sim.tasks.base import Reflected, Task
 
 _RANDOMIZATION = (
-    # Up to 5 kg more: robots as heavy for their motors as the worst of all other draws together.
+    # Up to 5 kg more: with lighter trunks alone, a robot with weak springs and a load leans forward until it lies.
     Randomize("base.mass_scale", 0.85, 1.7, "1"),
     Randomize("base.com_x", -0.03, 0.03, "m"),
     Randomize("base.com_y", -0.02, 0.02, "m"),

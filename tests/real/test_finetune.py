@@ -360,6 +360,31 @@ def test_an_episode_under_way_is_dropped_and_those_before_are_kept(
     assert [e.length for e in data.episodes] == [8] and verify(data.root) == []
 
 
+def test_a_signal_at_the_end_of_an_episode_does_not_part_its_row_from_its_record(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    s = session(hands())
+    write = s.journal._write
+
+    def write_and_stop(name: str, row: dict[str, Any]) -> None:
+        write(name, row)
+        if name == "episodes.jsonl":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(s.journal, "_write", write_and_stop)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        stop_on_signals()
+        with pytest.raises(KeyboardInterrupt):
+            s.learn(NoLearner(lambda k: None), 600.0, lambda *_: None)  # type: ignore[arg-type]
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    s.close()
+    data = Dataset(tmp_path / "run" / "dataset")
+    assert data.num_episodes == s.summary()["episodes"] == 1 and verify(data.root) == []
+
+
 def test_what_the_learner_reads_of_a_corrected_episode(
     session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
