@@ -72,8 +72,8 @@ def twin_of(task: Task) -> Task:
 class Biased(TaskEnv):
     """The tracker of objects is off by the twin's bias, the same in all episodes."""
 
-    def _begin(self, ids: np.ndarray) -> None:
-        super()._begin(ids)
+    def _set_up(self, ids: np.ndarray) -> None:
+        super()._set_up(ids)
         # Directions of the biases end with the objects'; with this magnitude they are the bias itself.
         column = self.sensors.values.new_tensor(HIDDEN.object_bias)
         self._directions[:, -3:] = column / column.abs().max()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from sim.divergence import Recorder, quiet
 from sim.engines import engines
 from sim.engines.base import DEVICES, Engine
 from sim.feet import FootTracker
+from sim.nursery import Nursery, Start
 from sim.randomization import episode_rng, quantiles
 from sim.randomization.checks import check_randomization
 from sim.randomization.noise import episode_keys, normals, uniforms
@@ -122,7 +124,7 @@ class TaskEnv(VectorEnv):
         boxes = [box.name for box in self.task.scene.boxes]
         self.sensors = SensorModel(self.robot, boxes, num_envs, 1 / self.rate)
         names = [r.parameter for r in self.randomization]
-        self._of_engine = [(k, self.engine.parameters[n]) for k, n in enumerate(names) if n in self.engine.parameters]
+        self._of_engine = [k for k, n in enumerate(names) if n in self.engine.parameters]
         self._of_sensors = [k for k, n in enumerate(names) if n in SENSOR_PARAMETERS]
         self.feet: FootTracker | None = None
         if base := self.robot.base:
@@ -140,7 +142,8 @@ class TaskEnv(VectorEnv):
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.seed = seed
-        self._episode = np.zeros(num_envs, np.int64)
+        self.episode = np.zeros(num_envs, np.int64)
+        """Number of the episode that each environment begins next."""
         self._keys = np.zeros((3, num_envs), np.uint64)
         self.drawn = np.zeros((num_envs, len(self.randomization)))
         """Randomized values of the running episodes, in the order of `randomization`."""
@@ -180,9 +183,11 @@ class TaskEnv(VectorEnv):
         """
         if seed is not None:
             self.seed = seed
-            self._episode[:] = (options or {}).get("episode", 0)
+            self.episode[:] = (options or {}).get("episode", 0)
         everyone = torch.arange(self.num_envs)
-        self._begin(everyone.numpy())
+        self._set_up(everyone.numpy())
+        if self.recorder:
+            self.recorder.begin(everyone.numpy())
         if options and options.get("stagger"):
             share = uniforms(self._keys[_PUSH], np.full(self.num_envs, -1), 1)[:, 0]
             self.steps = (share * self.task.interface.horizon).long()
@@ -218,7 +223,7 @@ class TaskEnv(VectorEnv):
         infos |= {"success": success, "episode_steps": self.steps.clone()}
         if done.any():
             infos["final_obs"], infos["_final_obs"] = observation, done
-            observation = self._restart(done.nonzero().squeeze(-1), observation)
+            observation = self._restart(done, observation)
         return observation, reward, terminated, truncated, infos
 
     def render(self) -> tuple[np.ndarray, ...]:
@@ -314,19 +319,17 @@ class TaskEnv(VectorEnv):
         }
 
     # ---- episodes ----------------------------------------------------------------------------------------------
-    def _begin(self, ids: np.ndarray) -> None:
+    def _set_up(self, ids: np.ndarray) -> None:
         """Draw and place the next episodes of environments `ids`."""
         count, joints = len(self.task.randomization), len(self.robot.joints)
-        episodes = [(self.seed + int(i), int(self._episode[i])) for i in ids]
+        episodes = [(self.seed + int(i), int(self.episode[i])) for i in ids]
         u = np.stack([episode_rng(*e).random(count + joints + self.sensors.biases) for e in episodes])
         for purpose, keys in enumerate(self._keys):
-            keys[ids] = episode_keys([seed for seed, _ in episodes], self._episode[ids], purpose)
-        self._episode[ids] += 1
-        if self.recorder:
-            self.recorder.begin(ids)
+            keys[ids] = episode_keys([seed for seed, _ in episodes], self.episode[ids], purpose)
+        self.episode[ids] += 1
         self.drawn[ids] = drawn = quantiles(self.randomization, u[:, self._columns])
-        for k, put in self._of_engine:
-            put(ids, drawn[:, k])
+        for k in self._of_engine:
+            self.engine.parameters[self.randomization[k].parameter](ids, drawn[:, k])
         self.sensors.set([self.randomization[k].parameter for k in self._of_sensors], ids, drawn[:, self._of_sensors])
         values = {r.parameter: drawn[:, k] for k, r in enumerate(self.randomization)}
         zero = np.zeros(len(ids))
@@ -350,19 +353,42 @@ class TaskEnv(VectorEnv):
         if self.feet is not None:
             self.feet.reset(torch.from_numpy(ids))
 
-    def _restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Begin new episodes in environments `ids` (k,); return a copy of the observation with theirs."""
+    def begin(self, ids: Tensor) -> Start:
+        """Begin the next episodes of environments `ids` (k,)."""
         rows = ids.numpy()
-        self.last_action = self.last_action.clone()
-        self._begin(rows)
+        self._set_up(rows)
         true = self._true_state(rows)
         self.sensors.reset(ids, true, self._directions)
-        seen = self.sensors.measure(true, self._noise(rows), ids)
-        self.true, self.state = self.true.put(ids, true), self.state.put(ids, seen)
-        self.goal[ids] = self.command[ids] = seen.joint_position
+        state = self.sensors.measure(true, self._noise(rows), ids)
+        self.goal[ids] = self.command[ids] = state.joint_position
         self.velocity[ids] = 0.0
-        new = self._observe(true, seen, rows)
-        return {name: values.index_copy(0, ids, new[name]) for name, values in observation.items()}
+        return Start(true, state, self._observe(true, state, rows))
+
+    def _restart(self, done: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Begin new episodes in environments `done` (n,) bool; return a copy of the observation with theirs."""
+        ids = done.nonzero().squeeze(-1)
+        self.last_action = self.last_action.clone()
+        if self._nursery:
+            start, new = self._nursery.take(ids), done[:, None]
+            self.true, self.state = start.true.where(new, self.true), start.state.where(new, self.state)
+            observation = {name: torch.where(new, start.observation[name], v) for name, v in observation.items()}
+        else:
+            now = Start(self.true, self.state, observation).put(ids, self.begin(ids))
+            self.true, self.state, observation = now.true, now.state, now.observation
+        if self.recorder:
+            self.recorder.begin(ids.numpy())
+        return observation
+
+    @cached_property
+    def _nursery(self) -> Nursery | None:
+        engine = self.engine.sibling()
+        return Nursery(self, engine) if engine else None
+
+    def memory(self) -> list[np.ndarray | Tensor]:
+        """All that an environment remembers, a row for each, but its physics and its last states."""
+        feet = [getattr(self.feet, name) for name in FootTracker.NAMES] if self.feet else []
+        sensors = [getattr(self.sensors, name) for name in SensorModel.MEMORY]
+        return [self.episode, self._keys.T, self.drawn, *(getattr(self, n) for n in self._TENSORS), *sensors, *feet]
 
     # ---- resume ------------------------------------------------------------------------------------------------
     _TENSORS = ("goal", "command", "velocity", "gripper", "last_action", "steps", "held", "push_speed", "push_every")
@@ -371,7 +397,7 @@ class TaskEnv(VectorEnv):
         """Everything a resumed run needs to go on with the same floats; a copy."""
         live = {
             "seed": self.seed,
-            "episode": self._episode.copy(),
+            "episode": self.episode.copy(),
             "keys": self._keys.view(np.int64).copy(),
             "drawn": self.drawn.copy(),
             "engine": self.engine.state_dict(),
@@ -389,7 +415,7 @@ class TaskEnv(VectorEnv):
         """Restore `state_dict` and return the observation that belongs to it."""
         state = copy.deepcopy(state)
         self.seed, self.divergences = state["seed"], state["divergences"]
-        self._episode[:], self.drawn[:] = state["episode"], state["drawn"]
+        self.episode[:], self.drawn[:] = state["episode"], state["drawn"]
         self._keys[:] = state["keys"].view(np.uint64)
         self.engine.load_state_dict(state["engine"])
         objects = [box.name for box in self.task.scene.boxes]
@@ -404,7 +430,7 @@ class TaskEnv(VectorEnv):
 
     def episode_number(self, index: int) -> int:
         """Number of the running episode of one environment."""
-        return int(self._episode[index]) - 1
+        return int(self.episode[index]) - 1
 
     def episode_record(self, index: int) -> dict[str, float]:
         """What randomization drew for the running episode of one environment."""

@@ -108,6 +108,14 @@ class Engine(ABC):
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
         """Put robots `ids` at rest at joints (k, J), gripper open, trunk upright at its height, objects at (k, 7)."""
 
+    def sibling(self) -> Engine | None:
+        """Another engine of as many simulations of the scene, none of them begun; None where that costs too much."""
+        return None
+
+    def adopt(self, ids: np.ndarray, other: Engine) -> None:
+        """Go on in simulations `ids` as those of a sibling; what feet and motors tell follows a physics step later."""
+        raise NotImplementedError(f"{type(self).__name__} has no siblings")
+
     @abstractmethod
     def place(self, name: str, pose: np.ndarray) -> None:
         """Put an object at rest at poses (n, 7) while the robots go on."""

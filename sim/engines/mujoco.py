@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,9 +40,7 @@ class MujocoEngine(Engine):
             raise Misfit(f"engine 'mujoco' runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
         self.robot, self.scene, self.num_envs, self.device = robot, scene, num_envs, torch.device("cpu")
         self.model = model = compile_model(robot, scene, mjcf)
-        self.batch = batch.Batch(model, nsim=num_envs, nthread=threads)
-        self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
-        self._force, self._sensordata = self.batch.bind("actuator_force"), self.batch.bind("sensordata")
+        self._threads = threads
         joints = [model.joint(name) for name in robot.joint_names]
         self._q = np.array([j.qposadr[0] for j in joints])
         self._v = np.array([j.dofadr[0] for j in joints])
@@ -55,18 +55,48 @@ class MujocoEngine(Engine):
         self._driven = _span(np.array(self._actuators))
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
+        self._renderers: dict[tuple[int, int, str], Any] = {}
+        self._recorded: list[np.ndarray] | None = None
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Make the simulations, each with the model's own parameters."""
+        model, num_envs = self.model, self.num_envs
+        self.batch = batch.Batch(model, nsim=num_envs, nthread=self._threads)
+        self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
+        self._force, self._sensordata = self.batch.bind("actuator_force"), self.batch.bind("sensordata")
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
         kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
         """Stiffness, damping and constant torque of the servos (n, J), before they are scaled."""
-        self._trunk = defaults(num_envs) if robot.base else {}
+        self._trunk = defaults(num_envs) if self.robot.base else {}
         self._changed: set[str] = set()
         """Parameters that were ever set."""
         self._stale = False
         """Masses or inertias have changed, and with them constants that MuJoCo derives."""
         self.parameters = self._make_parameters()
-        self._renderers: dict[tuple[int, int, str], Any] = {}
-        self._recorded: list[np.ndarray] | None = None
+
+    def sibling(self) -> MujocoEngine:
+        other = copy.copy(self)
+        other._allocate()
+        return other
+
+    def adopt(self, ids: np.ndarray, other: Engine) -> None:
+        assert isinstance(other, MujocoEngine)
+        warned = ids[(self.batch.warning[ids, :, 1] > 0).any(1)]
+        if len(warned):
+            self.batch.reset(np.sort(warned), stage=mujoco.mjtStage.mjSTAGE_NONE)
+        self.batch.state[ids] = other.batch.state[ids]
+        for field in other._varied:
+            self.batch.expand(field)[ids] = other.batch.expand(field)[ids]
+        for mine, theirs in ((self._servo, other._servo), (self._trunk, other._trunk)):
+            for name, values in mine.items():
+                values[ids] = theirs[name][ids]
+
+    @cached_property
+    def _varied(self) -> list[str]:
+        """Fields of the model that differ between simulations, once all have begun."""
+        return [field for field in sorted(batch.MODEL_FIELDS) if self.batch.expanded(field) is not None]
 
     # ---- state -------------------------------------------------------------------------------------------------
     def joint_state(self) -> tuple[Tensor, Tensor]:

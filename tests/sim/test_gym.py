@@ -41,8 +41,8 @@ def finish(env: gym.Env[Any, Any]) -> None:
 
 def test_episodes_follow_one_another(env: GymTask, starts: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
-    begin = env.vector._begin
-    monkeypatch.setattr(env.vector, "_begin", lambda ids: (begun.extend(ids.tolist()), begin(ids))[1])
+    begin = TaskEnv._set_up
+    monkeypatch.setattr(TaskEnv, "_set_up", lambda self, ids: (begun.extend(ids.tolist()), begin(self, ids))[1])
     for e in range(4):
         observation, info = env.reset(seed=SEED if e == 0 else None)
         assert info == {} and env.vector.episode_number(0) == e

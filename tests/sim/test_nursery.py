@@ -1,0 +1,97 @@
+"""Episodes that began ahead of time are, to the last bit, those that begin when they are needed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sim.engines.mujoco import MujocoEngine
+from sim.env import TaskEnv
+
+Build = Callable[..., Any]
+Same = Callable[[Any, Any], bool]
+STEPS, BROKEN, RESTORED = 60, 25, 40
+
+
+@pytest.fixture(params=["panda-lift", "go2-velocity"])
+def shipped(request: pytest.FixtureRequest, task: Build, walk: Build) -> Any:
+    return task(horizon=12) if request.param == "panda-lift" else walk(horizon=12)
+
+
+def story(task: Any) -> list[Any]:
+    """All that five environments tell while episodes end at different times, one diverges and a state is restored."""
+    env = TaskEnv(task, 5, threads=1)
+    env.reset(seed=3, options={"stagger": True})
+    rng, saved, out = torch.Generator().manual_seed(0), {}, []
+    for k in range(STEPS):
+        if k == BROKEN:
+            env.engine.qvel[2] = np.nan
+        if k == RESTORED:
+            env.load_state_dict(saved)
+        out.append(env.step(torch.rand(5, env.pipeline.actions.size, generator=rng) * 2 - 1))
+        out.append([env.true.views, env.state.views, env.episode.copy(), env.drawn.copy()])
+        if k == BROKEN + 2:
+            saved = env.state_dict()
+    assert env.divergences == 1 and env.episode.min() >= 3
+    return copy.deepcopy([*out, env.state_dict()])
+
+
+def test_the_same_floats_as_without_one(shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_one = story(shipped)
+    monkeypatch.setattr(MujocoEngine, "sibling", lambda self: None)
+    assert same(story(shipped), with_one)
+
+
+def test_how_an_episode_begins_does_not_depend_on_those_that_begin_with_it(shipped: Any, same: Same) -> None:
+    """Else a resumed run, whose blocks are others, would not be the same floats."""
+    env = TaskEnv(shipped, 20, threads=1)
+    env.reset(seed=3)
+
+    def begin(rows: list[int]) -> list[Any]:
+        env.episode[:] = 1
+        start, at = env.begin(torch.tensor(rows)), torch.tensor(rows)
+        state = [start.true.views, start.state.views, start.observation]
+        physics = [v[rows] for v in env.engine.state_dict().values()]
+        return copy.deepcopy([state, physics, [m[at if isinstance(m, torch.Tensor) else rows] for m in env.memory()]])
+
+    def row(tree: Any, k: int) -> Any:
+        if isinstance(tree, dict):
+            return {name: row(value, k) for name, value in tree.items()}
+        return [row(value, k) for value in tree] if isinstance(tree, list) else tree[k]
+
+    together = begin(list(range(20)))
+    for rows in ([0], [7], [1, 19], [2, 3, 11], list(range(3, 20)), list(range(0, 20, 2))):
+        some = begin(rows)
+        assert all(same(row(some, k), row(together, i)) for k, i in enumerate(rows)), rows
+
+
+def test_they_begin_in_blocks(shipped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[int] = []
+    begin = TaskEnv._set_up
+    monkeypatch.setattr(TaskEnv, "_set_up", lambda self, ids: (blocks.append(len(ids)), begin(self, ids))[1])
+    env = TaskEnv(shipped, 24, threads=1)
+    env.reset(seed=0, options={"stagger": True})
+    ended = 0
+    for _ in range(24):
+        _, _, terminated, truncated, _ = env.step(torch.zeros(24, env.pipeline.actions.size))
+        ended += int((terminated | truncated).sum())
+    assert blocks[:2] == [24, 24] and len(blocks) <= 4
+    assert 0 <= sum(blocks[1:]) - ended <= 24, "no more than one ahead of each"
+
+
+def test_a_new_seed_is_not_answered_with_an_episode_of_the_old_one(shipped: Any, same: Same) -> None:
+    used, fresh = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
+    still = torch.zeros(3, used.pipeline.actions.size)
+    used.reset(seed=0)
+    for _ in range(12):
+        used.step(still)
+    for env in (used, fresh):
+        env.reset(seed=0)
+        env.reset(seed=50)
+    played = [[copy.deepcopy(env.step(still)) for _ in range(14)] for env in (used, fresh)]
+    assert same(*played) and same(used.state_dict(), fresh.state_dict())
