@@ -138,7 +138,7 @@ class CommandLoop(threading.Thread):
         linux = sys.platform == "linux"
         policy = (os.sched_getscheduler(0), os.sched_getparam(0)) if linux else (0, None)
         self._scheduling = (sys.getswitchinterval(), *policy)
-        sys.setswitchinterval(0.0005)  # the policy thread must not keep the interpreter for its default 5 ms
+        sys.setswitchinterval(0.0002)  # the policy thread must not keep the interpreter for its default 5 ms
         # Nor may the garbage collector, which takes tens of ms over torch's objects; episodes end with a small round.
         gc.collect()
         gc.freeze()
