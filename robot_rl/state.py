@@ -79,11 +79,6 @@ class RobotState:
         new = rows.views
         return self.map(lambda name, view: view.index_copy(0, ids, new[name]))
 
-    def where(self, mask: Tensor, other: RobotState) -> RobotState:
-        """Rows of this state where `mask` (n, 1) holds, of another elsewhere."""
-        rest = other.views
-        return self.map(lambda name, view: torch.where(mask, view, rest[name]))
-
     @property
     def finite(self) -> Tensor:
         """(n,) bool: every number of the row is finite."""

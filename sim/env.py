@@ -223,7 +223,7 @@ class TaskEnv(VectorEnv):
         infos |= {"success": success, "episode_steps": self.steps.clone()}
         if done.any():
             infos["final_obs"], infos["_final_obs"] = observation, done
-            observation = self._restart(done, observation)
+            observation = self._restart(done.nonzero().squeeze(-1), observation)
         return observation, reward, terminated, truncated, infos
 
     def render(self) -> tuple[np.ndarray, ...]:
@@ -364,20 +364,15 @@ class TaskEnv(VectorEnv):
         self.velocity[ids] = 0.0
         return Start(true, state, self._observe(true, state, rows))
 
-    def _restart(self, done: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Begin new episodes in environments `done` (n,) bool; return a copy of the observation with theirs."""
-        ids = done.nonzero().squeeze(-1)
+    def _restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Begin new episodes in environments `ids` (k,); return a copy of the observation with theirs."""
         self.last_action = self.last_action.clone()
-        if self._nursery:
-            start, new = self._nursery.take(ids), done[:, None]
-            self.true, self.state = start.true.where(new, self.true), start.state.where(new, self.state)
-            observation = {name: torch.where(new, start.observation[name], v) for name, v in observation.items()}
-        else:
-            now = Start(self.true, self.state, observation).put(ids, self.begin(ids))
-            self.true, self.state, observation = now.true, now.state, now.observation
+        new = self._nursery.take(ids) if self._nursery else self.begin(ids)
         if self.recorder:
             self.recorder.begin(ids.numpy())
-        return observation
+        now = Start(self.true, self.state, observation).put(ids, new)
+        self.true, self.state = now.true, now.state
+        return now.observation
 
     @cached_property
     def _nursery(self) -> Nursery | None:

@@ -25,6 +25,11 @@ class Start:
     state: RobotState
     observation: dict[str, Tensor]
 
+    def select(self, ids: Tensor) -> Start:
+        """Rows `ids`."""
+        views = {name: values[ids] for name, values in self.observation.items()}
+        return Start(self.true.select(ids), self.state.select(ids), views)
+
     def put(self, ids: Tensor, rows: Start) -> Start:
         """A copy in which rows `ids` are those of another."""
         views = {name: values.index_copy(0, ids, rows.observation[name]) for name, values in self.observation.items()}
@@ -48,7 +53,7 @@ class Nursery:
         """Of the next episode of each environment."""
 
     def take(self, ids: Tensor) -> Start:
-        """Begin the next episodes of environments `ids`; return how those of all environments do."""
+        """Begin the next episodes of environments `ids` (k,)."""
         env, ahead, rows = self.env, self.ahead, ids.numpy()
         missing = (ahead.episode != env.episode + 1) | (ahead.seed != env.seed)
         if missing[rows].any():
@@ -57,7 +62,7 @@ class Nursery:
             at = ids if isinstance(mine, Tensor) else rows  # either converts the other's at a cost
             mine[at] = theirs[at]
         env.engine.adopt(rows, ahead.engine)
-        return self.start
+        return self.start.select(ids)
 
     def _prepare(self, rows: np.ndarray) -> None:
         env, ahead, ids = self.env, self.ahead, torch.from_numpy(rows)

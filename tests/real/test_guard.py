@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -260,9 +261,10 @@ def test_told_to_end_by_a_signal_with_nobody_to_talk_to_it_damps_first(
     """A terminal that is closed, a launcher that was killed: no reader, and a signal."""
     robot = topic_quadruped(commands="lowcmd")
     command = [sys.executable, "-m", "robot_rl.cli.main", "guard", "go2"]
+    heard = partial(signal.signal, number, signal.SIG_DFL)  # these tests may run under nohup, the guard does not
     with (
         open_node("policy") as node,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heard) as process,
     ):
         assert process.stdout and process.stderr
         try:
