@@ -367,7 +367,7 @@ class TaskEnv(VectorEnv):
     def _restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
         """Begin new episodes in environments `ids` (k,); return a copy of the observation with theirs."""
         self.last_action = self.last_action.clone()
-        new = self._nursery.take(ids) if self._nursery else self.begin(ids)
+        new = self._nursery.take(self, ids) if self._nursery else self.begin(ids)
         if self.recorder:
             self.recorder.begin(ids.numpy())
         now = Start(self.true, self.state, observation).put(ids, new)

@@ -45,27 +45,26 @@ class Nursery:
     """
 
     def __init__(self, env: TaskEnv, engine: Engine):
-        """`engine` is a sibling of the environment's."""
-        self.env = env
+        """`engine` is a sibling of the environment's, to which no reference is kept: a cycle would outlive it."""
         shared = {id(x): x for x in (env.task, env.pipeline, env.robot)}
         self.ahead = copy.deepcopy(env, shared | {id(env.engine): engine, id(env.recorder): None})
         self.start: Start
         """Of the next episode of each environment."""
 
-    def take(self, ids: Tensor) -> Start:
-        """Begin the next episodes of environments `ids` (k,)."""
-        env, ahead, rows = self.env, self.ahead, ids.numpy()
+    def take(self, env: TaskEnv, ids: Tensor) -> Start:
+        """Begin the next episodes of environments `ids` (k,) of the one that this is a copy of."""
+        ahead, rows = self.ahead, ids.numpy()
         missing = (ahead.episode != env.episode + 1) | (ahead.seed != env.seed)
         if missing[rows].any():
-            self._prepare(missing.nonzero()[0])
+            self._prepare(env, missing.nonzero()[0])
         for mine, theirs in zip(env.memory(), ahead.memory(), strict=True):
             at = ids if isinstance(mine, Tensor) else rows  # either converts the other's at a cost
             mine[at] = theirs[at]
         env.engine.adopt(rows, ahead.engine)
         return self.start.select(ids)
 
-    def _prepare(self, rows: np.ndarray) -> None:
-        env, ahead, ids = self.env, self.ahead, torch.from_numpy(rows)
+    def _prepare(self, env: TaskEnv, rows: np.ndarray) -> None:
+        ahead, ids = self.ahead, torch.from_numpy(rows)
         ahead.seed, ahead.episode[rows] = env.seed, env.episode[rows]
         start = ahead.begin(ids)
         self.start = self.start.put(ids, start) if len(rows) < env.num_envs else start

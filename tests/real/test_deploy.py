@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from policies.bundle import Bundle, save_bundle
+from real import clock
 from real.env import RobotEnv
 from real.intervention import Arbiter
 from real.teleop.commands import RELEASED, Operator
@@ -32,6 +34,12 @@ def signals() -> Iterator[None]:
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bare loop beside the policy's for half a second, not for five; in processes it keeps its time."""
+    monkeypatch.setattr(clock, "bare_loop", partial(clock.bare_loop, seconds=0.5))
 
 
 @pytest.fixture

@@ -124,24 +124,21 @@ def watch(private_domain: int) -> Iterator[Watch]:
         yield Watch(node)
 
 
-def robot_and_guard(start: Build, *options: str) -> tuple[Process, Process]:
-    twin = start("twin", "go2", "--task", "go2-velocity", "--no-camera", *options)
-    return twin, start("guard", "go2", "--wait", str(START), until="guard of go2 is up")
-
-
-def deploy(start: Build, bundle: Path, folder: Path, seconds: float) -> Process:
-    return start(
+def deploy(start: Build, bundle: Path, folder: Path, seconds: float) -> tuple[Process, Process, Process]:
+    """Twin, guard and policy, in any order, as a launch file starts them."""
+    policy = start(
         "deploy", str(bundle), "--robot", "go2", "--episodes", "1", "--seconds", str(seconds), "--commands", "person",
         "--video-episodes", "0", "--json", "--out", str(folder),
     )  # fmt: skip
+    twin = start("twin", "go2", "--task", "go2-velocity", "--no-camera")
+    return twin, start("guard", "go2", "--wait", str(START), until="guard of go2 is up"), policy
 
 
 def test_a_policy_that_stands_is_deployed_from_the_ground_and_back(
     start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
 ) -> None:
-    twin, guard = robot_and_guard(start)
+    twin, guard, policy = deploy(start, bundle, tmp_path / "run", 3.0)
     eventually(lambda: watch.height < 0.12, "the twin begins on its belly")
-    policy = deploy(start, bundle, tmp_path / "run", 3.0)
     eventually(lambda: watch.height > 0.25, "standing up", START)
     out, _ = policy.process.communicate(timeout=60)
     assert policy.process.returncode == 0, policy.said
@@ -160,8 +157,7 @@ def test_a_policy_that_stands_is_deployed_from_the_ground_and_back(
 def test_a_policy_killed_while_it_stands_is_damped(
     start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    robot_and_guard(start)
-    policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    _, _, policy = deploy(start, bundle, tmp_path / "run", 60.0)
     eventually(lambda: watch.walking, "an episode", START)
     killed = time.monotonic()
     policy.end(signal.SIGKILL)
@@ -175,8 +171,7 @@ def test_a_policy_killed_while_it_stands_is_damped(
 def test_a_robot_that_falls_silent_is_damped(
     start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    twin, guard = robot_and_guard(start)
-    policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    twin, guard, policy = deploy(start, bundle, tmp_path / "run", 60.0)
     eventually(lambda: watch.walking, "an episode", START)
     cut = time.monotonic()
     twin.process.send_signal(signal.SIGSTOP)
@@ -197,8 +192,7 @@ def test_a_policy_that_hung_in_mid_stride_does_not_go_on(
     start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
 ) -> None:
     """It would pull a robot that sank meanwhile back to its feet at full stiffness."""
-    _, guard = robot_and_guard(start)
-    policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    _, guard, policy = deploy(start, bundle, tmp_path / "run", 60.0)
     eventually(lambda: watch.walking, "an episode", START)
     hung = time.monotonic()
     policy.process.send_signal(signal.SIGSTOP)
@@ -217,8 +211,7 @@ def test_a_policy_that_hung_in_mid_stride_does_not_go_on(
 def test_interrupted_it_lies_down_first(
     start: Build, bundle: Path, watch: Watch, tmp_path: Path, eventually: Build
 ) -> None:
-    _, guard = robot_and_guard(start)
-    policy = deploy(start, bundle, tmp_path / "run", 60.0)
+    _, guard, policy = deploy(start, bundle, tmp_path / "run", 60.0)
     eventually(lambda: watch.walking, "an episode", START)
     policy.process.send_signal(signal.SIGINT)
     guard.process.send_signal(signal.SIGINT)
