@@ -63,17 +63,13 @@ def as_json(found: Sequence[Stage]) -> list[dict[str, Any]]:
 
 
 def sentence(found: Sequence[Stage]) -> str:
-    """Say what became of success in each place, first stage against last."""
+    """Say what success was in each place that has more than one stage, in their order."""
     parts = []
     for where in dict.fromkeys(stage.where for stage in found):
         here = [stage for stage in found if stage.where == where]
-        first, last = here[0], here[-1]
-        place = {"simulation": "in simulation", "twin": "on the twin", "unknown": ""}.get(where, f"on the {where}")
-        if first.label != last.label:
-            parts.append(
-                f"success {place} went from {percent(first.success)} ({first.label}) "
-                f"to {percent(last.success)} ({last.label})".replace("  ", " ")
-            )
+        place = {"simulation": " in simulation", "twin": " on the twin", "unknown": ""}.get(where, f" on the {where}")
+        if len({stage.label for stage in here}) > 1:
+            parts.append(f"success{place}: " + ", then ".join(f"{percent(s.success)} ({s.label})" for s in here))
     said = "; ".join(parts)
     return said[:1].upper() + said[1:] + "." if said else ""
 

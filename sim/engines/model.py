@@ -16,6 +16,7 @@ from sim.scenes import Box, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
 """s"""
+_FIXED = mujoco.mjtCamLight.mjCAMLIGHT_FIXED
 BONE = 0.014
 """Radius of the rods that are drawn between the joints of a leg, m."""
 STUCK = 1e6
@@ -200,7 +201,9 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
     size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # an endless ground, or a table top
     world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
-    world.add_light(pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True)
+    # What walks takes its light along.
+    lit, mode = (spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK) if robot.base else (world, _FIXED)
+    lit.add_light(pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True, mode=mode)
     for box in scene.boxes:
         _add_box(world, box)
     for camera in scene.cameras:
@@ -212,7 +215,7 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
         )
         quat = np.zeros(4)
         mujoco.mju_mat2Quat(quat, frame.ravel())
-        parent, mode = world, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+        parent, mode = world, _FIXED
         if camera.follows:
             parent, mode = spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
         parent.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy, mode=mode)

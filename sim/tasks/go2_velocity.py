@@ -84,7 +84,7 @@ TASK = Task(
         shield=ShieldConfig(velocity=1.0, margin=0.02),
     ),
     scene=Scene(
-        cameras=(Camera("side", position=(0.3, -1.6, 0.5), target=(0.0, 0.0, -0.05), follows=True),),
+        cameras=(Camera("side", position=(0.3, -1.5, 0.75), target=(0.0, 0.0, -0.1), follows=True),),
         timestep=0.01,
         iterations=4,
         cone="pyramidal",

@@ -75,8 +75,8 @@ def page(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Page:
 def test_the_demo_is_told_from_beginning_to_end(page: Page) -> None:
     for said in (
         "panda-lift", "6 runs · 2026-11-20 14:01", "AMD EPYC",
-        "Success in simulation went from 58.5 % (cloned policy) to 99.5 % (after reinforcement); "
-        "success on the twin went from 72.5 % (deployed, zero-shot) to 92.5 % (deployed, after corrections).",
+        "Success in simulation: 58.5 % (cloned policy), then 99.5 % (after reinforcement); "
+        "success on the twin: 72.5 % (deployed, zero-shot), then 92.5 % (deployed, after corrections).",
         "97.2–99.9 %", "200 episodes · improve", "Behaviour cloning loss", "Success while training", "Q value",
         "Steps executed by the operator", "running beside", "finetune, bare loop", "880.4 µs",
         "stale goal times it began, however long 2 ",
@@ -273,7 +273,7 @@ def test_a_folder_without_a_date_comes_first(demo: Path, tmp_path: Path) -> None
     found = write_report([tmp_path / "demo"], tmp_path / "report.html")["stages"]
     assert [stage["label"] for stage in found] == ["random actions", "cloned policy"]
     assert found[0]["success_high"] == pytest.approx(0.0713, abs=1e-4)  # worked out where the file has no interval
-    assert "from 0\u202f% (random actions)" in (tmp_path / "report.html").read_text()
+    assert "simulation: 0\u202f% (random actions), then" in (tmp_path / "report.html").read_text()
 
 
 def test_seeds_of_one_recipe_share_a_drawing() -> None:
