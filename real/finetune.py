@@ -164,7 +164,8 @@ class Session:
     def close(self) -> None:
         """Put everything recorded on disk."""
         try:
-            self.recorder.close()
+            with uninterrupted():
+                self.recorder.close()
         finally:
             self.journal.close()
 

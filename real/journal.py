@@ -81,10 +81,11 @@ class Journal:
         row |= {"stopped": env.loop.stopped}
         if env.steering is not None:
             row |= {"falls": env.falls - self._falls, "commanded_steps": dict(self._commanders)}
-        with uninterrupted():  # an episode counts everywhere or nowhere
-            self.rows.append(row | self.more())
-            self._write("episodes.jsonl", self.rows[-1])
-            self.keep(self.rows[-1])
+        row |= self.more()
+        with uninterrupted():  # a signal does not part the row from what `keep` is for
+            self._write("episodes.jsonl", row)
+            self.keep(row)
+            self.rows.append(row)
         self._falls = env.falls
         self._commanders.clear()
         self._parts = dict.fromkeys(self._parts, 0)

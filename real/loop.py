@@ -90,7 +90,8 @@ class CommandLoop(threading.Thread):
     set-points of compliant joints are no path and jump to the goal, as in simulation. With a stale state, a stale goal
     or a latched stop an arm brakes and holds, and a robot that walks is damped; either goes on sending that, because a
     forward controller would keep the last command for ever anyway. What damps a robot on its legs latches a stop, but
-    for a stale goal while it rests between episodes: it sinks meanwhile, and full stiffness would tear it up again.
+    for a stale goal while it rests between episodes, and at its end: it sinks meanwhile, and full stiffness would tear
+    it up again.
     """
 
     def __init__(self, driver: Driver, pipeline: Pipeline, safety: SafetyConfig | None = None):

@@ -42,12 +42,16 @@ def stop_on_signals() -> None:
     """Turn SIGINT and SIGTERM into KeyboardInterrupt(number), so that `finally` blocks brake the robot.
 
     After the first one SIGTERM is ignored: it is how a launcher hurries, and braking and writing come to an end by
-    themselves. A second SIGINT interrupts these too.
+    themselves. A second SIGINT interrupts these too, `uninterrupted` or not.
     """
 
+    asked = 0
+
     def interrupt(number: int, _: object) -> None:
+        nonlocal asked
+        asked += 1
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if _waiting is not None:
+        if _waiting is not None and asked == 1:
             _waiting.append(number)
             return
         raise KeyboardInterrupt(number)

@@ -144,7 +144,8 @@ class TaskEnv(VectorEnv):
         self.seed = seed
         self.episode = np.zeros(num_envs, np.int64)
         """Number of the episode that each environment begins next."""
-        self._keys = np.zeros((3, num_envs), np.uint64)
+        self.keys = np.zeros((num_envs, 3), np.uint64)
+        """Of what the running episodes draw: noise, commands, pushes."""
         self.drawn = np.zeros((num_envs, len(self.randomization)))
         """Randomized values of the running episodes, in the order of `randomization`."""
         joints = len(self.robot.joints)
@@ -189,7 +190,7 @@ class TaskEnv(VectorEnv):
         if self.recorder:
             self.recorder.begin(everyone.numpy())
         if options and options.get("stagger"):
-            share = uniforms(self._keys[_PUSH], np.full(self.num_envs, -1), 1)[:, 0]
+            share = uniforms(self.keys[:, _PUSH], np.full(self.num_envs, -1), 1)[:, 0]
             self.steps = (share * self.task.interface.horizon).long()
         self.true = self._true_state()
         self.sensors.reset(everyone, self.true, self._directions)
@@ -240,7 +241,7 @@ class TaskEnv(VectorEnv):
         due = (self.push_every > 0) & (self.steps > 0) & (self.steps % self.push_every.clamp_min(1) == 0)
         ids = due.nonzero().squeeze(-1).numpy()
         if len(ids):
-            angle = 2 * np.pi * uniforms(self._keys[_PUSH, ids], self.steps[ids].numpy(), 1).double().numpy()
+            angle = 2 * np.pi * uniforms(self.keys[ids, _PUSH], self.steps[ids].numpy(), 1).double().numpy()
             way = np.concatenate([np.cos(angle), np.sin(angle), np.zeros_like(angle)], 1)
             self.engine.push(ids, self.push_speed[ids].double().numpy()[:, None] * way)
 
@@ -294,7 +295,7 @@ class TaskEnv(VectorEnv):
         return reward, success, terminated, (late | broken) & ~terminated, infos
 
     def _noise(self, ids: np.ndarray | slice = _ALL) -> Tensor:
-        return normals(self._keys[_NOISE, ids], self.steps.numpy()[ids], self.sensors.noises)
+        return normals(self.keys[ids, _NOISE], self.steps.numpy()[ids], self.sensors.noises)
 
     def _true_state(self, ids: np.ndarray | slice = _ALL) -> RobotState:
         steps = self.steps[ids]
@@ -302,7 +303,7 @@ class TaskEnv(VectorEnv):
         if self.pipeline.kinematics is not None:
             views["tool_position"] = self.pipeline.kinematics.forward(views["joint_position"])[0]
         if self.task.commands is not None:
-            views["command"] = self.task.commands(self.pipeline.command, self._keys[_COMMAND, ids], steps, self.rate)
+            views["command"] = self.task.commands(self.pipeline.command, self.keys[ids, _COMMAND], steps, self.rate)
         if self.task.interface.gait:
             views["phase"] = self.pipeline.phase(steps)
         objects = {box.name: self.engine.object_pose(box.name)[ids] for box in self.task.scene.boxes}
@@ -324,8 +325,8 @@ class TaskEnv(VectorEnv):
         count, joints = len(self.task.randomization), len(self.robot.joints)
         episodes = [(self.seed + int(i), int(self.episode[i])) for i in ids]
         u = np.stack([episode_rng(*e).random(count + joints + self.sensors.biases) for e in episodes])
-        for purpose, keys in enumerate(self._keys):
-            keys[ids] = episode_keys([seed for seed, _ in episodes], self.episode[ids], purpose)
+        for purpose in (_NOISE, _COMMAND, _PUSH):
+            self.keys[ids, purpose] = episode_keys([seed for seed, _ in episodes], self.episode[ids], purpose)
         self.episode[ids] += 1
         self.drawn[ids] = drawn = quantiles(self.randomization, u[:, self._columns])
         for k in self._of_engine:
@@ -383,17 +384,18 @@ class TaskEnv(VectorEnv):
         """All that an environment remembers, a row for each, but its physics and its last states."""
         feet = [getattr(self.feet, name) for name in FootTracker.NAMES] if self.feet else []
         sensors = [getattr(self.sensors, name) for name in SensorModel.MEMORY]
-        return [self.episode, self._keys.T, self.drawn, *(getattr(self, n) for n in self._TENSORS), *sensors, *feet]
+        return [*(getattr(self, name) for name in self.ROWS), *sensors, *feet]
 
     # ---- resume ------------------------------------------------------------------------------------------------
     _TENSORS = ("goal", "command", "velocity", "gripper", "last_action", "steps", "held", "push_speed", "push_every")
+    ROWS = ("episode", "keys", "drawn", *_TENSORS)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on with the same floats; a copy."""
         live = {
             "seed": self.seed,
             "episode": self.episode.copy(),
-            "keys": self._keys.view(np.int64).copy(),
+            "keys": self.keys.T.copy().view(np.int64),
             "drawn": self.drawn.copy(),
             "engine": self.engine.state_dict(),
             "state": self.state.views,
@@ -411,7 +413,7 @@ class TaskEnv(VectorEnv):
         state = copy.deepcopy(state)
         self.seed, self.divergences = state["seed"], state["divergences"]
         self.episode[:], self.drawn[:] = state["episode"], state["drawn"]
-        self._keys[:] = state["keys"].view(np.uint64)
+        self.keys[:] = state["keys"].view(np.uint64).T
         self.engine.load_state_dict(state["engine"])
         objects = [box.name for box in self.task.scene.boxes]
         self.state, self.true = (RobotState.from_views(state[name], objects) for name in ("state", "true"))

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-REALTIME = ("tests/real/", "tests/robot_rl/cli/test_bench_loop.py")
+REALTIME = ("tests/real/", "tests/robot_rl/cli/test_bench_loop.py", "tests/robot_rl/cli/test_kill.py::test_finetune")
 """What another test beside it would make late."""
 
 

@@ -100,16 +100,17 @@ class Finetune(Generic[R]):
             session = Session(env, policy, run, self.seed, film)
             number = 0
             try:
-                with LearnerProcess(command, folder / WEIGHTS) as learner, bar("finetune") as update:
-                    try:
-                        session.learn(learner, 60 * self.minutes, update)
-                    finally:
-                        env.close()  # the robot first: a learner takes its time to end
+                try:
+                    with LearnerProcess(command, folder / WEIGHTS) as learner, bar("finetune") as update:
+                        try:
+                            session.learn(learner, 60 * self.minutes, update)
+                        finally:
+                            env.close()  # the robot first: a learner takes its time to end
+                finally:
+                    env.close()
+                    session.close()
             except KeyboardInterrupt as interrupt:
                 number = interrupt.args[0]
-            finally:
-                env.close()
-                session.close()
             run.write("loop.json", env.summary() | {"bare": bare, "learner": "running beside"})
             film.write(run.folder, "fine-tuning on the robot; an orange edge marks a correction")
             session.adopt()

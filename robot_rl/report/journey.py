@@ -63,12 +63,12 @@ def as_json(found: Sequence[Stage]) -> list[dict[str, Any]]:
 
 
 def sentence(found: Sequence[Stage]) -> str:
-    """Say what success was in each place that has more than one stage, in their order."""
+    """Say what success was in each place that has a few stages with names of their own, in their order."""
     parts = []
     for where in dict.fromkeys(stage.where for stage in found):
         here = [stage for stage in found if stage.where == where]
         place = {"simulation": " in simulation", "twin": " on the twin", "unknown": ""}.get(where, f" on the {where}")
-        if len({stage.label for stage in here}) > 1:
+        if 1 < len(here) == len({stage.label for stage in here}) <= 4:
             parts.append(f"success{place}: " + ", then ".join(f"{percent(s.success)} ({s.label})" for s in here))
     said = "; ".join(parts)
     return said[:1].upper() + said[1:] + "." if said else ""

@@ -109,7 +109,10 @@ class Engine(ABC):
         """Put robots `ids` at rest at joints (k, J), gripper open, trunk upright at its height, objects at (k, 7)."""
 
     def sibling(self) -> Engine | None:
-        """Another engine of as many simulations of the scene, none of them begun; None where that costs too much."""
+        """Another engine of as many simulations of the scene, none of them begun; None where that costs too much.
+
+        It has the robot's own springs, whatever `set_springs` did here.
+        """
         return None
 
     def adopt(self, ids: np.ndarray, other: Engine) -> None:

@@ -385,6 +385,37 @@ def test_a_signal_at_the_end_of_an_episode_does_not_part_its_row_from_its_record
     assert data.num_episodes == s.summary()["episodes"] == 1 and verify(data.root) == []
 
 
+def test_a_signal_while_the_last_episode_is_written_waits_for_it(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    s = session(hands())
+    closing, add, close = threading.Event(), s.recorder.writer.add_episode, s.recorder.close
+
+    def add_late(*episode: Any) -> None:
+        assert closing.wait(30)
+        os.kill(os.getpid(), signal.SIGTERM)
+        add(*episode)
+
+    def close_now() -> None:
+        closing.set()
+        close()
+
+    monkeypatch.setattr(s.recorder.writer, "add_episode", add_late)
+    monkeypatch.setattr(s.recorder, "close", close_now)
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        stop_on_signals()
+        with pytest.raises(KeyboardInterrupt):
+            s.close()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    data = Dataset(tmp_path / "run" / "dataset")
+    assert data.num_episodes == s.summary()["episodes"] == 1 and verify(data.root) == []
+
+
 def test_what_the_learner_reads_of_a_corrected_episode(
     session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -36,3 +36,10 @@ def test_without_one_nothing_is_raised_and_the_next_interrupts_at_once(stopping:
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("the signal was not heard")
+
+
+def test_a_second_ctrl_c_interrupts_in_the_block_too(stopping: None) -> None:
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("the second signal was not heard")

@@ -95,3 +95,44 @@ def test_a_new_seed_is_not_answered_with_an_episode_of_the_old_one(shipped: Any,
         env.reset(seed=50)
     played = [[copy.deepcopy(env.step(still)) for _ in range(14)] for env in (used, fresh)]
     assert same(*played) and same(used.state_dict(), fresh.state_dict())
+
+
+def test_it_is_not_bound_to_inference_mode(shipped: Any, same: Same) -> None:
+    """Who first evaluates in that mode may train afterwards."""
+    env, other = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
+    still = torch.zeros(3, env.pipeline.actions.size)
+    for one in (env, other):
+        one.reset(seed=0)
+    with torch.inference_mode():
+        for _ in range(13):
+            env.step(still)
+    for _ in range(13):
+        other.step(still)
+    assert same(*[[one.step(still) for _ in range(13)] for one in (env, other)])
+
+
+@pytest.mark.parametrize("block", [0, 1], ids=["first block", "later block"])
+def test_a_block_that_was_interrupted_is_begun_again(
+    shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    used, fresh = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
+    still, begin, begun = torch.zeros(3, used.pipeline.actions.size), TaskEnv.begin, 0
+
+    def interrupted(self: TaskEnv, ids: torch.Tensor) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun == block + 1:
+            self._set_up(ids.numpy())
+            raise KeyboardInterrupt
+        return begin(self, ids)
+
+    monkeypatch.setattr(TaskEnv, "begin", interrupted)
+    used.reset(seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(40):
+            used.step(still)
+    monkeypatch.undo()
+    for env in (used, fresh):
+        env.reset(seed=0, options={"episode": block})
+    played = [[copy.deepcopy(env.step(still)) for _ in range(14)] for env in (used, fresh)]
+    assert same(*played) and same(used.state_dict(), fresh.state_dict() | {"divergences": used.divergences})

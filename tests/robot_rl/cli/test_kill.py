@@ -356,75 +356,30 @@ def short(base: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_ctrl_c_and_sigterm_of_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Path) -> None:
-    """What was learned is there as after a whole session, and the next one goes on with it."""
-    out = tmp_path / "session"
-    words = [
-        *PROGRAM,
-        "finetune",
-        short,
-        "--dataset",
-        demos,
-        "--out",
-        out,
-        "--resume",
-        "--minutes",
-        5,
-        "--json",
-        "--no-camera",
-        "--agent.hidden",
-        "16",
-        "16",
-    ]
-    rows = out / "episodes.jsonl"
-    episodes = 0
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            process = subprocess.Popen(
-                [str(w) for w in words], env=graph, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-            end = time.monotonic() + WAIT
-            while not (lines(rows) >= episodes + 2 and (out / "weights.safetensors").exists()):
-                assert process.poll() is None and time.monotonic() < end
-                time.sleep(0.005)
-            process.send_signal(number)
-            printed, said = process.communicate(timeout=WAIT)
-            assert process.returncode == 128 + number, said
-            summary = json.loads(printed)
-            (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
-            assert f"ended by {number.name} after {summary['episodes']} episodes" in line and "--resume" in line
-            assert "Traceback" not in said and not learners(out)
-            data = Dataset(out / "dataset")
-            assert data.num_episodes == episodes + summary["episodes"] == lines(rows) and verify(data.root) == []
-            episodes = data.num_episodes
-            assert json.loads((out / "loop.json").read_text())["ticks"] > 0
-            published = load_state(out / "weights.safetensors")["actor"]
-            learned = load_bundle(out / "bundle").policy.actor.state_dict()
-            assert all(torch.equal(learned[k], published[k]) for k in published), "the newest weights"
-            critic = load_state(out / "learner" / "checkpoint.safetensors")["state"]["agent"]["critic"]
-            assert {v.shape[-1] for k, v in critic.items() if "weight" in k} == {16, 1}, "the flag arrived"
-            (out / "loop.json").unlink()
-            (out / "bundle" / "policy.json").unlink()
-    finally:
-        for pid in learners(out):
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Path) -> None:
-    """The robot's side killed while it and its learner work: episodes are intact, and the session goes on."""
+    """A session is killed, goes on, is interrupted, goes on, and comes to its end: no episode is lost or damaged."""
     out = tmp_path / "session"
-    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--resume", "--no-camera"]
+    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--resume", "--json", "--no-camera"]
+    words += ["--agent.hidden", "16", "16"]
     rows = out / "episodes.jsonl"
-    try:
-        first = subprocess.Popen([str(w) for w in [*words, "--minutes", 5]], env=graph)
+
+    def work(done: int) -> subprocess.Popen[str]:
+        """A session with some episodes beyond those, and a learner that has published."""
+        process = subprocess.Popen(
+            [str(w) for w in [*words, "--minutes", 5]],
+            env=graph, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
         end = time.monotonic() + WAIT
-        # Some episodes, and a learner that has published.
-        while not (lines(rows) >= 2 and (out / "weights.safetensors").exists()):
-            assert first.poll() is None and time.monotonic() < end
+        while not (lines(rows) >= done + 2 and (out / "weights.safetensors").exists()):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end
             time.sleep(0.005)
-        first.kill()
-        first.wait()
+        return process
+
+    try:
+        killed = work(0)
+        killed.kill()
+        killed.wait()
         data = Dataset(out / "dataset")
         before = data.num_episodes
         assert before >= 1 and damage(data.root) == [], "each finished episode but at most the one in hand"
@@ -433,13 +388,32 @@ def test_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Pat
         while learners(out):  # it notices that its robot is gone, and lets the folder go
             assert time.monotonic() < end, "the learner outlives its robot"
             time.sleep(0.02)
+        killed.communicate()
 
-        second = subprocess.run(
-            [str(w) for w in [*words, "--minutes", 0.04, "--json"]], env=graph, capture_output=True, text=True,
-            timeout=WAIT,
-        )  # fmt: skip
-        assert second.returncode == 0, second.stderr
-        summary = json.loads(second.stdout)
+        process = work(before)
+        process.send_signal(signal.SIGINT)
+        printed, said = process.communicate(timeout=WAIT)
+        assert process.returncode == 130, said
+        summary = json.loads(printed)
+        (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
+        assert f"ended by SIGINT after {summary['episodes']} episodes" in line and "--resume" in line
+        assert "Traceback" not in said and not learners(out)
+        data = Dataset(out / "dataset")
+        assert data.num_episodes == before + summary["episodes"] == lines(rows) and verify(data.root) == []
+        assert json.loads((out / "loop.json").read_text())["ticks"] > 0
+        published = load_state(out / "weights.safetensors")["actor"]
+        learned = load_bundle(out / "bundle").policy.actor.state_dict()
+        assert all(torch.equal(learned[k], published[k]) for k in published), "the newest weights"
+        critic = load_state(out / "learner" / "checkpoint.safetensors")["state"]["agent"]["critic"]
+        assert {v.shape[-1] for k, v in critic.items() if "weight" in k} == {16, 1}, "the flag arrived"
+        (out / "bundle" / "policy.json").unlink()
+
+        before = data.num_episodes
+        ended = subprocess.run(
+            [str(w) for w in [*words, "--minutes", 0.04]], env=graph, capture_output=True, text=True, timeout=WAIT
+        )
+        assert ended.returncode == 0, ended.stderr
+        summary = json.loads(ended.stdout)
         data = Dataset(out / "dataset")
         assert data.num_episodes == before + summary["episodes"] > before and verify(data.root) == []
         load_bundle(out / "bundle")
