@@ -39,8 +39,8 @@ class Start:
 class Nursery:
     """A copy of an environment, one episode ahead of it.
 
-    To begin one episode takes some 400 small operations, to begin a hundred the same and what each costs; to copy one
-    takes a tenth of the time. An episode follows from its seed and number alone, so all that lack a successor get
+    To begin one episode takes hundreds of small operations, to begin a hundred the same and what each costs; to copy
+    one takes a tenth of the time. An episode follows from its seed and number alone, so all that lack a successor get
     theirs as soon as one of them is needed, and nothing of this is kept for a resume. The step in which a block begins
     lasts longer by that.
     """

@@ -40,8 +40,12 @@ def seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def ordinary_process() -> Iterator[None]:
-    """A command loop that was armed, or measured, leaves this process in real time and without a garbage collector."""
+    """A command loop that was armed, or measured, leaves this process in real time and without a garbage collector.
+
+    Genesis leaves it with a processor that takes subnormal numbers for 0.
+    """
     interval = sys.getswitchinterval()
+    torch.set_flush_denormal(False)
     yield
     gc.enable()
     gc.unfreeze()

@@ -48,6 +48,7 @@ class Finetune(Generic[R]):
 
     def run(self) -> int:
         """Fine-tune; return the exit status."""
+        from contextlib import closing
         from signal import Signals
 
         import torch
@@ -100,15 +101,16 @@ class Finetune(Generic[R]):
             session = Session(env, policy, run, self.seed, film)
             number = 0
             try:
-                try:
-                    with LearnerProcess(command, folder / WEIGHTS) as learner, bar("finetune") as update:
-                        try:
-                            session.learn(learner, 60 * self.minutes, update)
-                        finally:
-                            env.close()  # the robot first: a learner takes its time to end
-                finally:
-                    env.close()
-                    session.close()
+                with (
+                    closing(session),
+                    closing(env),
+                    LearnerProcess(command, folder / WEIGHTS) as learner,
+                    bar("finetune") as update,
+                ):
+                    try:
+                        session.learn(learner, 60 * self.minutes, update)
+                    finally:
+                        env.close()  # the robot first: a learner takes its time to end
             except KeyboardInterrupt as interrupt:
                 number = interrupt.args[0]
             run.write("loop.json", env.summary() | {"bare": bare, "learner": "running beside"})

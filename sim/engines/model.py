@@ -16,7 +16,6 @@ from sim.scenes import Box, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
 """s"""
-_FIXED = mujoco.mjtCamLight.mjCAMLIGHT_FIXED
 BONE = 0.014
 """Radius of the rods that are drawn between the joints of a leg, m."""
 STUCK = 1e6
@@ -201,8 +200,7 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
     size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # an endless ground, or a table top
     world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
-    # What walks takes its light along.
-    lit, mode = (spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK) if robot.base else (world, _FIXED)
+    lit, mode = _carrier(spec, follows=robot.base is not None)
     lit.add_light(pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True, mode=mode)
     for box in scene.boxes:
         _add_box(world, box)
@@ -215,10 +213,15 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
         )
         quat = np.zeros(4)
         mujoco.mju_mat2Quat(quat, frame.ravel())
-        parent, mode = world, _FIXED
-        if camera.follows:
-            parent, mode = spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
+        parent, mode = _carrier(spec, camera.follows)
         parent.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy, mode=mode)
+
+
+def _carrier(spec: mujoco.MjSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
+    """What a light or a camera is fixed to, and how: the world, or the robot's first body without its turns."""
+    if follows:
+        return spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
+    return spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
 
 
 def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.ndarray:

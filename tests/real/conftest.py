@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,18 @@ def _eventually(holds: Callable[[], Any], what: str = "what was waited for", wai
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., Any]:
     return _eventually
+
+
+@pytest.fixture
+def stopping() -> Iterator[None]:
+    """This process as a session on a robot has it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    from real.session import stop_on_signals
+
+    stop_on_signals()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,15 +25,8 @@ from robot_rl.errors import Interrupted
 from robot_rl.interface import Pipeline
 from sim.tasks import tasks
 
+pytestmark = pytest.mark.usefixtures("stopping")
 LIFT = replace(tasks.get("panda-lift").interface, horizon=8)
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

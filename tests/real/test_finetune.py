@@ -126,20 +126,15 @@ def test_after_an_interrupt_a_learner_has_less_time_to_end(monkeypatch: pytest.M
     assert waited == [4] and process.returncode == -signal.SIGTERM
 
 
-def test_the_first_signal_interrupts_and_a_launchers_sigterm_after_it_does_not() -> None:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for first in handlers:
-            stop_on_signals()
-            with pytest.raises(KeyboardInterrupt) as error:
-                os.kill(os.getpid(), first)
-            assert error.value.args == (first,)
-            os.kill(os.getpid(), signal.SIGTERM)
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGINT)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+def test_the_first_signal_interrupts_and_a_launchers_sigterm_after_it_does_not(stopping: None) -> None:
+    for first in (signal.SIGINT, signal.SIGTERM):
+        stop_on_signals()
+        with pytest.raises(KeyboardInterrupt) as error:
+            os.kill(os.getpid(), first)
+        assert error.value.args == (first,)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_learner_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +356,7 @@ def test_an_episode_under_way_is_dropped_and_those_before_are_kept(
 
 
 def test_a_signal_at_the_end_of_an_episode_does_not_part_its_row_from_its_record(
-    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stopping: None, session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     s = session(hands())
     write = s.journal._write
@@ -372,21 +367,15 @@ def test_a_signal_at_the_end_of_an_episode_does_not_part_its_row_from_its_record
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(s.journal, "_write", write_and_stop)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        stop_on_signals()
-        with pytest.raises(KeyboardInterrupt):
-            s.learn(NoLearner(lambda k: None), 600.0, lambda *_: None)  # type: ignore[arg-type]
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    with pytest.raises(KeyboardInterrupt):
+        s.learn(NoLearner(lambda k: None), 600.0, lambda *_: None)  # type: ignore[arg-type]
     s.close()
     data = Dataset(tmp_path / "run" / "dataset")
     assert data.num_episodes == s.summary()["episodes"] == 1 and verify(data.root) == []
 
 
 def test_a_signal_while_the_last_episode_is_written_waits_for_it(
-    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stopping: None, session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     s = session(hands())
     closing, add, close = threading.Event(), s.recorder.writer.add_episode, s.recorder.close
@@ -404,14 +393,8 @@ def test_a_signal_while_the_last_episode_is_written_waits_for_it(
     monkeypatch.setattr(s.recorder, "close", close_now)
     seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
     s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        stop_on_signals()
-        with pytest.raises(KeyboardInterrupt):
-            s.close()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    with pytest.raises(KeyboardInterrupt):
+        s.close()
     data = Dataset(tmp_path / "run" / "dataset")
     assert data.num_episodes == s.summary()["episodes"] == 1 and verify(data.root) == []
 

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from real.session import stop_on_signals, uninterrupted
-
-
-@pytest.fixture
-def stopping() -> Iterator[None]:
-    """This process as a session on a robot has it."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    stop_on_signals()
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+from real.session import uninterrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

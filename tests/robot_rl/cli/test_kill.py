@@ -357,7 +357,7 @@ def short(base: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Path) -> None:
-    """A session is killed, goes on, is interrupted, goes on, and comes to its end: no episode is lost or damaged."""
+    """A session is killed, interrupted, told to end, comes to its end, and goes on each time: no episode is lost."""
     out = tmp_path / "session"
     words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--resume", "--json", "--no-camera"]
     words += ["--agent.hidden", "16", "16"]
@@ -390,25 +390,27 @@ def test_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Pat
             time.sleep(0.02)
         killed.communicate()
 
-        process = work(before)
-        process.send_signal(signal.SIGINT)
-        printed, said = process.communicate(timeout=WAIT)
-        assert process.returncode == 130, said
-        summary = json.loads(printed)
-        (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
-        assert f"ended by SIGINT after {summary['episodes']} episodes" in line and "--resume" in line
-        assert "Traceback" not in said and not learners(out)
-        data = Dataset(out / "dataset")
-        assert data.num_episodes == before + summary["episodes"] == lines(rows) and verify(data.root) == []
-        assert json.loads((out / "loop.json").read_text())["ticks"] > 0
-        published = load_state(out / "weights.safetensors")["actor"]
-        learned = load_bundle(out / "bundle").policy.actor.state_dict()
-        assert all(torch.equal(learned[k], published[k]) for k in published), "the newest weights"
-        critic = load_state(out / "learner" / "checkpoint.safetensors")["state"]["agent"]["critic"]
-        assert {v.shape[-1] for k, v in critic.items() if "weight" in k} == {16, 1}, "the flag arrived"
-        (out / "bundle" / "policy.json").unlink()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = work(before)
+            process.send_signal(number)
+            printed, said = process.communicate(timeout=WAIT)
+            assert process.returncode == 128 + number, said
+            summary = json.loads(printed)
+            (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
+            assert f"ended by {number.name} after {summary['episodes']} episodes" in line and "--resume" in line
+            assert "Traceback" not in said and not learners(out)
+            data = Dataset(out / "dataset")
+            assert data.num_episodes == before + summary["episodes"] == lines(rows) and verify(data.root) == []
+            assert json.loads((out / "loop.json").read_text())["ticks"] > 0
+            published = load_state(out / "weights.safetensors")["actor"]
+            learned = load_bundle(out / "bundle").policy.actor.state_dict()
+            assert all(torch.equal(learned[k], published[k]) for k in published), "the newest weights"
+            critic = load_state(out / "learner" / "checkpoint.safetensors")["state"]["agent"]["critic"]
+            assert {v.shape[-1] for k, v in critic.items() if "weight" in k} == {16, 1}, "the flag arrived"
+            (out / "bundle" / "policy.json").unlink()
+            (out / "loop.json").unlink()
+            before = data.num_episodes
 
-        before = data.num_episodes
         ended = subprocess.run(
             [str(w) for w in [*words, "--minutes", 0.04]], env=graph, capture_output=True, text=True, timeout=WAIT
         )
