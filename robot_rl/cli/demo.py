@@ -77,14 +77,18 @@ class Demo:
 
 
 def _finish(command: list[str], environment: dict[str, str]) -> int:
-    """Run a stage to its end, also after a signal: it saves what it has and ends by itself."""
+    """Run a stage to its end, also after a signal: it saves what it has and ends by itself.
+
+    Neither signal raises here: an exception between the end of the stage and the note of its status would lose it.
+    """
     stage = subprocess.Popen(command, env=environment)
-    before = signal.signal(signal.SIGTERM, lambda *_: stage.terminate())
+    heard = {
+        signal.SIGINT: lambda *_: None,  # a terminal sends Ctrl-C to the stage as well
+        signal.SIGTERM: lambda *_: stage.terminate(),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
     try:
-        while True:
-            try:
-                return stage.wait()
-            except KeyboardInterrupt:  # a terminal sends Ctrl-C to the stage as well
-                continue
+        return stage.wait()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

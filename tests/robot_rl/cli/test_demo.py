@@ -76,3 +76,18 @@ def test_a_signal_lets_the_stage_end(tmp_path: Path, number: signal.Signals) -> 
     assert _finish([sys.executable, "-c", STAGE, str(ready), str(saved)], dict(os.environ)) == 128 + number
     assert saved.read_text() == "whole"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_the_very_end_does_not_hide_how_the_stage_ended(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    reap = os.waitpid
+
+    def reap_and_press(pid: int, options: int) -> tuple[int, int]:
+        ended = reap(pid, options)
+        os.kill(os.getpid(), number)
+        return ended
+
+    monkeypatch.setattr(os, "waitpid", reap_and_press)
+    assert _finish([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ)) == 3
