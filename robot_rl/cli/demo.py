@@ -79,15 +79,21 @@ class Demo:
 def _finish(command: list[str], environment: dict[str, str]) -> int:
     """Run a stage to its end, also after a signal: it saves what it has and ends by itself.
 
-    Neither signal raises here: an exception between the end of the stage and the note of its status would lose it.
+    No signal raises here: an exception between the end of the stage and the note of its status would lose it.
     """
-    stage = subprocess.Popen(command, env=environment)
-    heard = {
-        signal.SIGINT: lambda *_: None,  # a terminal sends Ctrl-C to the stage as well
-        signal.SIGTERM: lambda *_: stage.terminate(),
-    }
-    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
+    stage: subprocess.Popen[bytes] | None = None
+    asked: set[int] = set()
+
+    def hear(number: int, frame: object) -> None:
+        asked.add(number)
+        if stage and number == signal.SIGTERM:  # a terminal sends Ctrl-C to the stage as well
+            stage.terminate()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        stage = subprocess.Popen(command, env=environment)
+        if signal.SIGTERM in asked:  # while it started
+            stage.terminate()
         return stage.wait()
     finally:
         for number, handler in before.items():

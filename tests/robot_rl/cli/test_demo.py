@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,15 +23,12 @@ STAGE = """
 import os, signal, sys
 from pathlib import Path
 
-def save(number, frame):
-    Path(sys.argv[2]).write_text("whole")
-    sys.exit(128 + number)
-
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, save)
+signals = {signal.SIGINT, signal.SIGTERM}
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 Path(sys.argv[1]).write_text(str(os.getpid()))  # opens when the test reads: from here on signals are heard
-while True:
-    signal.pause()
+number = signal.sigwait(signals)
+Path(sys.argv[2]).write_text("whole")
+sys.exit(128 + number)
 """
 
 
@@ -91,3 +90,14 @@ def test_a_signal_at_the_very_end_does_not_hide_how_the_stage_ended(
 
     monkeypatch.setattr(os, "waitpid", reap_and_press)
     assert _finish([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ)) == 3
+
+
+def test_a_signal_while_the_stage_starts_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pressed(subprocess.Popen[bytes]):
+        def __init__(self, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Pressed)
+    code = _finish([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ))
+    assert code == -signal.SIGTERM
