@@ -287,7 +287,9 @@ def test_told_to_end_by_a_signal_with_nobody_to_talk_to_it_damps_first(
             eventually(lambda: len(robot.commands) > count + 50)
             assert process.poll() is None and not robot.limp, "it goes on in silence"
             process.send_signal(number)
-            time.sleep(0.2)
+            count = len(robot.commands)
+            eventually(lambda: len(robot.commands) > count + 50)
+            assert process.poll() is None and not robot.limp, "it waits for whoever commands the robot"
             process.send_signal(number)
             assert process.wait(30) == 0
             eventually(lambda: robot.limp)

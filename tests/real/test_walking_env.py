@@ -89,7 +89,7 @@ def test_crooked_legs_are_folded_before_it_stands_up(env: Build, topic_quadruped
 
 
 def test_an_episode_that_lasts_to_its_end_succeeds_and_the_next_begins_where_it_stands(
-    env: Build, topic_quadruped: Build
+    env: Build, topic_quadruped: Build, eventually: Build
 ) -> None:
     robot = topic_quadruped()
     e = env()
@@ -99,16 +99,16 @@ def test_an_episode_that_lasts_to_its_end_succeeds_and_the_next_begins_where_it_
         _, reward, terminated, truncated, infos = e.step(action)
         assert not terminated and bool(truncated) == (k == 8) == bool(infos["success"])
     assert reward.item() == 1.0 and e.falls == 0
-    time.sleep(0.02)
+    reached = pytest.approx(robot.home + 0.2 * 0.6, abs=1e-5)
+    eventually(lambda: robot.position == reached, "home and a fifth of the reach")
     before = robot.position.copy()
-    assert before == pytest.approx(robot.home + 0.2 * 0.6, abs=1e-5), "home and a fifth of the reach"
     sent = len(robot.commands)
     e.reset(seed=1)
     assert all(motors["kp"].all() for _, motors in robot.commands[sent:]), "it stays up"
     assert np.abs(robot.position - before).max() < 1e-6
 
 
-def test_it_lies_down_from_its_set_points(env: Build, topic_quadruped: Build) -> None:
+def test_it_lies_down_from_its_set_points(env: Build, topic_quadruped: Build, eventually: Build) -> None:
     """Not from where its weight holds the joints: springs let a robot drop whose set-points jump there."""
     robot = topic_quadruped()
     e = env()
@@ -116,7 +116,8 @@ def test_it_lies_down_from_its_set_points(env: Build, topic_quadruped: Build) ->
     e.step(ZERO)
     folds = np.sign(robot.folded - robot.home)
     robot.sag = -0.15 * folds  # away from where lying down leads
-    time.sleep(0.05)
+    sagging = pytest.approx(robot.position + robot.sag, abs=0.01)
+    eventually(lambda: e.driver.state(ZERO).joint_position[0].numpy() == sagging, "the sag reaches the policy's side")
     sent = len(robot.commands)
     e.close()
     way = np.array([motors["q"] for _, motors in robot.commands[sent:] if motors["kp"].all()])
@@ -386,9 +387,7 @@ def test_closing_lays_it_down_and_damps(env: Build, topic_quadruped: Build, even
     pulling = [motors for _, motors in robot.commands[sent:] if motors["kp"].any()]
     assert np.abs(pulling[-1]["q"] - robot.folded).max() < 0.05, "down before it lets go"
     assert pulling[-1]["kp"][0] <= 20, "letting go step by step"
-    count = len(robot.commands)
-    time.sleep(0.05)
-    assert len(robot.commands) == count, "and nothing after that"
+    assert robot.obeyed.matched == 0, "nobody is left who could send more"
 
 
 def test_closing_after_a_silence_damps_without_ado(env: Build, topic_quadruped: Build, eventually: Build) -> None:

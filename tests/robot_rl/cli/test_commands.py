@@ -195,6 +195,7 @@ def test_a_task_that_nobody_can_demonstrate_is_not_told_to_record_a_dataset(run:
     assert code == 1 and "record a dataset there" in err, "one that somebody can demonstrate is"
 
 
+@pytest.mark.timeout(600)  # Genesis compiles first
 def test_genesis_evaluates_the_lift_as_it_is_and_says_what_it_keeps(run: Run, tmp_path: Path) -> None:
     words = ["--engine", "genesis", "--device", "cpu", "--episodes", "2", "--num-envs", "2", "--threads", "1"]
     code, out, err = run("evaluate", "random:panda-lift", *words, "--json", "--out", tmp_path / "evaluation.json")
