@@ -55,6 +55,24 @@ def ordinary_process() -> Iterator[None]:
 
 
 @pytest.fixture
+def learners() -> Callable[[Path], list[int]]:
+    """Processes that learn for a run folder."""
+
+    def find(folder: Path) -> list[int]:
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if str(folder).encode() in words and b"robot_rl.cli.learner" in words:
+                found.append(int(entry.name))
+        return found
+
+    return find
+
+
+@pytest.fixture
 def panda() -> Any:
     from robot_rl.robots import robots
 

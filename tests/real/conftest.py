@@ -253,6 +253,26 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
 
 
 @pytest.fixture
+def robot_env(private_domain: int) -> Iterator[Callable[..., Any]]:
+    """An environment of the robot on the topics, with a person whose `hands` these are."""
+    from real.bus import open_node
+    from real.env import RobotEnv
+    from real.intervention import Arbiter
+
+    opened = []
+
+    def build(interface: Any, hands: Any = None, **options: Any) -> RobotEnv:
+        opened.append(open_node("policy"))
+        arbiter = Arbiter(hands) if hands is not None else None
+        opened.append(RobotEnv(opened[-1], interface, arbiter=arbiter, **options))
+        return opened[-1]
+
+    yield build
+    for one in reversed(opened):
+        one.close()
+
+
+@pytest.fixture
 def hands() -> Callable[..., Any]:
     """An operator whose hands are set by the test: `hands.now = Operator(...)`, or `script` for one per reading."""
     from real.teleop.commands import RELEASED

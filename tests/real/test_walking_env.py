@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from real.bus import open_node
 from real.env import RobotEnv
-from real.intervention import Arbiter
 from real.journal import Journal
 from real.loop import SafetyConfig
 from real.robots.base import NotReady
@@ -31,24 +29,11 @@ Build = Callable[..., Any]
 
 
 @pytest.fixture
-def env(private_domain: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
+def env(monkeypatch: pytest.MonkeyPatch, robot_env: Build) -> Build:
     from real import standing
 
     monkeypatch.setattr(standing, "RISE", 0.4)
-    opened = []
-
-    def build(interface: Any = WALK, hands: Any = None, **options: Any) -> RobotEnv:
-        node = open_node("policy")
-        opened.append((node, None))
-        built = RobotEnv(node, interface, arbiter=Arbiter(hands) if hands is not None else None, **options)
-        opened[-1] = (node, built)
-        return built
-
-    yield build
-    for node, built in opened:
-        if built is not None:
-            built.close()
-        node.close()
+    return lambda interface=WALK, *hands, **options: robot_env(interface, *hands, **options)
 
 
 def part(e: RobotEnv, observation: Any, name: str) -> Any:
@@ -387,7 +372,9 @@ def test_closing_lays_it_down_and_damps(env: Build, topic_quadruped: Build, even
     pulling = [motors for _, motors in robot.commands[sent:] if motors["kp"].any()]
     assert np.abs(pulling[-1]["q"] - robot.folded).max() < 0.05, "down before it lets go"
     assert pulling[-1]["kp"][0] <= 20, "letting go step by step"
-    assert robot.obeyed.matched == 0, "nobody is left who could send more"
+    e.node.close()
+    eventually(lambda: robot.obeyed.matched == 0)
+    assert robot.limp, "and nothing pulls after that"
 
 
 def test_closing_after_a_silence_damps_without_ado(env: Build, topic_quadruped: Build, eventually: Build) -> None:

@@ -334,18 +334,6 @@ def graph() -> Iterator[dict[str, str]]:
         twin.communicate()
 
 
-def learners(folder: Path) -> list[int]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(folder).encode() in words and b"robot_rl.cli.learner" in words:
-            found.append(int(entry.name))
-    return found
-
-
 @pytest.fixture
 def short(base: Path, tmp_path: Path) -> Path:
     """The base with episodes of half a second."""
@@ -356,7 +344,9 @@ def short(base: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_finetune(graph: dict[str, str], demos: Path, short: Path, tmp_path: Path) -> None:
+def test_finetune(
+    graph: dict[str, str], demos: Path, short: Path, tmp_path: Path, learners: Callable[[Path], list[int]]
+) -> None:
     """A session is killed, interrupted, told to end, comes to its end, and goes on each time: no episode is lost."""
     out = tmp_path / "session"
     words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--resume", "--json", "--no-camera"]

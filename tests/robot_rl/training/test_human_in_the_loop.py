@@ -370,22 +370,11 @@ def test_a_learner_that_is_killed_comes_back_from_its_checkpoint(start: Build, t
     assert not list(tmp_path.glob(".*.part"))
 
 
-def learners(folder: Path) -> list[int]:
-    """Processes that learn for a run folder."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(folder).encode() in words and b"robot_rl.cli.learner" in words:
-            found.append(int(entry.name))
-    return found
-
-
 @PATIENT
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
-def test_a_learner_whose_robot_died_while_it_started_ends(bundle: Path, tmp_path: Path) -> None:
+def test_a_learner_whose_robot_died_while_it_started_ends(
+    bundle: Path, tmp_path: Path, learners: Callable[[Path], list[int]]
+) -> None:
     """`finetune` is killed a moment after it started the learner: no orphan may hold the run folder for ever."""
     configure(tmp_path, bundle)
     parent = (
