@@ -39,7 +39,7 @@ class Journal:
         self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
         self.rows: list[dict[str, Any]] = []
         """Episodes that have ended since."""
-        self._drop_rows_from(done)
+        self.drop_rows_from(done)
         self._notes: deque[tuple[float, int, str, Any]] = deque()
         self._files: dict[str, IO[str]] = {}
         self._opened, self._begun, self._falls = time.monotonic(), 0.0, 0
@@ -48,8 +48,8 @@ class Journal:
         self._others = env.on_step
         env.note, env.on_step = self.note, self._record
 
-    def _drop_rows_from(self, done: int) -> None:
-        """A kill may leave rows of episodes that never reached the dataset, and half a row."""
+    def drop_rows_from(self, done: int) -> None:
+        """Forget what a kill or a signal left behind: rows of episodes that count nowhere else, and half a row."""
         path = self.folder / "episodes.jsonl"
         if path.exists():
             kept = path.read_text().splitlines(keepends=True)

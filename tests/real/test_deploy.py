@@ -133,6 +133,27 @@ def test_an_interrupt_keeps_the_results_of_the_episodes_that_had_ended(
         assert json.loads((tmp_path / "run" / "loop.json").read_text())["ticks"] > 0
 
 
+def test_an_interrupt_right_after_an_episode_leaves_no_row_without_its_result(
+    deploy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, ended = RobotEnv.step, 0
+
+    def interrupted(self: RobotEnv, action: torch.Tensor) -> Any:
+        nonlocal ended
+        happened = step(self, action)
+        ended += bool(happened[2] | happened[3])
+        if ended == 2:
+            raise KeyboardInterrupt(signal.SIGINT)
+        return happened
+
+    monkeypatch.setattr(RobotEnv, "step", interrupted)
+    with pytest.raises(Interrupted):
+        deploy(1.0, episodes=3)
+    rows = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()
+    kept = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert kept["episodes"] == len(rows) == 1 and json.loads(rows[0])["index"] == 0
+
+
 def test_without_a_twin_and_a_person_it_says_that_nobody_places_the_object(
     topic_robot: Callable[..., Any], command: Callable[..., Any], tmp_path: Path
 ) -> None:
