@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,7 +69,8 @@ def private_domain() -> Iterator[int]:
 class TopicRobot:
     """A Panda that is where it was last told to be, at 200 Hz, with a cube that lies where it is put.
 
-    It is the robot side of the topics and nothing more: no dynamics, so tests of the policy side are exact.
+    It is the robot side of the topics and nothing more: no dynamics, so tests of the policy side are exact. It misses
+    no command, unlike a robot, for which the newest is enough.
     """
 
     def __init__(self, node: Any, places_objects: bool = True):
@@ -85,8 +87,9 @@ class TopicRobot:
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR)
         self.pose = node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object="cube"), qos.SENSOR)
         array = "std_msgs/msg/Float64MultiArray"
-        self.arm = node.subscribe(array, ros.command, qos.COMMAND, self._commanded)
-        self.hand = node.subscribe(array, ros.gripper_command, qos.COMMAND, self._gripped)
+        every = replace(qos.COMMAND, depth=1000)
+        self.arm = node.subscribe(array, ros.command, every, self._commanded)
+        self.hand = node.subscribe(array, ros.gripper_command, every, self._gripped)
         self.placer = None
         if places_objects:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
@@ -185,7 +188,8 @@ class TopicQuadruped:
         self.states = node.publisher(LOW_STATE, "lowstate", qos.SENSOR)
         self.reports = node.publisher("std_msgs/msg/String", "guard", qos.SENSOR) if self.guard else None
         self.truth = node.publisher("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR) if twin else None
-        self.obeyed = node.subscribe(LOW_COMMAND, commands, qos.COMMAND, self._commanded)
+        every = replace(qos.COMMAND, depth=1000)
+        self.obeyed = node.subscribe(LOW_COMMAND, commands, every, self._commanded)
         if twin:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
         self._closing = threading.Event()
@@ -253,8 +257,17 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
 
 
 @pytest.fixture
-def robot_env(private_domain: int) -> Iterator[Callable[..., Any]]:
+def steady() -> Any:
+    """Limits of time that a machine does not reach which stops for a third of a second, as shared ones do."""
+    from real.loop import SafetyConfig
+
+    return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, patience=1.0, object_timeout=0.6, lost_timeout=2.0)
+
+
+@pytest.fixture
+def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """An environment of the robot on the topics, with a person whose `hands` these are."""
+    monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
     from real.bus import open_node
     from real.env import RobotEnv
     from real.intervention import Arbiter
@@ -264,7 +277,7 @@ def robot_env(private_domain: int) -> Iterator[Callable[..., Any]]:
     def build(interface: Any, hands: Any = None, **options: Any) -> RobotEnv:
         opened.append(open_node("policy"))
         arbiter = Arbiter(hands) if hands is not None else None
-        opened.append(RobotEnv(opened[-1], interface, arbiter=arbiter, **options))
+        opened.append(RobotEnv(opened[-1], interface, arbiter=arbiter, **{"safety": steady} | options))
         return opened[-1]
 
     yield build

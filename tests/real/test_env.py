@@ -192,7 +192,7 @@ def test_an_empty_gripper_opens_at_once(env: Build, topic_robot: Build) -> None:
         e.step(torch.tensor([[0.0, 0.0, dz, gripper]]))
     before = float(e.state.tool_position[0, 2])
     e.stance.set_down()
-    assert robot.width == 0.0 and float(e.state.tool_position[0, 2]) == pytest.approx(before, abs=0.01)
+    assert robot.width == 0.0 and float(e.read().tool_position[0, 2]) == pytest.approx(before, abs=0.01)
 
 
 def test_shapes_spaces_and_pace(env: Build, topic_robot: Build) -> None:
@@ -203,14 +203,14 @@ def test_shapes_spaces_and_pace(env: Build, topic_robot: Build) -> None:
     observation, infos = e.reset(seed=0)
     assert e.num_envs == 1 and infos == {}
     assert e.action_space.shape == (1, 4)
-    begin = time.monotonic()
+    begin = e.ticker.next - e.period
     for k in range(1, 7):
         observation, reward, terminated, truncated, infos = e.step(STILL)
         assert e.observation_space["observation.state"].contains(observation["observation.state"].numpy())
         assert reward.shape == terminated.shape == truncated.shape == infos["success"].shape == (1,)
         assert reward.item() == 0 and not terminated and bool(truncated) == (k == 6), "the horizon truncates"
         assert infos["episode_steps"].tolist() == [k]
-    assert time.monotonic() - begin > 5 * e.period, "one control period a step, never faster"
+    assert time.monotonic() - begin >= 6 * e.period - 1e-6, "one control period a step, never faster"
     assert torch.equal(infos["final_obs"]["observation.state"], observation["observation.state"])
     assert e.summary()["inference_ms"]["max"] > 0 and e.summary()["shield"] == {}
 
@@ -515,7 +515,7 @@ def test_a_robot_that_falls_silent_in_an_episode_is_one_clear_error(env: Build, 
     e.step(STILL)
     robot.silent = True
     with pytest.raises(NotReady):
-        for _ in range(40):  # two seconds
+        for _ in range(80):  # four seconds
             e.step(torch.tensor([[0.3, 0.0, 0.0, 1.0]]))
     assert e.loop.events.counts["stale state"] == 1
 
@@ -567,7 +567,7 @@ def test_a_tracker_that_says_nonsense_is_not_believed(env: Build, topic_robot: B
 
 def test_a_picture_is_stale_when_it_is_old_or_never_came(env: Build, topic_robot: Build) -> None:
     robot = topic_robot()
-    e = env(safety=SafetyConfig(picture_timeout=1000.0))
+    e = env(safety=SafetyConfig(state_timeout=1000.0, goal_timeout=1000.0, picture_timeout=1000.0))
     e.driver.images["front"] = e.node.subscribe("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
     assert e.stale_pictures(()) == 0 and e.loop.events.counts == {}, "a camera that nobody records"
     assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 1}

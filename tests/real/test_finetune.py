@@ -169,7 +169,7 @@ class NoLearner:
 
 
 @pytest.fixture
-def session(private_domain: int, topic_robot: Build, residual: Build, tmp_path: Path) -> Iterator[Build]:
+def session(private_domain: int, topic_robot: Build, residual: Build, steady: Any, tmp_path: Path) -> Iterator[Build]:
     opened: list[Any] = []
     robots: list[Any] = []
 
@@ -191,7 +191,8 @@ def session(private_domain: int, topic_robot: Build, residual: Build, tmp_path: 
         if camera:
             sending = threading.Thread(target=send)
             sending.start()
-        env = RobotEnv(node, interface, cameras=("front",) if camera else (), arbiter=Arbiter(hands))
+        cameras = ("front",) if camera else ()
+        env = RobotEnv(node, interface, cameras=cameras, arbiter=Arbiter(hands), safety=steady)
         if camera:
             sending.join()
         hands.only_in_decisions(env.arbiter)

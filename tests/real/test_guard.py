@@ -26,6 +26,13 @@ from robot_rl.robots.panda import PANDA
 MOTORS, WIRE = Motors(GO2), layout(LOW_COMMAND)
 STAND = MOTORS.command(np.array(GO2.home))
 Build = Callable[..., Any]
+PATIENT = """
+import real.guard
+from robot_rl.cli.main import main
+real.guard.COMMAND_TIMEOUT = real.guard.STATE_TIMEOUT = 0.5
+raise SystemExit(main())
+"""
+"""`robot-rl` with the time limits of `patient`."""
 
 
 class Bench:
@@ -55,6 +62,13 @@ class Bench:
             thread.join(30)
         for node in self.nodes:
             node.close()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stops for a third of a second is not what these tests are about."""
+    monkeypatch.setattr("real.guard.COMMAND_TIMEOUT", 0.5)
+    monkeypatch.setattr("real.guard.STATE_TIMEOUT", 0.5)
 
 
 @pytest.fixture
@@ -95,7 +109,7 @@ def test_it_damps_until_somebody_commands_and_when_nobody_does(bench: Bench, eve
     motors = bench.robot.commands[-1][1]
     assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 40).all()
     bench.raw = None
-    eventually(lambda: bench.robot.limp)
+    eventually(lambda: bench.robot.limp and bench.guard.damping)
     assert bench.guard.events == {"silence": 1}
     assert (bench.robot.commands[-1][1]["kd"] == 5).all()
 
@@ -133,7 +147,7 @@ def test_it_damps_instead_of_passing_on_what_is_not_sound(
 def test_it_damps_a_robot_that_says_nothing_new(bench: Bench, eventually: Build, how: str) -> None:
     stand_up(bench, eventually)
     setattr(bench.robot, how, True)
-    eventually(lambda: bench.robot.limp)
+    eventually(lambda: bench.robot.limp and bench.guard.damping)
     assert bench.guard.events == {"stale state": 1}
     setattr(bench.robot, how, False)
     stood_up(bench, eventually)
@@ -181,7 +195,7 @@ def test_what_it_refuses_after_a_silence_is_told(bench: Bench, eventually: Build
     eventually(lambda: bench.guard.damping == "position out of limits")
     bench.raw = None
     count = len(bench.robot.commands)
-    eventually(lambda: len(bench.robot.commands) > count + 100)
+    eventually(lambda: len(bench.robot.commands) > count + 400)
     assert bench.guard.damping == "position out of limits", "the silence that follows does not hide it"
     assert bench.guard.events == {"position out of limits": 1}
 
@@ -246,7 +260,7 @@ def test_who_hears_of_it_cannot_hold_it_up(topic_quadruped: Build, eventually: B
         for count in (1, 2):
             stand_up(bench, eventually)
             bench.raw = None
-            eventually(lambda: bench.robot.limp)
+            eventually(lambda: bench.robot.limp and bench.guard.damping)
             assert bench.guard.events == {"silence": count}
         assert len(heard) == 2
     finally:
@@ -260,7 +274,8 @@ def test_told_to_end_by_a_signal_with_nobody_to_talk_to_it_damps_first(
 ) -> None:
     """A terminal that is closed, a launcher that was killed: no reader, and a signal."""
     robot = topic_quadruped(commands="lowcmd")
-    command = [sys.executable, "-m", "robot_rl.cli.main", "guard", "go2"]
+    command = [sys.executable, "-c", PATIENT, "guard", "go2"]
+    ended = threading.Event()
     heard = partial(signal.signal, number, signal.SIG_DFL)  # these tests may run under nohup, the guard does not
     with (
         open_node("policy") as node,
@@ -268,11 +283,12 @@ def test_told_to_end_by_a_signal_with_nobody_to_talk_to_it_damps_first(
     ):
         assert process.stdout and process.stderr
         try:
-            assert b"guard of go2 is up" in process.stderr.readline()
+            while b"guard of go2 is up" not in (line := process.stderr.readline()):
+                assert line, "it ended"  # it may have to do without real-time priority, and says so
             process.stdout.close()
             process.stderr.close()
             bench = SimpleNamespace(robot=robot, raw=None)
-            output, ended = node.publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND), threading.Event()
+            output = node.publisher(LOW_COMMAND, "lowcmd_wanted", qos.COMMAND)
             assert node.wait_for(lambda: output.matched == 1, 30)
 
             def send() -> None:

@@ -18,7 +18,7 @@ from real.processes import Grace, ProcessRunner, in_starting_order
 
 # One program plays every node; its first argument is its character.
 CHILD = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 character, *rest = sys.argv[1:]
 
 def say(number, frame):
@@ -56,7 +56,7 @@ if character == "testament":
     signal.signal(signal.SIGTERM, lambda number, frame: (held.write("damped"), sys.exit()))
 print("ready")
 while True:
-    signal.pause()
+    time.sleep(0.1)  # a signal may come before signal.pause()
 """
 EXECUTABLE = (sys.executable, "-I", "-S", "-u", "-c", CHILD)
 PATIENT = Grace(60.0, 60.0)
@@ -135,7 +135,7 @@ def test_without_a_required_node_the_status_is_the_signals() -> None:
 
 def test_a_stubborn_node_is_terminated_then_killed() -> None:
     log = Log(ready=interrupt)
-    code = run(log, node("deploy", "stubborn", required=True), grace=Grace(0.2, 0.2))
+    code = run(log, node("deploy", "stubborn", required=True), grace=Grace(1.0, 1.0))
     assert code == 128 + signal.SIGKILL
     told = [line for line in log.lines if line.startswith("deploy")]
     assert told == ["deploy: ready", "deploy: got SIGINT", "deploy: got SIGTERM"]

@@ -64,7 +64,7 @@ class Watch:
         self.wire = layout(LOW_COMMAND)
         self.limp = True
         self.damped_at = 0.0
-        """When the newest stretch of damping began, monotonic s."""
+        """When the guard began the newest stretch of damping, s since 1970."""
         self.commands = node.subscribe(LOW_COMMAND, "lowcmd", qos.SENSOR, self._on_command)
         self.truth = node.subscribe("nav_msgs/msg/Odometry", "twin/odom", qos.SENSOR)
         self.episode = node.subscribe("std_msgs/msg/String", "episode", qos.LATCHED)
@@ -74,7 +74,7 @@ class Watch:
         assert command is not None
         limp = not command["motor_cmd"]["kp"].any()
         if limp and not self.limp:
-            self.damped_at = sample.received
+            self.damped_at = sample.source_ns / 1e9
         self.limp = limp
 
     @property
@@ -159,7 +159,7 @@ def test_a_policy_killed_while_it_stands_is_damped(
 ) -> None:
     _, _, policy = deploy(start, bundle, tmp_path / "run", 60.0)
     eventually(lambda: watch.walking, "an episode", START)
-    killed = time.monotonic()
+    killed = time.time()
     policy.end(signal.SIGKILL)
     eventually(lambda: watch.limp)
     with capsys.disabled():
@@ -173,7 +173,7 @@ def test_a_robot_that_falls_silent_is_damped(
 ) -> None:
     twin, guard, policy = deploy(start, bundle, tmp_path / "run", 60.0)
     eventually(lambda: watch.walking, "an episode", START)
-    cut = time.monotonic()
+    cut = time.time()
     twin.process.send_signal(signal.SIGSTOP)
     try:
         eventually(lambda: watch.limp)
@@ -194,7 +194,7 @@ def test_a_policy_that_hung_in_mid_stride_does_not_go_on(
     """It would pull a robot that sank meanwhile back to its feet at full stiffness."""
     _, guard, policy = deploy(start, bundle, tmp_path / "run", 60.0)
     eventually(lambda: watch.walking, "an episode", START)
-    hung = time.monotonic()
+    hung = time.time()
     policy.process.send_signal(signal.SIGSTOP)
     eventually(lambda: watch.limp)
     assert 0 < watch.damped_at - hung < REACTION

@@ -91,7 +91,13 @@ class Ear:
         return operator
 
     def last(self) -> Operator:
-        """The last message, once its publisher has left."""
+        """The last message, once its publisher has left; it may still be on its way then."""
+        end = time.monotonic() + WAIT
+        while (self.subscription.matched or self._latest() != RELEASED) and time.monotonic() < end:
+            time.sleep(0.002)
+        return self._latest()
+
+    def _latest(self) -> Operator:
         latest = self.subscription.latest
         assert latest is not None
         return from_joy(latest.msg)

@@ -65,9 +65,9 @@ def test_a_policy_side_is_ready_within_seconds(twin: Process, node: Node, eventu
     assert state is not None and bool(state.finite)
     assert (state.joint_position - torch.tensor(PANDA.home)).abs().max() < 0.05
     assert state.gripper_width.item() == pytest.approx(0.08, abs=0.005)
+    begin = time.monotonic()
     first = driver.joints.latest
     assert first is not None
-    begin = time.monotonic()
     eventually(lambda: driver.joints.latest.count >= first.count + 200)
     assert time.monotonic() - begin > 0.7, "200 Hz, not faster"
 
@@ -167,6 +167,7 @@ def test_a_twin_that_dies_in_mid_episode_is_one_clear_error_and_the_loop_holds(
         env.reset(seed=0)
         for _ in range(3):
             env.step(torch.tensor([[0.0, 0.3, 0.0, 1.0]]))
+        before = env.loop.events.counts.get("stale state", 0)  # a machine may stop for a moment
         twin.end(signal.SIGKILL)
         error = None
         try:
@@ -177,7 +178,7 @@ def test_a_twin_that_dies_in_mid_episode_is_one_clear_error_and_the_loop_holds(
         count = len(sent)
         eventually(lambda: len(sent) > count + 60)
         assert np.ptp(sent[-40:], axis=0).max() < 1e-6, "it holds"
-        assert env.loop.events.counts.get("stale state") == 1
+        assert env.loop.events.counts.get("stale state") == before + 1
         assert error is not None, "nobody was told that the robot is gone"
         assert "driver" in str(error) and "\n" not in str(error)
     finally:

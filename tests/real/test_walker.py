@@ -82,13 +82,14 @@ def walking(node: Node, walker: Walker) -> Iterator[None]:
 
 
 def test_the_robot_is_steered_damped_and_stands_up_again(
-    node: Node, topic_quadruped: Build, monkeypatch: pytest.MonkeyPatch, eventually: Build
+    node: Node, topic_quadruped: Build, monkeypatch: pytest.MonkeyPatch, eventually: Build, steady: Any
 ) -> None:
     monkeypatch.setattr(standing, "RISE", 0.4)
+    monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
     robot, action = topic_quadruped(), torch.zeros(1, 12)
     walker = Walker(node, lambda _text: None, route=((2 * COMMAND_RAMP, "walks", ROUTE[0][2]),), lie=0.3)
     with open_node("policy") as policy, walking(node, walker):
-        env = RobotEnv(policy, replace(WALK, horizon=200), arbiter=Arbiter(OperatorInput(policy)))
+        env = RobotEnv(policy, replace(WALK, horizon=200), arbiter=Arbiter(OperatorInput(policy)), safety=steady)
         try:
             env.reset(seed=0)
             asked = 0.0

@@ -89,6 +89,7 @@ def test_an_episode_that_lasts_to_its_end_succeeds_and_the_next_begins_where_it_
     before = robot.position.copy()
     sent = len(robot.commands)
     e.reset(seed=1)
+    eventually(lambda: len(robot.commands) > sent + 20)
     assert all(motors["kp"].all() for _, motors in robot.commands[sent:]), "it stays up"
     assert np.abs(robot.position - before).max() < 1e-6
 
@@ -124,8 +125,8 @@ def test_a_fall_ends_the_episode_and_a_person_ends_the_damping(
         _, reward, terminated, truncated, infos = e.step(ZERO)
         fell = bool(terminated | truncated)
         assert e.steps < 30
-    assert reward.item() == 0 and not infos["success"] and e.falls == 1 and e.loop.stopped == "tilt"
-    eventually(lambda: robot.limp)
+    assert reward.item() == 0 and not infos["success"] and e.falls == 1
+    eventually(lambda: e.loop.stopped == "tilt" and robot.limp)
     assert e.loop.events.counts["tilt"] == 1 and e.summary()["shield"]["tilt"] == 1
     robot.quat = np.array([1.0, 0, 0, 0])
     operator.now = Operator(reset=True)
@@ -383,13 +384,13 @@ def test_closing_after_a_silence_damps_without_ado(env: Build, topic_quadruped: 
     e.reset(seed=0)
     e.step(ZERO)
     robot.silent = True
-    with pytest.raises(NotReady, match="no joint state for 0.5 s: the robot is damped"):
-        for _ in range(100):
+    with pytest.raises(NotReady, match="no joint state for 2 s: the robot is damped"):
+        for _ in range(200):
             e.step(ZERO)
     assert robot.limp and e.loop.events.counts["stale state"] == 1
     begin = time.monotonic()
     e.close()
-    assert time.monotonic() - begin < 0.3 and robot.limp
+    assert time.monotonic() - begin < 0.6 and robot.limp, "no time to lie down in"
 
 
 def test_a_dry_run_leaves_it_lying(env: Build, topic_quadruped: Build) -> None:
@@ -418,10 +419,10 @@ def test_between_episodes_it_may_sink_and_is_stood_up_again(
 
 
 def test_what_damps_it_whenever_it_stands_up_is_given_up_with_the_reason(
-    env: Build, topic_quadruped: Build, eventually: Build
+    env: Build, topic_quadruped: Build, eventually: Build, steady: SafetyConfig
 ) -> None:
     robot = topic_quadruped(twin=True)
-    e = env(safety=SafetyConfig(guard_patience=0.1))
+    e = env(safety=replace(steady, guard_patience=0.1))
     eventually(lambda: e.placer.matched)
     robot.guard = {"damping": "position out of limits", "latched": True, "damped": {}}
     with pytest.raises(NotReady, match=r"damped 3 times while it stood up: the guard damps.*position out of limits"):

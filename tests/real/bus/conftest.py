@@ -18,7 +18,7 @@ URI = (
     "<AllowMulticast>false</AllowMulticast></General>"
     f"<Discovery><Tag>pytest-{os.getpid()}</Tag><ParticipantIndex>auto</ParticipantIndex>"
     "<MaxAutoParticipantIndex>32</MaxAutoParticipantIndex><Peers><Peer address='127.0.0.1'/></Peers>"
-    "<LeaseDuration>1s</LeaseDuration></Discovery></Domain></CycloneDDS>"
+    "<LeaseDuration>3s</LeaseDuration></Discovery></Domain></CycloneDDS>"
 )
 SERVE = """
 import sys

@@ -35,7 +35,8 @@ def test_state_and_image_go_both_ways(node: Node, peer: Any) -> None:
     out = {"state": node.publisher(STATE, "state"), "image": node.publisher(IMAGE, "image", qos.COMMAND)}
     back = {k: node.subscribe(p.type_name, f"{k}_back") for k, p in out.items()}
     assert node.wait_for(lambda: all(p.matched for p in out.values()) and all(s.matched for s in back.values()), WAIT)
-    assert peer.do("node.wait_for(lambda: all(s.matched for s in subs.values()), 10) and len(subs)") == 2
+    ends = "[*subs.values(), *back.values()]"
+    assert peer.do(f"node.wait_for(lambda: all(end.matched for end in {ends}), 10) and len(subs)") == 2
 
     before = time.monotonic()
     sent = make(STATE, header={"frame_id": "base"}, name=["a", "b"], position=[1.0, -2.0], velocity=[0.5, 0.25])
@@ -209,7 +210,7 @@ def test_a_killed_peer_disappears(node: Node, peer: Any) -> None:
     sub = node.subscribe(STATE, "state")
     command = node.publisher(STATE, "state")
     assert node.wait_for(lambda: sub.matched == 2 and command.other_writers() == ["/victim"], WAIT)
-    peer.process.kill()  # no goodbye: the lease ends, 1 s in these tests and 10 s by default
+    peer.process.kill()  # no goodbye: the lease ends, 3 s in these tests and 10 s by default
     assert node.wait_for(lambda: sub.matched == 1 and command.other_writers() == [], WAIT)
     assert command.publish(make(STATE)) and sub.wait(WAIT, after=0)  # the rest goes on
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,11 @@ class Bench:
 
     def waits(self) -> int:
         """How often its threads have waited for something."""
-        threads = Path(f"/proc/{self.process.pid}/task").glob("*/status")
-        return sum(int(re.findall(r"\nvoluntary_ctxt_switches:\s*(\d+)", thread.read_text())[0]) for thread in threads)
+        waits = 0
+        for thread in Path(f"/proc/{self.process.pid}/task").glob("*/status"):
+            with suppress(OSError):  # it has just ended
+                waits += int(re.findall(r"\nvoluntary_ctxt_switches:\s*(\d+)", thread.read_text())[0])
+        return waits
 
     def end(self) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=WAIT)

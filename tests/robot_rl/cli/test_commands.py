@@ -732,10 +732,10 @@ def test_a_file_that_does_not_fit_on_the_disk_is_named_and_not_left(tmp_path: Pa
 def test_a_display_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:
     """GLFW without an X server: the corrected command must not find a dataset that never was."""
     words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
-    code, out, err = shell(*words, MUJOCO_GL="glfw", DISPLAY=":99", WAYLAND_DISPLAY="")
+    code, out, err = shell(*words, MUJOCO_GL="glfw", DISPLAY=":9999", WAYLAND_DISPLAY="")
     assert code == 1 and "Traceback" not in err and "(a defect" not in err, err
     (line,) = err.strip().splitlines()
-    assert line.startswith("robot-rl: ") and "MUJOCO_GL=glfw" in line and "no display answers at ':99'" in line
+    assert line.startswith("robot-rl: ") and "MUJOCO_GL=glfw" in line and "no display answers at ':9999'" in line
     assert not (tmp_path / "set" / "meta" / "info.json").exists()
 
 

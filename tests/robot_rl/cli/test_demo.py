@@ -66,9 +66,9 @@ def test_a_signal_lets_the_stage_end(tmp_path: Path, number: signal.Signals) -> 
 
     def press() -> None:
         stage = int(ready.read_text())
-        if number is signal.SIGINT:  # a terminal sends it to everyone
-            os.kill(stage, number)
         os.kill(os.getpid(), number)
+        if number is signal.SIGINT:  # a terminal sends it to everyone; here last to the stage, which it ends
+            os.kill(stage, number)
 
     threading.Thread(target=press, daemon=True).start()
     before = signal.getsignal(signal.SIGTERM)

@@ -351,7 +351,8 @@ def test_a_learner_that_is_killed_comes_back_from_its_checkpoint(start: Build, t
 
     (tmp_path / WEIGHTS).unlink()
     second = start()
-    eventually(lambda: version(tmp_path) == saved, second)
+    eventually(lambda: version(tmp_path) >= 0, second)
+    assert version(tmp_path) >= saved, "it begins at the checkpoint"
     record(tmp_path / "dataset", [False] * steps, seed=1)
     eventually(lambda: version(tmp_path) >= saved + 100 - saved % 100, second)
     second.kill()
@@ -385,7 +386,7 @@ def test_a_learner_whose_robot_died_while_it_started_ends(
     )
     subprocess.run([sys.executable, "-c", parent, str(tmp_path)])
     try:
-        end = time.monotonic() + 60  # it looks for its parent at every round, 20 times a second
+        end = time.monotonic() + WAIT  # it looks for its parent at every round, once it has started
         while learners(tmp_path):
             assert time.monotonic() < end, "the orphan still runs"
             time.sleep(0.05)
