@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from real.bus import open_node, qos
-from real.guard import Guard
-from real.robots.lowlevel import Motors
+from real.guard import COMMAND_TIMEOUT, Guard
+from real.robots.lowlevel import STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, layout
 from robot_rl.errors import UserError
 from robot_rl.robots.go2 import GO2
@@ -101,6 +101,20 @@ def off() -> bytes:
     command = STAND.copy()
     command["bms_cmd"]["off"] = 0xA5
     return WIRE.seal(command)
+
+
+@pytest.mark.parametrize(
+    ("silent", "stale", "reason"), [(0.049, 0.049, ""), (0.051, 0.049, "silence"), (0.049, 0.051, "stale state")]
+)
+def test_it_waits_for_fifty_milliseconds(
+    monkeypatch: pytest.MonkeyPatch, silent: float, stale: float, reason: str
+) -> None:
+    monkeypatch.setattr("real.guard.COMMAND_TIMEOUT", COMMAND_TIMEOUT)
+    monkeypatch.setattr("real.guard.STATE_TIMEOUT", STATE_TIMEOUT)
+    guard = Guard.__new__(Guard)  # nothing but its judgement
+    guard.damping, guard.latched, guard._alive = "", False, 100.0 - stale
+    assert guard._judge(100.0, "", False, 100.0 - silent) == reason
+    assert guard.latched == bool(reason)
 
 
 def test_it_damps_until_somebody_commands_and_when_nobody_does(bench: Bench, eventually: Build) -> None:
