@@ -17,7 +17,10 @@ torch.set_num_threads(1)
 for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(_name, None)  # of `make test`; tests run make, too
 REALTIME = (
-    "tests/real/",
+    "tests/real/test_clock.py",
+    "tests/real/test_go2_twin.py",
+    "tests/real/test_quadruped.py",
+    "tests/real/test_twin.py",
     "tests/robot_rl/cli/test_bench_loop.py",
     "tests/robot_rl/cli/test_doctor.py::test_json_is_one",
     "tests/robot_rl/cli/test_kill.py::test_finetune",
