@@ -182,7 +182,8 @@ def test_a_robot_that_falls_silent_is_damped(
         assert 0 < watch.damped_at - cut < REACTION
         out, _ = policy.process.communicate(timeout=60)
         result = json.loads(out)
-        assert result["stopped"] == "stale state" and result["falls"] == 1 and result["standing"] == 0, policy.said
+        seen = ("stale state", "the guard damps the robot: stale state")  # by whoever looked first
+        assert result["stopped"] in seen and result["falls"] == 1 and result["standing"] == 0, policy.said
     finally:
         twin.process.send_signal(signal.SIGCONT)
     assert "damping: stale state" in guard.said or "damping: silence" in guard.said
