@@ -44,7 +44,7 @@ def encode_video(frames: Iterable[Array], fps: int) -> bytes:
                 stream.height, stream.width = image.shape[:2]
                 stream.pix_fmt = "yuv420p"
                 stream.codec_context.thread_count = 1
-                _open_modestly(stream.codec_context)
+                _open_without_priority(stream.codec_context)
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
             frame.pts, frame.time_base = number, Fraction(1, fps)
             container.mux(stream.encode(frame))
@@ -52,7 +52,7 @@ def encode_video(frames: Iterable[Array], fps: int) -> bytes:
     return buffer.getvalue()
 
 
-def _open_modestly(context: Any) -> None:
+def _open_without_priority(context: Any) -> None:
     """Open an encoder; no thread is more urgent after it.
 
     Where it may, libsvtav1 gives its threads and the calling one the highest real-time priority, far above that of a
@@ -61,12 +61,14 @@ def _open_modestly(context: Any) -> None:
     if sys.platform != "linux":
         return
     policy, param, highest = os.sched_getscheduler(0), os.sched_getparam(0), os.sched_get_priority_max(os.SCHED_FIFO)
-    context.open(strict=False)
-    os.sched_setscheduler(0, policy, param)
-    for task in map(int, os.listdir("/proc/self/task")):
-        with suppress(OSError):  # it has just ended
-            if os.sched_getparam(task).sched_priority == highest:
-                os.sched_setscheduler(task, os.SCHED_OTHER, os.sched_param(0))
+    try:
+        context.open(strict=False)
+    finally:
+        os.sched_setscheduler(0, policy, param)
+        for task in map(int, os.listdir("/proc/self/task")):
+            with suppress(OSError):  # it has just ended
+                if os.sched_getparam(task).sched_priority == highest:
+                    os.sched_setscheduler(task, os.SCHED_OTHER, os.sched_param(0))
 
 
 def video_info(source: Path | bytes) -> dict[str, Any]:
