@@ -7,7 +7,6 @@ it, and what it says does not change with torch's tracer.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from policies.metadata import FILE, describe, exportable
 from policies.onnx import TOLERANCE, OnnxPolicy, difference, require
 from robot_rl import __version__
 from robot_rl.errors import UserError
+from robot_rl.files import replace_file
 from robot_rl.robots import robots
 
 OPSET, IR = 17, 8
@@ -106,20 +106,10 @@ def export_onnx(path: Path) -> tuple[FeedforwardPolicy, OnnxPolicy, float]:
     apart = difference(exported, policy)
     if not apart <= TOLERANCE:
         raise BundleError(f"{folder}: ONNX and torch differ by {apart:.2g} in [-1, 1]; nothing was written")
-    _replace(folder / FILE, model)
-    return policy, exported, apart
-
-
-def _replace(file: Path, data: bytes) -> None:
-    """Write a file that is whole under its name, or as it was before."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        with open(temporary, "wb") as opened:
-            opened.write(data)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(temporary, file)
+        replace_file(folder / FILE, model)
     except OSError as error:
-        raise UserError(f"cannot write {file} ({error}); free space or make the folder writable") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"cannot write {folder / FILE} ({error.strerror}); free space or make the folder writable"
+        ) from error
+    return policy, exported, apart

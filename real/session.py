@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robot_rl.data.storage import write_file
 from robot_rl.data.video import encode_video
+from robot_rl.files import replace_file
 from robot_rl.training.run import write_json
 
 if TYPE_CHECKING:
@@ -109,11 +109,5 @@ class Filming:
         if not self.frames:
             return
         video = folder / "videos" / "robot.mp4"
-        part = video.with_name(f".{video.name}.part")
-        try:
-            write_file(part, encode_video(self.frames, self.rate))
-            part.replace(video)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise OSError(error.errno, error.strerror, str(video)) from error
+        replace_file(video, encode_video(self.frames, self.rate))
         write_json(video.with_name("captions.json"), {video.name: caption})

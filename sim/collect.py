@@ -12,8 +12,8 @@ import numpy as np
 
 from robot_rl.data import DatasetWriter, EpisodeData
 from robot_rl.data.recording import features
-from robot_rl.data.storage import replace_file
 from robot_rl.errors import UserError
+from robot_rl.files import replace_file
 from robot_rl.settings import check_same, settled
 from sim.env import TaskEnv
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from policies.base import ChunkRunner, Policy
-from robot_rl.data.storage import replace_file
 from robot_rl.data.video import encode_video
+from robot_rl.files import replace_file
 from sim.env import TaskEnv
 
 HEIGHT, WIDTH = 360, 480

@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from robot_rl.data.lerobot import DatasetError
+from robot_rl.files import sync_folder, write_file
 
 STAGING = ".staging"
 LOCK = ".lock"
@@ -48,41 +49,6 @@ class WriterLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-
-def write_file(path: Path, data: bytes | memoryview) -> None:
-    """Write and fsync one file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Put a file in place as a whole, whatever kills this process; an OSError names it, and leaves nothing behind."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        write_file(part, data)
-        os.replace(part, path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the renames in a folder survive a power cut."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def publish(

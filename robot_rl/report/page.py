@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from robot_rl.errors import UserError
+from robot_rl.files import replace_file
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
 from robot_rl.report.interventions import interventions_section
@@ -123,18 +122,12 @@ def _footer(runs: Sequence[RunFolder], missing: Sequence[str]) -> Html | None:
 def _write(out: Path, page: str) -> None:
     if out.is_dir():
         raise UserError(f"{out} is a folder; name a file with --out, such as {out / 'report.html'}")
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         if out.exists():
             with open(out, "rb") as file:
                 if _MARK.encode() not in file.read(400):
                     raise UserError(f"{out} exists and is no report of ours; choose another --out")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(page, encoding="utf-8", newline="\n")
-        temporary.replace(out)
+        replace_file(out, page.encode())
     except OSError as error:
         remedy = "free space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose"
         raise UserError(f"cannot write {out}: {error.strerror}; {remedy} another --out") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

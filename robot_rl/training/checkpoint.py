@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from robot_rl.errors import UserError
+from robot_rl.files import replacing
 
 
 def save_state(state: Any, path: Path) -> None:
     """Write a tree of dicts, lists, tensors, arrays and plain values; the file appears only when it is whole."""
     tensors: dict[str, torch.Tensor] = {}
     tree = _flatten(state, tensors)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        save_file(tensors, temporary, {"tree": json.dumps(tree)})
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with replacing(path) as part:
+            save_file(tensors, part, {"tree": json.dumps(tree)})
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write {path} ({error}); free space or choose another --out") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def load_state(path: Path) -> Any:

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from datetime import datetime
 from importlib import metadata
 from io import FileIO
@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from robot_rl import strict_json
-from robot_rl.data.storage import replace_file
 from robot_rl.errors import Interrupted, UserError
+from robot_rl.files import replace_file
 from robot_rl.settings import check_same, grown, settled
 from robot_rl.training.checkpoint import load_state, save_state
 
@@ -123,7 +123,7 @@ class Run:
     A folder with somebody else's files is refused; one in which nothing was done before an error goes again.
     `may_grow` names a number of the configuration that may be larger when the run is resumed."""
 
-    def __init__(self, folder: Path, config: Any, resume: bool = False, may_grow: str = ""):
+    def __init__(self, folder: Path, config: dict[str, Any], resume: bool = False, may_grow: str = ""):
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ class Run:
             with suppress(OSError):
                 folder.rmdir()  # if it is empty: on a full disk there is room for a folder, but not for a file
             raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
-        now = settled(_plain(config))
+        now = settled(config)
         if (folder / "config.json").exists():
             results = ("checkpoint.safetensors", "bundle", "dataset", "evaluation.json")
             metrics = folder / "metrics.jsonl"
@@ -294,10 +294,6 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, error.filename or str(path)) from None
-
-
-def _plain(config: Any) -> Any:
-    return asdict(config) if is_dataclass(config) and not isinstance(config, type) else config
 
 
 def configured(template: Any, values: Any) -> Any:

@@ -303,12 +303,12 @@ def test_a_failed_write_leaves_the_old_report(demo: Path, tmp_path: Path, monkey
     write_report([demo / "imitate"], out)
     before = out.read_bytes()
 
-    def full(self: Path, text: str, **_: Any) -> int:
-        with open(self, "w") as file:
-            file.write(text[:1000])
+    def full(self: Path, data: bytes) -> int:
+        with open(self, "wb") as file:
+            file.write(data[:1000])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(UserError, match=r"report\.html: No space left on device; free space"):
         write_report([demo], out)
     assert out.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["report.html"]

@@ -1,0 +1,56 @@
+"""Files that are whole under their names, whatever kills the process that writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def write_file(path: Path, data: bytes | memoryview) -> None:
+    """Write and fsync one file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a path to write to; what stands there at the end replaces `path` in one step, or nothing on an error.
+
+    An OSError names `path`.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file's content as a whole: the old is there or the new."""
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the renames in a folder survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
