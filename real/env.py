@@ -270,6 +270,12 @@ class RobotEnv(VectorEnv):
                 return
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and nobody pressed reset within {timeout:g} s")
 
+    @property
+    def on_twin(self) -> bool:
+        """What reports the joints also puts itself back when asked to: no robot does. Others may listen to that, too,
+        who record a bag for instance."""
+        return not set(self.driver.joints.writers()).isdisjoint(self.placer.readers())
+
     def attended(self) -> bool:
         """Whether a teleop device is open; one that has just started is found within half a second."""
         return self.node.wait_for(lambda: self.arbiter.attended, 0.5)

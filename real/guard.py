@@ -7,8 +7,8 @@ one does nothing but pass checked commands on, so it is there to notice::
                                   ^────── lowstate ──────────┘
 
 A robot that it had to damp may have sunk to any posture, and one that it has not commanded yet may be in any. It stays
-damped until the commanding process stands it up, which begins with little stiffness; one that merely goes on, at full
-stiffness, is not obeyed.
+damped until the commanding process stands it up, which begins where it lies, with little stiffness that grows slowly;
+one that merely goes on, at full stiffness, is not obeyed. L2 and B of the robot's own remote damp it whatever happens.
 
 It imports no torch: little memory, little to go wrong, started in half a second.
 """
@@ -22,11 +22,13 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from real.bus import Node, Stamped, encode, make, qos
 from real.clock import Ticker, prefer_realtime, prefer_realtime_bus
-from real.robots.lowlevel import GUARD_RATE, GUARD_TOPIC, STATE_TIMEOUT, Motors
+from real.robots.lowlevel import ARMING, GROWTH, GUARD_RATE, GUARD_TOPIC, JUMP, STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.errors import UserError
 from robot_rl.spec import RobotSpec, UnitreeInterface
@@ -40,6 +42,20 @@ DRAIN = 4.0
 
 SILENCE, STALE_STATE = QUIET = ("silence", "stale state")
 """Why it damps without a command that it refused."""
+GREW, REMOTE = "stiffness grew too fast", "L2 and B of the remote"
+_L2, _B = (2, 0x20), (3, 0x02)
+"""Byte and bit of `wireless_remote`."""
+
+
+class Wanted(NamedTuple):
+    """The newest command, and what is known of it."""
+
+    raw: bytes = b""
+    bad: str = ""
+    """What is wrong with it."""
+    command: np.ndarray | None = None
+    received: float = -float("inf")
+    """Monotonic, s."""
 
 
 class Teller:
@@ -85,8 +101,11 @@ class Guard:
         self.timing: dict[str, Any] = {}
         self._alive, self._tick = -float("inf"), -1
         """When the robot last said something new, and the count of ms that it said it with."""
-        self._wanted: tuple[bytes, str, bool, float] = (b"", "", False, -float("inf"))
-        """The newest command, what is wrong with it, whether it begins to stand the robot up, and when it came."""
+        self._position, self._remote = np.full(self.motors.count, np.nan), False
+        """Of the motors, rad, and whether the remote's L2 and B are down, in the newest state."""
+        self._wanted = Wanted()
+        self._soft = -float("inf")
+        """When it last passed on little stiffness, or none."""
         self._ordinary = True
         self._closing: float | None = None
         self._hurry = threading.Event()
@@ -123,15 +142,16 @@ class Guard:
         state = self._state.open(sample.raw)
         if state is not None and state["tick"] != self._tick:  # a robot that hung may repeat itself for ever
             self._tick, self._alive = int(state["tick"]), sample.received
+            self._position = state["motor_state"]["q"][: self.motors.count]
+            self._remote = all(state["wireless_remote"][byte] & bit for byte, bit in (_L2, _B))
 
     def _on_command(self, sample: Stamped) -> None:
-        if sample.raw == self._wanted[0]:  # most are repeated, and looked at once
-            self._wanted = (*self._wanted[:3], sample.received)
+        if sample.raw == self._wanted.raw:  # most are repeated, and looked at once
+            self._wanted = self._wanted._replace(received=sample.received)
             return
         command = self._command.open(sample.raw)
         bad = "damaged command" if command is None else self.motors.refusal(command)
-        arms = command is not None and self.motors.arms(command)
-        self._wanted = (bytes(sample.raw), bad, arms, sample.received)
+        self._wanted = Wanted(bytes(sample.raw), bad, command, sample.received)
 
     def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
         """Pass commands on or damp, every tick; returns after `close`. However it ends, the robot is damped then."""
@@ -149,9 +169,9 @@ class Guard:
         report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
         while not self._over():
             ticker.wait()
-            raw, *_ = wanted = self._wanted
-            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), *wanted[1:])
-            self.output.publish(self._damp if reason else raw)
+            wanted = self._wanted
+            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), wanted)
+            self.output.publish(self._damp if reason else wanted.raw)
             # What begins to damp is told, and the first refusal after a silence: it is what stands in the way then.
             if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
                 self._note(reason, say)
@@ -171,17 +191,23 @@ class Guard:
             except Exception:
                 logger.exception("could not damp the robot at the end")
 
-    def _judge(self, now: float, bad: str, arms: bool, received: float) -> str:
+    def _judge(self, now: float, wanted: Wanted) -> str:
         """Why the robot has to be damped in this tick; empty if the newest command may pass."""
-        reason = bad
-        if now - received > COMMAND_TIMEOUT:
+        reason = wanted.bad
+        if now - wanted.received > COMMAND_TIMEOUT:
             reason = SILENCE
         if now - self._alive > STATE_TIMEOUT:
             reason = STALE_STATE
-        if reason:
-            self.latched = True
-        elif arms:
-            self.latched = False
+        if self._remote:
+            reason = REMOTE
+        if not reason and wanted.command is not None:
+            firmness = self.motors.firmness(wanted.command)
+            self.latched = self.latched and not self.motors.arms(wanted.command, self._position)
+            if self.latched or firmness <= ARMING:
+                self._soft = now
+            elif firmness > JUMP + GROWTH * (now - self._soft):
+                reason = GREW
+        self.latched |= bool(reason)
         return reason or (self.damping if self.latched else "")
 
     def _report(self) -> bytes:

@@ -99,7 +99,7 @@ class Homing:
     def _place(self, seed: int, timeout: float = 5.0) -> None:
         """Ask the twin to put the objects back; on a robot, ask the operator, who answers with the reset button."""
         env = self.env
-        if env.node.wait_for(lambda: env.placer.matched > 0, 0.5):
+        if env.node.wait_for(lambda: env.on_twin, 0.5):
             accepted = env.driver.accepted
             before = accepted.copy()
             env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))

@@ -114,6 +114,8 @@ class CommandLoop(threading.Thread):
         self._nonfinite = 0
         self._holding = ""
         self._fresh = True
+        self._ticked = math.inf
+        """When the last tick was, monotonic s."""
         self._scheduling: tuple[Any, ...] = ()
         self.walks = pipeline.robot.base is not None
         self.limp = self.walks
@@ -268,7 +270,11 @@ class CommandLoop(threading.Thread):
         self._risen = now if self.limp else self._risen
         self.limp = False
         tick = self.pipeline.tick
+        if now - self._ticked > self.safety.state_timeout:  # nobody sent anything: the arm has stopped meanwhile
+            self._velocity = torch.zeros_like(self._velocity)
+        self._ticked = now
         if reason:
+            self._yield_to(reading, now)
             # Brake: the goal is wherever the command already is.
             at, speed = self._position, torch.zeros_like(self._velocity)
             self._width = self._width if reason == "stop" else goal.gripper
@@ -280,6 +286,15 @@ class CommandLoop(threading.Thread):
             speed = (goal.position - goal.start) / goal.duration if share < 1 else torch.zeros_like(at)
         self._position, self._velocity = self.pipeline.shield.follow(self._position, self._velocity, at, speed, tick)
         self.driver.send(self._position[0].double().numpy(), self._width)
+
+    def _yield_to(self, reading: JointReading, now: float) -> None:
+        """Hold an arm where it is, once it rests, that was moved away from where it is held: by a person who guides it
+        while its drives are off, say. They would tear it back when they come on again."""
+        heard, rests = now - reading.received <= self.safety.state_timeout, not self._velocity.any()
+        measured = torch.from_numpy(reading.position).float()[None]
+        if heard and rests and bool(((measured - self._position).abs() > self.safety.start_mismatch).any()):
+            self.events.add("moved while held")
+            self._position = measured
 
     def _broken(self, now: float, reading: JointReading) -> str:
         """What a robot on its legs must not go on with: a limit that is broken, or a guard that does not let it."""

@@ -17,6 +17,8 @@ from robot_rl.data.recording import TRUNCATED, features
 from robot_rl.interface import Pipeline
 
 logger = logging.getLogger(__name__)
+WAITING = 4
+"""Episodes that may wait for the writer. With more of them, who ends the next one waits: memory has its limits."""
 
 
 class Recorder:
@@ -34,7 +36,7 @@ class Recorder:
         """A session that began before there was this column goes on without."""
         self.rows: dict[str, list[Any]] = {}
         self.error: BaseException | None = None
-        self._queue: queue.Queue[tuple[dict[str, np.ndarray], dict[str, Any]] | None] = queue.Queue()
+        self._queue: queue.Queue[tuple[dict[str, np.ndarray], dict[str, Any]] | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
         self._thread.start()
 
@@ -77,9 +79,10 @@ class Recorder:
 
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
+            if self.error is not None:  # nobody shall wait in vain
+                continue
             try:
                 self.writer.add_episode(item[0], self.pipeline.interface.instruction, item[1])
             except BaseException as error:
                 logger.exception("an episode could not be written")
                 self.error = error
-                return

@@ -24,7 +24,7 @@ _waiting: list[int] | None = None
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let SIGINT and SIGTERM interrupt after the block, not in it.
+    """Let signals interrupt after the block, not in it.
 
     An exception that a signal raises in the middle of a library's C code comes out of it as another one, a defect.
     """
@@ -39,10 +39,11 @@ def uninterrupted() -> Iterator[None]:
 
 
 def stop_on_signals() -> None:
-    """Turn SIGINT and SIGTERM into KeyboardInterrupt(number), so that `finally` blocks brake the robot.
+    """Turn SIGINT, SIGTERM, SIGQUIT and SIGHUP, unless it is ignored (nohup), into KeyboardInterrupt(number), so that
+    `finally` blocks brake the robot.
 
-    After the first one SIGTERM is ignored: it is how a launcher hurries, and braking and writing come to an end by
-    themselves. A second SIGINT interrupts these too, `uninterrupted` or not.
+    After the first one all but SIGINT are ignored: a launcher hurries so, a terminal that goes says it more than once,
+    and braking and writing come to an end by themselves. A second SIGINT interrupts these too, `uninterrupted` or not.
     """
 
     asked = 0
@@ -50,20 +51,29 @@ def stop_on_signals() -> None:
     def interrupt(number: int, _: object) -> None:
         nonlocal asked
         asked += 1
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for other in handled:
+            if other != signal.SIGINT:
+                signal.signal(other, signal.SIG_IGN)
         if _waiting is not None and asked == 1:
             _waiting.append(number)
             return
         raise KeyboardInterrupt(number)
 
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGINT, interrupt)
+    handled = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        handled.append(signal.SIGHUP)
+    for number in handled:
+        signal.signal(number, interrupt)
+
+
+MOST = 2**29
+"""Bytes of pictures that a film may hold in memory: more could bring down the process that commands the robot."""
 
 
 class Filming:
     """Keeps the pictures of the robot's first camera, if it has one, of the first episodes and writes them as a video.
 
-    Corrections are marked by a coloured edge.
+    Corrections are marked by a coloured edge. The film ends early where it would hold more than `MOST` bytes.
     """
 
     def __init__(self, episodes: int, corrected_only: bool = False):
@@ -93,11 +103,13 @@ class Filming:
         """Keep one picture; at the end of an episode decide whether the film takes it."""
         self._corrected |= corrected
         if picture is not None:
-            picture = np.repeat(np.repeat(picture, 3, 0), 3, 1)
+            picture = picture.copy()
             if corrected:
                 edge = np.array([255, 150, 0], np.uint8)
-                picture[:6], picture[-6:], picture[:, :6], picture[:, -6:] = edge, edge, edge, edge
+                picture[:2], picture[-2:], picture[:, :2], picture[:, -2:] = edge, edge, edge, edge
             self._episode.append(picture)
+            if (len(self.frames) + len(self._episode)) * picture.nbytes > MOST:
+                done, self.episodes = True, 0
         if done:
             if self._corrected or not self.corrected_only:
                 self.frames += self._episode
@@ -109,5 +121,7 @@ class Filming:
         if not self.frames:
             return
         video = folder / "videos" / "robot.mp4"
-        replace_file(video, encode_video(self.frames, self.rate))
+        larger = max(1, 288 // self.frames[0].shape[0])  # a twin's are thumbnails
+        frames = (frame.repeat(larger, 0).repeat(larger, 1) for frame in self.frames)
+        replace_file(video, encode_video(frames, self.rate))
         write_json(video.with_name("captions.json"), {video.name: caption})

@@ -68,10 +68,11 @@ class Standing:
         if self.driver.dry_run or loop.stopped or loop.limp or not loop.is_alive() or not self._level():
             return
         try:
-            # Out of a stride onto four feet first, and soon: folding two of them tips the robot over.
-            self._go(self.home, 0.1, FIRMEST, RISE / 10)
-            self._go(self.home, 0.1, FIRMEST, RISE / 4)
-            self._go(self.lying, 0.1, FIRMEST)
+            if self.driver.firmness >= 1.0:  # it does not just stand up
+                # Out of a stride onto four feet first, and soon: folding two of them tips the robot over.
+                self._go(self.home, 0.1, FIRMEST, RISE / 10)
+                self._go(self.home, 0.1, FIRMEST, RISE / 4)
+            self._go(self.lying, FIRM, FIRMEST)
             self._go(self.lying, 1.0, 0.0, RISE / 4)  # it rests on its belly: let go slowly
         except NotReady as error:
             logger.warning("damped where it stood: %s", error)
@@ -79,7 +80,7 @@ class Standing:
     @property
     def releases(self) -> bool:
         """The next episode ends the latched stop unasked: a twin is put back, unless a person stopped it."""
-        return self.env.loop.stopped != "operator" and self.env.placer.matched > 0
+        return self.env.loop.stopped != "operator" and self.env.on_twin
 
     def folded(self, state: RobotState) -> bool:
         """Its legs are nearer to those of a robot on its belly than to those of one that stands."""
@@ -104,11 +105,13 @@ class Standing:
         while joints.latest is None or joints.latest.count < enough or not self._level():
             if time.monotonic() > deadline:
                 raise NotReady("the twin did not put the robot back on its belly within 5 s; start the twin again")
-            env.look()
+            hands = env.look()
+            if hands is not None and hands.stop:  # whatever it was that stopped the robot before
+                env.await_release()
+                return
             env.read()
             rate.wait()
-        if env.loop.stopped != "operator":
-            env.loop.reset_stop()
+        env.loop.reset_stop()
 
     def _stand_up(self) -> None:
         if self.driver.objection(time.monotonic()) == GUARD_GONE and not self.driver.reports.wait(1.0):

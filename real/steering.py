@@ -25,14 +25,18 @@ Schedule = Callable[[int, int], Tensor]
 
 
 class Steering:
-    """Decides on the command once per control period; it changes no faster than in training, see `COMMAND_RAMP`."""
+    """Decides on the command once per control period; it changes no faster than in training, see `COMMAND_RAMP`.
+
+    A schedule's commands come on the straight lines of training. Other wishes are followed as fast as the fastest stop
+    there, from the end of a range within `COMMAND_RAMP`; who turns round passes through standing and takes twice that.
+    """
 
     def __init__(self, node: Node, spec: VectorSpec, period: float, schedule: Schedule | None = None):
         if spec.size != 3:
             raise UserError(f"this policy is asked for {spec.names}; a person and {TOPIC} steer x, y and yaw only")
         self.low, self.high, self.schedule = spec.low[None], spec.high[None], schedule
         self.step = (self.high - self.low) * period / COMMAND_RAMP
-        """Largest change in one control period."""
+        """Largest change in one control period of a schedule's commands."""
         self.command = self.wanted = torch.zeros_like(self.low)
         self.commander = "nobody"
         """Whose wish the last one was: person, lost person, cmd_vel, schedule, nobody; or end, that of the episode."""
@@ -48,7 +52,8 @@ class Steering:
             self.command = torch.zeros_like(self.low)
         still = torch.zeros_like(self.low)
         self.commander, self.wanted = ("end", still) if rest else self._wanted(hands, seed, step)
-        self.command = self.wanted.clamp(self.command - self.step, self.command + self.step)
+        reach = self.step if self.commander == "schedule" else self.step / 2
+        self.command = self.wanted.clamp(self.command - reach, self.command + reach)
         return self.command
 
     def _wanted(self, hands: Operator | None, seed: int, step: int) -> tuple[str, Tensor]:

@@ -23,7 +23,7 @@ from robot_rl.state import RobotState
 from robot_rl.success import Test, state_test
 
 COMMAND_RAMP = 0.5
-"""Time in which a command goes from one end of its range to the other, s.
+"""Time in which a command becomes the next one, at most from one end of its range to the other, s.
 
 Asked to stop at once, policies that walked well fell over their own feet: of 20 falls in 1,200 episodes all were in the
 second after such a command."""

@@ -113,6 +113,10 @@ class DdsPublisher(Publisher):
     def matched(self) -> int:
         return len(self.endpoint.handles())
 
+    def readers(self) -> list[str]:
+        participant = self.endpoint.owner.participant
+        return sorted(participant.owner(r.key.bytes) for r in participant.endpoints("readers", dds_topic(self.topic)))
+
     def other_writers(self) -> list[str]:
         participant = self.endpoint.owner.participant
         others = participant.endpoints("writers", dds_topic(self.topic))

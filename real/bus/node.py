@@ -71,6 +71,10 @@ class Publisher(ABC):
         """Number of subscriptions that receive from here."""
 
     @abstractmethod
+    def readers(self) -> list[str]:
+        """Full names of the nodes that subscribe to the topic, one for each subscription."""
+
+    @abstractmethod
     def other_writers(self) -> list[str]:
         """Full names of the nodes that publish on this topic too; a command topic wants none."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import rclpy
@@ -18,6 +18,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy, qos_polic
 from rosidl_runtime_py.utilities import get_message
 
 from real.bus.errors import BusError
+from real.bus.names import qualified
 from real.bus.node import Node, Publisher, Stamped, Subscription
 from real.bus.qos import QoS
 from real.bus.rosargs import RosArgs
@@ -75,6 +76,11 @@ def _ros_type(type_name: str) -> Any:
         raise BusError(f"ROS has no {type_name} ({error}): install {package} and source it") from error
 
 
+def _names(endpoints: Sequence[Any]) -> list[str]:
+    """Full names of the nodes that endpoints belong to, one for each endpoint."""
+    return sorted(qualified(e.node_name, e.node_namespace) for e in endpoints)
+
+
 class RosPublisher(Publisher):
     """A publisher of serialized bytes through rclpy."""
 
@@ -89,8 +95,11 @@ class RosPublisher(Publisher):
     def matched(self) -> int:
         return int(self._pub.get_subscription_count())
 
+    def readers(self) -> list[str]:
+        return _names(self._owner.ros.get_subscriptions_info_by_topic(self.topic))
+
     def other_writers(self) -> list[str]:
-        found = self._owner.writers(self.topic)
+        found = _names(self._owner.ros.get_publishers_info_by_topic(self.topic))
         if self._owner.full_name in found:  # one of them is this publisher: rclpy does not tell its gid
             found.remove(self._owner.full_name)
         return found
@@ -132,7 +141,7 @@ class RosSubscription(Subscription):
         return int(count() if count is not None else self._owner.ros.count_publishers(self.topic))
 
     def writers(self) -> list[str]:
-        return self._owner.writers(self.topic)
+        return _names(self._owner.ros.get_publishers_info_by_topic(self.topic))
 
     def close(self) -> None:
         self._owner.ros.destroy_subscription(self._sub)
@@ -160,11 +169,6 @@ class RosNode(Node):
         )
         self._ros.executor.add_node(self.ros)
         super().__init__(args)
-
-    def writers(self, topic: str) -> list[str]:
-        """Full names of the nodes that publish on a topic, one for each publisher."""
-        infos = self.ros.get_publishers_info_by_topic(topic)
-        return sorted(f"{i.node_namespace.rstrip('/')}/{i.node_name}" for i in infos)
 
     def on_mismatch(self, what: str, topic: str) -> Callable[[Any], None]:
         """Give the event callback that notes a QoS mismatch."""

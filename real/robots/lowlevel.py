@@ -22,8 +22,15 @@ GUARD_RATE = 50.0
 """Hz"""
 ARMING = 0.3
 """Largest share of the spec's stiffness with which standing up begins."""
+NEAR = 0.3
+"""Largest distance of a set-point from its joint with which standing up begins, rad."""
+JUMP, GROWTH = 0.6, 4.0
+"""Largest share of the spec's stiffness at the moment after one of at most `ARMING`, and how much it may be more with
+each second that goes by. Standing up takes 0.3 s at least; a process that loses its mind must not take less."""
 _SLACK = 0.01
 """Of the guard's limits, rad: for what rounding and the shield's own margin leave."""
+_ROUNDING = 1e-3
+"""Of gains."""
 
 
 _ASKED = ("q", "dq", "tau", "kp", "kd")
@@ -43,7 +50,6 @@ class Motors:
         self.count = len(joints)
         self.stiffness, self.damping = (np.array([getattr(j, n) for j in joints]) for n in ("stiffness", "damping"))
         self.low, self.high = (np.array([getattr(j, n) for j in joints]) for n in ("low", "high"))
-        self.effort, self.speed = (np.array([getattr(j, n) for j in joints]) for n in ("effort", "velocity"))
         self._blank = layout(LOW_COMMAND).empty()
         self._blank["head"], self._blank["level_flag"] = (0xFE, 0xEF), 0xFF
         motors = self._blank["motor_cmd"]
@@ -71,29 +77,34 @@ class Motors:
         motors["q"], motors["dq"], motors["kd"] = 0.0, 0.0, DAMPING
         return command
 
-    def arms(self, command: np.ndarray) -> bool:
-        """Whether a LowCmd is how standing up begins: with some stiffness, and little on every joint."""
-        stiffness = command["motor_cmd"][: self.count]["kp"]
-        return bool(stiffness.any() and (stiffness <= ARMING * self.stiffness).all())
+    def firmness(self, command: np.ndarray) -> float:
+        """The largest share of the spec's stiffness that a LowCmd asks of a joint."""
+        return float((command["motor_cmd"][: self.count]["kp"] / self.stiffness).max())
+
+    def arms(self, command: np.ndarray, position: np.ndarray) -> bool:
+        """Whether a LowCmd is how standing up begins, with the motors at positions (M,), rad, in their own order: every
+        joint is pulled, little, and to where it is."""
+        motors = command["motor_cmd"][: self.count]
+        gently = (motors["kp"] > 0) & (motors["kp"] <= ARMING * self.stiffness)
+        return bool((gently & (np.abs(motors["q"] - position) <= NEAR)).all())
 
     def refusal(self, command: np.ndarray) -> str:
         """Why a LowCmd must not reach the motors; empty if it may.
 
-        It may ask the robot's own motors for set-points and gains within their limits, and nothing else: neither modes,
-        nor anything of other motors, the battery, lamps and fans.
+        It may ask the robot's own motors for set-points and gains within their limits, stiffness never without its
+        damping, and nothing else: no torque, no speed, no mode, and nothing of other motors, the battery, lamps and
+        fans.
         """
         motors = command["motor_cmd"][: self.count]
         q, dq, tau, kp, kd = (motors[name].astype(float) for name in _ASKED)
         if not np.isfinite([q, dq, tau, kp, kd]).all():
             return "nonfinite command"
-        most = FIRMEST * self.stiffness + 1e-3, DAMPING + 1e-3
-        if any(((gain < 0) | (gain > limit)).any() for gain, limit in zip((kp, kd), most, strict=True)):
+        pulled = kp > 0
+        low, high = np.where(pulled, self.damping, 0.0) - _ROUNDING, DAMPING + _ROUNDING
+        if ((kp < 0) | (kp > FIRMEST * self.stiffness + _ROUNDING) | (kd < low) | (kd > high)).any():
             return "gain out of limits"
-        asked = kp > 0
-        if (asked & ((q < self.low - _SLACK) | (q > self.high + _SLACK))).any():
+        if (pulled & ((q < self.low - _SLACK) | (q > self.high + _SLACK))).any():
             return "position out of limits"
-        if ((np.abs(tau) > self.effort) | ((kd > 0) & (np.abs(dq) > self.speed))).any():
-            return "torque or speed out of limits"
-        if (self._content(command)[self._rest] != self._blank_rest).any():
+        if dq.any() or tau.any() or (self._content(command)[self._rest] != self._blank_rest).any():
             return "more than set-points and gains"
         return ""

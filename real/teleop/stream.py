@@ -36,17 +36,20 @@ def stream(
     node: Node,
     device: Device,
     rate: float,
-    wait: Callable[[float], bool],
+    wait: Callable[[float], int],
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
     """Publish the device's readings at ``rate`` Hz, and at the end one that holds nothing.
 
-    ``wait`` sleeps for the given seconds and says whether to end, see `until_signal`; ``say`` shows the
+    Where the device is lost in the middle of a correction (unplugged, its terminal closed) that last one is kept back:
+    to the robot this is an operator who fell silent, who has not given control back.
+
+    ``wait`` sleeps for the given seconds and says which signal asks to end, see `until_signal`; ``say`` shows the
     operator who listens and who has control. Raises the device's `UserError`.
     """
     publisher = node.publisher(TYPE, TOPIC, QOS)
     company = _Company(publisher.topic, say)
-    held = False
+    held = lost = False
     due = looked = time.monotonic()
     try:
         while True:
@@ -60,15 +63,20 @@ def stream(
                 looked = now + _CHECK
                 company.look(publisher.matched, publisher.other_writers())
             due = max(due + 1.0 / rate, now)  # late once is late once: no burst to catch up
-            if wait(due - now):
+            if ended := wait(due - now):
+                lost = ended == signal.SIGHUP
                 break
     except Finished:
         pass
+    except BaseException:
+        lost = True
+        raise
     finally:
         last = RELEASED
         with suppress(Finished, UserError):
             last = replace(device.read(), held=False, motion=(0.0, 0.0, 0.0), gripper=0.0)  # may hold a stop
-        publisher.publish(to_joy(last))
+        if last.stop or not (held and lost):
+            publisher.publish(to_joy(last))
         publisher.close()
 
 
@@ -92,7 +100,7 @@ class _Company:
 
 
 @contextmanager
-def until_signal() -> Iterator[Callable[[float], bool]]:
+def until_signal() -> Iterator[Callable[[float], int]]:
     """Turn SIGINT, SIGTERM, SIGQUIT and SIGHUP into the answer of a sleep, so that all is closed in order.
 
     ::
@@ -109,10 +117,10 @@ def until_signal() -> Iterator[Callable[[float], bool]]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 
-    def wait(seconds: float) -> bool:
+    def wait(seconds: float) -> int:
         if not received and select.select([reader], [], [], max(seconds, 0.0))[0]:
             os.read(reader, 64)
-        return bool(received)
+        return received[0] if received else 0
 
     before = {number: signal.signal(number, lambda n, _frame: received.append(n)) for number in handled}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

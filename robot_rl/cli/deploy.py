@@ -105,7 +105,7 @@ class Deploy:
                 finally:
                     journal.close()
                     journal.drop_rows_from(len(result.success))  # a signal may come between a row and its result
-            where = "twin" if env.placer.matched else "robot"
+            where = "twin" if env.on_twin else "robot"
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
             summary["corrected_episodes"] = sum(result.by_hand)
             if robot.base:

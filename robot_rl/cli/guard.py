@@ -44,8 +44,10 @@ class Guard:
         with open_node("guard", ros_args=self.ros_args) as node:
             guard = RunningGuard(node, robot, self.wait)
             hung_up = signal.getsignal(signal.SIGHUP)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 signal.signal(number, lambda *_: guard.close())
+            for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):  # motors obey one who sleeps for ever
+                signal.signal(number, signal.SIG_IGN)
             if hung_up is signal.SIG_IGN:  # started with nohup, to outlive its terminal
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
             say(

@@ -80,9 +80,12 @@ def eventually() -> Callable[..., Any]:
 @pytest.fixture
 def stopping() -> Iterator[None]:
     """This process as a session on a robot has it."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
+    }
     from real.session import stop_on_signals
 
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     stop_on_signals()
     yield
     for number, handler in before.items():
@@ -215,6 +218,7 @@ class TopicQuadruped:
         """Speed, and how far its weight pulls each joint from its set-point."""
         self.quat = np.array([1.0, 0.0, 0.0, 0.0])
         self.gyroscope, self.force = np.zeros(3), np.array([10, 20, 30, 40])
+        self.remote = np.zeros(40, np.uint8)
         self.commands: list[tuple[float, np.ndarray]] = []
         """When they came, and the motors of each in the order of the spec."""
         self.seeds: list[int] = []
@@ -263,7 +267,7 @@ class TopicQuadruped:
         for name, values in (("q", self.position + self.sag), ("dq", self.speed)):
             message["motor_state"][name][self.motor] = values
         message["imu_state"]["quaternion"], message["imu_state"]["gyroscope"] = self.quat, self.gyroscope
-        message["foot_force"] = self.force
+        message["foot_force"], message["wireless_remote"] = self.force, self.remote
         return message
 
     def _run(self) -> None:

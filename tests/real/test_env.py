@@ -482,6 +482,20 @@ def test_without_a_twin_a_person_places_the_object_and_says_so(env: Build, topic
     e.close()
 
 
+def test_who_records_everything_does_not_place_the_object(
+    env: Build, topic_robot: Build, hands: Build, eventually: Build
+) -> None:
+    robot = topic_robot(places_objects=False)
+    listener = robot.node.publisher("std_msgs/msg/String", "elsewhere")  # the robot's node, and its participant
+    with open_node("rosbag2_recorder") as bag:
+        bag.subscribe("std_msgs/msg/String", "twin/reset")
+        e = env()
+        eventually(lambda: e.placer.readers() == ["/rosbag2_recorder"])
+        with pytest.raises(NotReady, match="nobody can place the object"):
+            e.reset(seed=0)
+    listener.close()
+
+
 def test_the_reset_button_begins_the_episode_and_stop_ends_the_waiting(
     env: Build, topic_robot: Build, hands: Build
 ) -> None:

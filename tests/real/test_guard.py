@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from real.bus import open_node, qos
-from real.guard import COMMAND_TIMEOUT, Guard
-from real.robots.lowlevel import STATE_TIMEOUT, Motors
+from real.guard import COMMAND_TIMEOUT, Guard, Wanted
+from real.robots.lowlevel import JUMP, STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, layout
 from robot_rl.errors import UserError
 from robot_rl.robots.go2 import GO2
@@ -30,9 +30,10 @@ PATIENT = """
 import real.guard
 from robot_rl.cli.main import main
 real.guard.COMMAND_TIMEOUT = real.guard.STATE_TIMEOUT = 0.5
+real.guard.JUMP = 2.0
 raise SystemExit(main())
 """
-"""`robot-rl` with the time limits of `patient`."""
+"""`robot-rl` with the limits of `patient`."""
 
 
 class Bench:
@@ -66,7 +67,9 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stops for a third of a second is not what these tests are about."""
+    """Neither a machine that stops for a third of a second is what most of these tests are about, nor how slowly
+    stiffness must grow."""
+    monkeypatch.setattr("real.guard.JUMP", 2.0)
     monkeypatch.setattr("real.guard.COMMAND_TIMEOUT", 0.5)
     monkeypatch.setattr("real.guard.STATE_TIMEOUT", 0.5)
 
@@ -84,7 +87,7 @@ def bench(topic_quadruped: Build, eventually: Build) -> Iterator[Bench]:
 
 def stand_up(bench: Bench, eventually: Build) -> None:
     """As standing up begins, and goes on."""
-    bench.raw = WIRE.seal(MOTORS.command(np.array(GO2.home), 0.05))
+    bench.raw = WIRE.seal(MOTORS.command(bench.robot.position, 0.05))
     eventually(lambda: bench.robot.commands and not bench.robot.limp)
     bench.raw = WIRE.seal(STAND.copy())
     eventually(lambda: (bench.robot.commands[-1][1]["kp"] == 40).all())
@@ -111,10 +114,81 @@ def test_it_waits_for_fifty_milliseconds(
 ) -> None:
     monkeypatch.setattr("real.guard.COMMAND_TIMEOUT", COMMAND_TIMEOUT)
     monkeypatch.setattr("real.guard.STATE_TIMEOUT", STATE_TIMEOUT)
-    guard = Guard.__new__(Guard)  # nothing but its judgement
-    guard.damping, guard.latched, guard._alive = "", False, 100.0 - stale
-    assert guard._judge(100.0, "", False, 100.0 - silent) == reason
+    guard = judgement()
+    guard.latched, guard._alive = False, 100.0 - stale
+    assert guard._judge(100.0, asked(1.0, 100.0 - silent)) == reason
     assert guard.latched == bool(reason)
+
+
+def judgement() -> Guard:
+    """Nothing but its judgement, of a robot that stands and was never commanded."""
+    guard = Guard.__new__(Guard)
+    guard.motors, guard.damping, guard.latched, guard._soft = MOTORS, "silence", True, -float("inf")
+    guard._alive, guard._remote, guard._position = float("inf"), False, np.array(GO2.home)[MOTORS.joint]
+    return guard
+
+
+def asked(firmness: float, at: float, position: Any = GO2.home) -> Wanted:
+    command = MOTORS.command(np.array(position), firmness)
+    return Wanted(b"", MOTORS.refusal(command), command, at)
+
+
+@pytest.mark.parametrize(("seconds", "last"), [(0.3, 1.0), (0.6, 1.5)], ids=["folds", "rises"])
+@pytest.mark.parametrize("gap", [0.0, 0.049], ids=["on time", "with a gap"])
+def test_stiffness_grows_as_when_standing_up_and_no_faster(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, last: float, gap: float
+) -> None:
+    """The ramps of real/standing.py, a step every 20 ms, and one of them comes late."""
+    monkeypatch.setattr("real.guard.JUMP", JUMP)
+    for late in range(1, 30):
+        guard = judgement()
+        for k in range(1, round(seconds / 0.02) + 1):
+            now = 0.02 * k + gap * (k == late)
+            assert guard._judge(now, asked(last * 0.02 * k / seconds, now)) == "", (late, k)
+        assert guard._judge(now, asked(last, now)) == "" and not guard.latched
+    guard = judgement()
+    assert guard._judge(0.0, asked(0.3, 0.0)) == "" and guard._judge(0.01, asked(0.5, 0.01)) == ""
+    assert guard._judge(0.02, asked(1.0, 0.02)) == "stiffness grew too fast" and guard.latched
+    guard.damping = "stiffness grew too fast"
+    assert guard._judge(9.0, asked(1.0, 9.0)) == "stiffness grew too fast", "time alone does not help"
+
+
+def test_a_robot_that_was_let_go_for_a_moment_is_not_torn_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("real.guard.JUMP", JUMP)
+    guard = judgement()
+    guard.latched = False
+    assert guard._judge(0.0, asked(1.0, 0.0)) == ""
+    assert guard._judge(1.0, Wanted(b"", "", MOTORS.damp(), 1.0)) == "" and not guard.latched, "damped as it was told"
+    assert guard._judge(1.002, asked(1.0, 1.002)) == "stiffness grew too fast"
+
+
+@pytest.mark.parametrize(
+    ("firmness", "off", "arms"), [(0.05, 0.0, True), (0.3, 0.29, True), (0.31, 0.0, False), (0.05, 0.31, False)]
+)
+def test_standing_up_begins_where_the_robot_lies(firmness: float, off: float, arms: bool) -> None:
+    guard = judgement()
+    wanted = asked(firmness, 0.0, np.array(GO2.home) + off * np.eye(12)[4])
+    assert guard._judge(0.0, wanted) == ("" if arms else "silence") and guard.latched != arms
+    one = asked(0.05, 0.0)
+    assert one.command is not None
+    one.command["motor_cmd"]["kp"][3] = 0.0
+    assert judgement()._judge(0.0, one) == "silence", "a leg that hangs"
+    unknown = judgement()
+    unknown._position = np.full(12, np.nan)
+    assert unknown._judge(0.0, wanted) == "silence"
+
+
+def test_two_buttons_of_the_remote_damp_the_robot(bench: Bench, eventually: Build) -> None:
+    stand_up(bench, eventually)
+    bench.robot.remote[2] = 0x20
+    count = len(bench.robot.commands)
+    eventually(lambda: len(bench.robot.commands) > count + 100)
+    assert not bench.guard.damping, "one alone means something else"
+    bench.robot.remote[3] = 0x02
+    eventually(lambda: bench.robot.limp and bench.guard.damping == "L2 and B of the remote")
+    bench.robot.remote[:] = 0
+    stood_up(bench, eventually)
+    assert bench.guard.events == {"L2 and B of the remote": 1}
 
 
 def test_it_damps_until_somebody_commands_and_when_nobody_does(bench: Bench, eventually: Build) -> None:
@@ -139,7 +213,9 @@ def test_full_stiffness_that_nobody_armed_is_not_passed_on(bench: Bench, eventua
         (changed("q", float("nan")), "nonfinite command"),
         (changed("q", 4.0), "position out of limits"),
         (changed("kp", 200.0), "gain out of limits"),
-        (changed("tau", 99.0), "torque or speed out of limits"),
+        (changed("kd", 0.5), "gain out of limits"),
+        (changed("tau", 1.0), "more than set-points and gains"),
+        (changed("dq", 1.0), "more than set-points and gains"),
         (off(), "more than set-points and gains"),
         (WIRE.seal(STAND.copy())[:-1] + b"\x00", "damaged command"),
     ],
@@ -198,7 +274,7 @@ def test_a_stretch_of_damping_counts_once_with_the_reason_that_began_it(bench: B
     eventually(lambda: bench.robot.limp)
     for raw in (changed("q", 4.0), changed("kp", 200.0), changed("q", 4.0)):
         bench.raw = raw
-        eventually(lambda raw=raw: bench.guard._wanted[0] == raw)
+        eventually(lambda raw=raw: bench.guard._wanted.raw == raw)
         count = len(bench.robot.commands)
         eventually(lambda: len(bench.robot.commands) > count + 10)  # noqa: B023 - used at once
     assert bench.guard.events == {"gain out of limits": 1} and bench.guard.damping == "gain out of limits"
@@ -282,7 +358,7 @@ def test_who_hears_of_it_cannot_hold_it_up(topic_quadruped: Build, eventually: B
         bench.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT], ids=lambda number: number.name)
 def test_told_to_end_by_a_signal_with_nobody_to_talk_to_it_damps_first(
     topic_quadruped: Build, eventually: Build, number: signal.Signals
 ) -> None:
@@ -316,6 +392,9 @@ def test_told_to_end_by_a_signal_with_nobody_to_talk_to_it_damps_first(
             count = len(robot.commands)
             eventually(lambda: len(robot.commands) > count + 50)
             assert process.poll() is None and not robot.limp, "it goes on in silence"
+            process.send_signal(signal.SIGTSTP)
+            count = len(robot.commands)
+            eventually(lambda: len(robot.commands) > count + 50)
             process.send_signal(number)
             count = len(robot.commands)
             eventually(lambda: len(robot.commands) > count + 50)

@@ -212,6 +212,40 @@ def test_the_way_after_a_hold_begins_at_the_measured_position(bench: Callable[..
     assert b.loop._goal is not None and b.loop._goal.start[0, 0] == pytest.approx(0.05, abs=1e-6)
 
 
+def test_an_arm_that_was_guided_away_is_held_where_it_is(bench: Callable[..., Bench]) -> None:
+    """Its own brake was used, somebody guided it, its drives come back: the command must not tear it back."""
+    b = bench()
+    b.loop.stop("operator")
+    b.driver.follows = False
+    b.run(0.1)
+    for angle, held in ((0.15, 0.0), (0.6, 0.6)):
+        b.driver.position[0] = float(HOME[0, 0]) + angle
+        b.run(0.1)
+        assert b.sent[-1][0] == pytest.approx(float(HOME[0, 0]) + held, abs=1e-6)
+    assert b.counts == {"stop": 1, "moved while held": 1}
+    b.driver.received = b.now  # and then it says nothing more
+    b.run(0.1)
+    b.driver.position[0] = float(HOME[0, 0]) - 0.6
+    b.run(0.3)
+    assert b.sent[-1][0] == pytest.approx(float(HOME[0, 0]) + 0.6, abs=1e-6), "what it said before it fell silent"
+
+
+def test_after_a_pause_the_command_begins_at_rest(bench: Callable[..., Bench]) -> None:
+    """Ctrl-Z in full motion: the arm came to rest at the last command, and goes on from there as from a stop."""
+    b = bench()
+    b.loop.set_goal(HOME, 0.08, PERIOD)
+    b.loop.set_goal(turned(0.5), 0.08, 0.5)
+    b.run(0.3)
+    assert b.speed > 0.5
+    last = b.sent[-1]
+    b.now += 5.0
+    b.run(TICK)
+    step = PIPELINE.shield.acceleration.max() * TICK * TICK
+    assert float((b.sent[-1] - last).abs().max()) <= float(step) + 1e-6
+    b.run(0.3)
+    assert (b.sent[-1] - last).abs().max() < 1e-3, "its goal is old"
+
+
 # ---- not finite --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_three_goals_in_a_row_that_are_not_finite_latch_a_stop(bench: Callable[..., Bench], bad: float) -> None:

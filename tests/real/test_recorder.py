@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from real.recorder import Recorder
+from real.recorder import WAITING, Recorder
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface import Pipeline
@@ -123,7 +123,33 @@ def test_writing_happens_off_the_control_thread(
     assert r.writer.num_episodes == 1
 
 
-def test_an_error_of_the_writer_surfaces(recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_episodes_wait_in_memory(
+    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    go_on, ended = threading.Event(), []
+    monkeypatch.setattr(DatasetWriter, "add_episode", lambda *_: go_on.wait(30))
+    r = recorder()
+
+    def work() -> None:
+        for k in range(WAITING + 3):
+            r.add(step(k), {})
+            r.end_episode({})
+            ended.append(k)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    eventually(lambda: len(ended) == WAITING + 1)
+    thread.join(0.2)
+    assert len(ended) == WAITING + 1, "one is being written, the others wait, and so does who ends the next"
+    go_on.set()
+    thread.join(30)
+    r.close()
+    assert len(ended) == WAITING + 3
+
+
+def test_an_error_of_the_writer_surfaces(
+    recorder: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "dataset/data")
 
@@ -131,7 +157,7 @@ def test_an_error_of_the_writer_surfaces(recorder: Callable[..., Recorder], monk
     r = recorder()
     r.add(step(1, done=True), {})
     r.end_episode({})
-    r._thread.join(30)
+    eventually(lambda: r.error)
     r.add(step(1, done=True), {})
     with pytest.raises(OSError, match="No space left"):
         r.end_episode({})

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from real.session import uninterrupted
+from real import session
+from real.session import Filming, uninterrupted
+from robot_rl.data.video import video_info
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP])
 def test_a_signal_interrupts_after_the_block_not_in_it(stopping: None, number: int) -> None:
     done = []
     with pytest.raises(KeyboardInterrupt) as asked, uninterrupted():
@@ -29,6 +33,24 @@ def test_without_one_nothing_is_raised_and_the_next_interrupts_at_once(stopping:
 
 def test_a_second_ctrl_c_interrupts_in_the_block_too(stopping: None) -> None:
     with pytest.raises(KeyboardInterrupt), uninterrupted():
-        os.kill(os.getpid(), signal.SIGTERM)
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):  # a terminal that goes
+            os.kill(os.getpid(), number)
         os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("the second signal was not heard")
+
+
+def test_a_film_ends_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = np.zeros((96, 96, 3), np.uint8)
+    monkeypatch.setattr(session, "MOST", 10 * picture.nbytes)
+    film = Filming(episodes=3)
+    for k in range(50):
+        if film.filmed < film.episodes:
+            film.add(picture, corrected=False, done=k % 6 == 5)
+    assert len(film.frames) == 11 and film.filmed == 2, "one episode, and the part of the next that there was room for"
+    film.write(tmp_path, "a robot")
+    found = video_info(tmp_path / "videos" / "robot.mp4")
+    assert (found["video.height"], found["video.width"]) == (288, 288), "large enough to be looked at"
+    large = Filming(episodes=1)
+    large.add(np.zeros((480, 640, 3), np.uint8), corrected=True, done=True)
+    large.write(tmp_path, "a robot")
+    assert video_info(tmp_path / "videos" / "robot.mp4")["video.height"] == 480

@@ -23,7 +23,7 @@ TASK = tasks.get("go2-velocity")
 SPEC = VectorSpec(TASK.interface.command)
 STAND = [[0.0, 0.0, 0.0]]
 PERIOD = 0.02
-LONG = round(COMMAND_RAMP / PERIOD)
+LONG = 2 * round(COMMAND_RAMP / PERIOD)
 """Control periods in which a command reaches any other."""
 
 
@@ -73,6 +73,18 @@ def test_a_command_grows_as_in_training_and_an_episode_begins_with_none(steer: C
     assert settle(steering, full, rest=True) == STAND, "whoever holds the stick"
     steering(full, 0, 1)
     assert steering(None, 0, 0).tolist() == STAND
+
+
+def test_nobody_stops_faster_than_in_training(steer: Callable[..., Any]) -> None:
+    """Of the schedule's stops the fastest is that from the end of a range."""
+    ramp = round(COMMAND_RAMP / PERIOD)
+    steering, _ = steer()
+    settle(steering, Operator(held=True, motion=(1.0, 1.0, 1.0)))
+    let_go = torch.cat([steering(None, 0, k + 1) for k in range(ramp)])
+    speeds, ends = torch.linspace(1, 0, ramp + 1)[1:, None], SPEC.high
+    assert torch.allclose(let_go, speeds * ends, atol=1e-6)
+    stop = torch.lerp(ends, torch.zeros(3), torch.arange(1, ramp + 1)[:, None] / ramp)
+    assert torch.allclose(let_go, stop, atol=1e-6), "what `CommandSchedule` asks for"
 
 
 def test_a_twist_counts_for_half_a_second_and_within_the_ranges(

@@ -93,8 +93,10 @@ class Ear:
     def last(self) -> Operator:
         """The last message, once its publisher has left; it may still be on its way then."""
         end = time.monotonic() + WAIT
-        while (self.subscription.matched or self._latest() != RELEASED) and time.monotonic() < end:
+        while self.subscription.matched and time.monotonic() < end:
             time.sleep(0.002)
+        while self._latest() != RELEASED and self.subscription.wait(0.3):
+            pass
         return self._latest()
 
     def _latest(self) -> Operator:
@@ -606,7 +608,7 @@ def test_no_gamepad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Gamepad("/dev/input/js0")
 
 
-def test_an_unplugged_gamepad_lets_go_and_says_so(pad: Pad, ear: Ear) -> None:
+def test_an_unplugged_gamepad_falls_silent_and_says_so(pad: Pad, ear: Ear) -> None:
     command = [*TELEOP, "gamepad", "--path", pad.path, "--ros-args", "-r", "__ns:=/arm"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -620,7 +622,7 @@ def test_an_unplugged_gamepad_lets_go_and_says_so(pad: Pad, ear: Ear) -> None:
         process.wait()
     assert process.returncode == 1  # so that the launcher starts it again
     assert f"the gamepad {pad.path} is gone" in said and "Traceback" not in said
-    assert ear.last() == RELEASED
+    assert ear.last().held, "the robot takes the silence for a person who is lost, not for one who gave it back"
 
 
 # --- the loop and the command ---
@@ -647,6 +649,25 @@ def test_a_stop_pressed_just_before_the_end_is_still_published(node: Node, ear: 
     assert ear.until(lambda operator: operator.held) == FULL
     assert ear.until(lambda operator: True) == Operator(stop=True)
     assert "control: you" in said
+
+
+HOLDS = Operator(True, (1.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("number", "hands", "last"),
+    [
+        (signal.SIGTERM, HOLDS, RELEASED),
+        (signal.SIGHUP, HOLDS, HOLDS),
+        (signal.SIGHUP, Operator(stop=True), Operator(stop=True)),
+        (signal.SIGHUP, RELEASED, RELEASED),
+    ],
+)
+def test_only_who_ends_it_gives_control_back(
+    node: Node, ear: Ear, number: int, hands: Operator, last: Operator
+) -> None:
+    stream(node, Script(HOLDS if hands.held else RELEASED, hands), 30.0, lambda _s: number)
+    assert ear.last() == last
 
 
 def test_a_second_device_on_the_topic_is_named(node: Node) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from real.bus import open_node
 from real.env import RobotEnv
 from real.journal import Journal
 from real.loop import SafetyConfig
@@ -227,7 +228,7 @@ def test_a_guard_that_has_gone_ends_the_episode_and_nobody_stands_up_without(
 ) -> None:
     robot = topic_quadruped(twin=True)
     e = env(replace(WALK, horizon=1000))
-    eventually(lambda: e.placer.matched)
+    eventually(lambda: e.on_twin)
     e.reset(seed=0)
     robot.guard = None
     truncated = torch.tensor([False])
@@ -274,7 +275,7 @@ def test_who_commanded_stops_and_resets_are_on_record(
 def test_a_twin_is_put_back_by_itself(env: Build, topic_quadruped: Build, eventually: Build) -> None:
     robot = topic_quadruped(twin=True)
     e = env(replace(WALK, horizon=200))
-    eventually(lambda: e.placer.matched)
+    eventually(lambda: e.on_twin)
     e.reset(seed=0)
     assert not robot.seeds, "nothing to put back"
     robot.quat = np.array([math.cos(0.6), 0, math.sin(0.6), 0])
@@ -282,6 +283,39 @@ def test_a_twin_is_put_back_by_itself(env: Build, topic_quadruped: Build, eventu
     e.reset(seed=4)
     assert robot.seeds == [4] and not e.loop.stopped
     assert np.abs(robot.position - robot.home).max() < 0.02
+
+
+def test_who_records_everything_is_no_twin(env: Build, topic_quadruped: Build, eventually: Build) -> None:
+    """A bag of all topics listens to twin/reset too; a real robot stays down until a person has looked at it."""
+    robot = topic_quadruped()
+    with open_node("rosbag2_recorder") as bag:
+        bag.subscribe("std_msgs/msg/String", "twin/reset")
+        e = env(replace(WALK, horizon=200))
+        eventually(lambda: e.placer.readers() == ["/rosbag2_recorder"])
+        assert not e.on_twin
+        e.reset(seed=0)
+        robot.quat = np.array([math.cos(0.6), 0, math.sin(0.6), 0])
+        eventually(lambda: e.loop.stopped == "tilt")
+        robot.quat = np.array([1.0, 0.0, 0.0, 0.0])
+        with pytest.raises(NotReady, match=r"stopped \(tilt\) and no teleop device is there to reset it"):
+            e.reset(seed=1)
+        assert robot.limp
+
+
+def test_who_presses_stop_while_a_twin_is_put_back_keeps_it_down(
+    env: Build, topic_quadruped: Build, hands: Build, eventually: Build
+) -> None:
+    robot = topic_quadruped(twin=True)
+    operator = hands()
+    e = env(replace(WALK, horizon=200), hands=operator)
+    eventually(lambda: e.on_twin)
+    e.reset(seed=0)
+    robot.quat = np.array([math.cos(0.6), 0, math.sin(0.6), 0])
+    eventually(lambda: e.loop.stopped == "tilt")
+    script = [Operator(stop=True), *[RELEASED] * 20]
+    operator.read = lambda: script.pop(0) if script else Operator(reset=True)
+    e.reset(seed=1)
+    assert not script, "it waited for the button"
 
 
 def test_it_does_not_stand_up_from_its_back(env: Build, topic_quadruped: Build) -> None:
@@ -318,7 +352,7 @@ def test_the_persons_dead_man_steers_and_the_policy_goes_on_acting(
     action = torch.full((1, 12), 0.1)
     observation, *_, infos = e.step(action)
     share = e.period / COMMAND_RAMP
-    assert part(e, observation, "command") == pytest.approx([2 * share, 0.0, -2 * share]), "on its way to 0.5 and -1"
+    assert part(e, observation, "command") == pytest.approx([share, 0.0, -share]), "on its way to 0.5 and -1"
     assert torch.equal(infos["executed"], action) and not infos["intervention"].item()
     assert not infos["takeover"].item() and not infos["handed_back"]
     operator.now = RELEASED
@@ -423,7 +457,7 @@ def test_what_damps_it_whenever_it_stands_up_is_given_up_with_the_reason(
 ) -> None:
     robot = topic_quadruped(twin=True)
     e = env(safety=replace(steady, guard_patience=0.1))
-    eventually(lambda: e.placer.matched)
+    eventually(lambda: e.on_twin)
     robot.guard = {"damping": "position out of limits", "latched": True, "damped": {}}
     with pytest.raises(NotReady, match=r"damped 3 times while it stood up: the guard damps.*position out of limits"):
         e.reset(seed=0)

@@ -149,8 +149,9 @@ def test_damping_lets_go_and_brakes() -> None:
         ("kp", 61.0, "gain out of limits"),
         ("kp", -1.0, "gain out of limits"),
         ("kd", 6.0, "gain out of limits"),
-        ("tau", 36.0, "torque or speed out of limits"),
-        ("dq", 25.0, "torque or speed out of limits"),
+        ("kd", 0.9, "gain out of limits"),
+        ("tau", 0.1, "more than set-points and gains"),
+        ("dq", 0.1, "more than set-points and gains"),
     ],
 )
 def test_what_must_not_reach_the_motors(field: str, value: float, reason: str) -> None:

@@ -196,6 +196,7 @@ def test_closing_an_endpoint_frees_its_place(node: Node, peer: Any) -> None:
     mine = node.publisher(FLOATS, "commands")
     sub = node.subscribe(FLOATS, "commands")
     assert peer.do("node.wait_for(lambda: pub.other_writers() == ['/arm/here'] and pub.matched == 1, 10)")
+    assert peer.do("node.wait_for(lambda: pub.readers() == ['/arm/here'], 10)")
     mine.close()
     sub.close()
     sub.close()
