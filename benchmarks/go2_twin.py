@@ -23,7 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from robot_rl.evaluation import HELD_OUT, mean_interval, wilson
+from robot_rl.evaluation import mean_interval, wilson
+from robot_rl.seeds import HELD_OUT
 from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "go2_twin.json"

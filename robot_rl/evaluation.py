@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from policies.base import ChunkRunner, Policy
-
-HELD_OUT = 1_000_000_000
-"""First seed of held-out episodes; training and tuning use smaller ones."""
+from robot_rl.seeds import HELD_OUT
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:

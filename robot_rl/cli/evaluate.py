@@ -9,6 +9,7 @@ from typing import Any, Literal
 import tyro
 
 from robot_rl.limits import Count, Whole
+from robot_rl.seeds import HELD_OUT
 
 
 @dataclass
@@ -19,7 +20,7 @@ class Evaluate:
     """Bundle, or a run folder that holds one; random:TASK for uniformly random actions."""
     episodes: Count = 200
     """Episodes; number k is drawn from seed + k, so two policies meet the same ones."""
-    seed: Whole = 1_000_000_000
+    seed: Whole = HELD_OUT
     """First seed; held-out seeds start at 1000000000."""
     num_envs: Count = 100
     """Simulations side by side."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from robot_rl.learning.gae import advantages
 from robot_rl.learning.ppo import PPO
 from robot_rl.limits import Count
+from robot_rl.seeds import training_seed
 from robot_rl.training.metrics import Episodes, Progress, counts, diverged, report
 from robot_rl.training.run import Run
 
@@ -44,7 +45,7 @@ def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed
     `reward/<name>`.
     """
     policy, step = agent.policy, 0
-    observation, _ = env.reset(seed=seed, options={"stagger": True})
+    observation, _ = env.reset(seed=training_seed(seed), options={"stagger": True})
     policy.reset()
     rng = torch.Generator(agent.device).manual_seed(seed)
     episodes = Episodes(env.num_envs, agent.device)
