@@ -36,6 +36,13 @@ class OnPolicyConfig:
     checkpoint_every: Count = 500_000
     """Environment steps between checkpoints."""
 
+    def __post_init__(self) -> None:
+        if self.num_envs * self.rollout == 1:
+            raise ValueError(
+                "num_envs and rollout are both 1, and what is learned is how the steps of a rollout compare; "
+                "one of the two must be at least 2"
+            )
+
 
 def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed: int, progress: Progress) -> None:
     """Improve the agent's policy in `env`; resumes from the run's checkpoint.
