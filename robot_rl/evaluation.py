@@ -64,6 +64,8 @@ class Evaluation:
             "success": len(done) / n if n else None,
             "success_low": low,
             "success_high": high,
+    divergences: int = 0
+    """Episodes that ended because their simulation blew up."""
             "steps": sum(steps) / max(1, n),
             "steps_of_successes": sum(done) / max(1, len(done)),
             "action_change": sum(self.roughness[k] for k in own) / max(1, n),
@@ -126,6 +128,7 @@ def evaluate(
                 runner.reset()  # a chunk planned before a person's correction is not executed after it
             ended = (terminated | truncated).nonzero().squeeze(-1)
             if len(ended):
+            result.divergences += int((open_ & infos.get("diverged", none)).sum())
                 runner.reset(ended)
         result.success += success[:wanted].tolist()
         result.steps += length[:wanted].int().tolist()

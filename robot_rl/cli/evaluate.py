@@ -93,8 +93,8 @@ class Evaluate:
             )
         summary: dict[str, Any] = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
         summary |= {"runtime": self.runtime}
-        summary |= env.simulation | result.summary() | {"divergences": env.divergences}
-        summary |= report(diverged) if diverged and env.divergences else {}
+        summary |= env.simulation | result.summary() | {"divergences": result.divergences}
+        summary |= report(diverged) if diverged and result.divergences else {}
         summary["seconds"] = time.monotonic() - start
         if self.video:
             record(policy, env.task.name, self.video, self.video_episodes, self.seed, **simulation)

@@ -109,6 +109,18 @@ def test_seeds_follow_each_other_without_gap() -> None:
     assert env.seeds == list(range(50, 58))
 
 
+def test_divergences_are_of_the_episodes_that_count() -> None:
+    """Every episode of `Exploding` ends by diverging, those that come after and beside the counted ones too."""
+
+    class Exploding(Scripted):
+        def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+            *rest, infos = super().step(action)
+            return *rest, infos | {"diverged": rest[2] | rest[3]}  # type: ignore[return-value]
+
+    result = evaluate(Alternating(), Exploding(4), 6, seed=0)
+    assert result.divergences == 6 and "divergences" not in result.summary()
+
+
 def test_roughness_is_of_the_executed_action() -> None:
     """Executed is twice the policy's: it jumps by 1 each step; a one-step episode has no change."""
     result = evaluate(Alternating(), Scripted(4), 7, seed=0)
