@@ -1,4 +1,5 @@
-"""A walking policy on its own topics: runs on the twin, each another twin, other commands, a DDS domain of its own.
+"""A walking policy on its own topics: runs on the twin, each with other commands, noise, shoves and directions of the
+sensors' biases, in a DDS domain of its own. The robot itself, at the edge of training or beyond, is always the same.
 
     python -m benchmarks.go2_twin runs/walk --runs 20 --seconds 60 --jobs 2
 
