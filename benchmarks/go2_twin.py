@@ -1,4 +1,5 @@
-"""A walking policy on its own topics: runs on the twin, each another twin, other commands, a DDS domain of its own.
+"""A walking policy on its own topics: runs on the twin, each with other commands, noise, shoves and directions of the
+sensors' biases, in a DDS domain of its own. The robot itself, at the edge of training or beyond, is always the same.
 
     python -m benchmarks.go2_twin runs/walk --runs 20 --seconds 60 --jobs 2
 
@@ -23,7 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from robot_rl.evaluation import HELD_OUT, mean_interval, wilson
+from robot_rl.evaluation import mean_interval, wilson
+from robot_rl.seeds import HELD_OUT
 from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "go2_twin.json"

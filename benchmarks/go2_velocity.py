@@ -3,7 +3,8 @@
     python -m benchmarks.go2_velocity --seeds 3
 
 Each seed runs the first three stages of `robot-rl demo go2` on more episodes: train, evaluate in MuJoCo, evaluate in
-Genesis. Results go to benchmarks/results/go2_velocity.json with machine, versions and commit.
+Genesis. Beside them stands what the controller does alone, all actions 0, in MuJoCo. Results go to
+benchmarks/results/go2_velocity.json with machine, versions and commit.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "go2_velocity.json"
 TASK = "go2-velocity"
-EPISODES = {"mujoco": 200, "genesis": 64}
+EPISODES = {"mujoco": 1000, "genesis": 200}
+SIDE_BY_SIDE = {"mujoco": 250, "genesis": 100}
 MEASURES = ("velocity_error", "yaw_error", "foot_slip", "swing_height", "power")
 """m/s, rad/s, m/s, m, W"""
 LONGEST = 360.0
@@ -46,12 +48,15 @@ def one_seed(seed: int, folder: Path, steps: int, episodes: dict[str, int]) -> d
     more = ("--training.steps", str(steps)) if steps else ()
     robot_rl("train", TASK, "--recipe", "ppo", "--out", str(folder), "--seed", str(seed), *more)
     row: dict[str, Any] = {"seed": seed, "seconds": round(time.monotonic() - start, 1)}
-    for engine, count in episodes.items():
-        out = folder / f"{engine}.json"
-        size = ("--episodes", str(count), "--num-envs", str(min(100, count)))
-        robot_rl("evaluate", str(folder), "--engine", engine, *size, "--out", str(out))
-        row[engine] = figures(json.loads(out.read_text()))
-    return row
+    return row | {engine: measured(str(folder), engine, count, folder) for engine, count in episodes.items()}
+
+
+def measured(policy: str, engine: str, count: int, folder: Path) -> dict[str, Any]:
+    """The figures of a bundle, or of zero:TASK, over `count` episodes."""
+    out = folder / f"{engine}.json"
+    size = ("--episodes", str(count), "--num-envs", str(min(SIDE_BY_SIDE[engine], count)))
+    robot_rl("evaluate", policy, "--engine", engine, *size, "--out", str(out))
+    return figures(json.loads(out.read_text()))
 
 
 def figures(evaluation: dict[str, Any]) -> dict[str, Any]:
@@ -84,12 +89,12 @@ def mean(value: Any) -> float | None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Means with their 95 % intervals, one line for each seed and engine, and the bars."""
+    """Means with their 95 % intervals, one line for each row and engine that it was measured in, and the bars."""
     line = "{:>5}  {:>8}  {:>8}  {:>20}  {:>20}  {:>20}  {:>6}  {:>7}  {:>6}  {:>7}".format
     heads = ("velocity_error m/s", "yaw_error rad/s", "falls", "slip", "swing m", "W", "action")
     lines = [line("seed", "learn s", "engine", *heads)]
     for row in rows:
-        for engine in BARS:
+        for engine in (name for name in BARS if name in row):
             seen = row[engine]
             errors = [interval(seen[name]) for name in ("velocity_error", "yaw_error")]
             rate = {k: seen[f"fall_rate{end}"] for k, end in (("mean", ""), ("low", "_low"), ("high", "_high"))}
@@ -125,6 +130,7 @@ def main() -> int:
     episodes = {engine: getattr(arguments, engine) for engine in EPISODES}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
+        zero = measured(f"zero:{TASK}", "mujoco", episodes["mujoco"], Path(folder))
         for seed in range(arguments.first, arguments.first + arguments.seeds):
             rows.append(one_seed(seed, Path(folder) / str(seed), arguments.steps, episodes))
     misses = [text for row in rows for text in missed(row)]
@@ -132,11 +138,13 @@ def main() -> int:
         "task": TASK,
         "bars": BARS | {"seconds": LONGEST, "least_swing": LEAST_SWING},
         "rows": rows,
+        "zero": zero,
         "missed": misses,
     }
     result |= {"provenance": provenance()}
     write_json(arguments.out, result)
-    sys.stdout.write(json.dumps(result) + "\n" if arguments.json else "\n".join([table(rows), *misses, ""]))
+    shown = table([*rows, {"seed": "zero", "seconds": "", "mujoco": zero}])
+    sys.stdout.write(json.dumps(result) + "\n" if arguments.json else "\n".join([shown, *misses, ""]))
     return 1 if misses else 0
 
 

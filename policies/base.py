@@ -42,16 +42,18 @@ class Policy(nn.Module):
 
 
 class RandomPolicy(Policy):
-    """Uniformly random actions: the floor that every learned policy is compared with."""
+    """Uniformly random actions up to `reach`: the floor that every learned policy is compared with; 0 of the controller
+    alone."""
 
     horizon = execute = 1
 
-    def __init__(self, actions: int):
+    def __init__(self, actions: int, reach: float = 1.0):
         super().__init__()
-        self.actions = actions
+        self.actions, self.reach = actions, reach
 
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        return 2 * torch.rand(len(observation["observation.state"]), 1, self.actions, generator=rng) - 1
+        draws = torch.rand(len(observation["observation.state"]), 1, self.actions, generator=rng)
+        return self.reach * (2 * draws - 1)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from robot_rl.data import DatasetWriter, EpisodeData
 from robot_rl.data.recording import features
 from robot_rl.errors import UserError
 from robot_rl.files import replace_file
+from robot_rl.seeds import training_seed
 from robot_rl.settings import check_same, settled
 from sim.env import TaskEnv
 
@@ -75,7 +76,7 @@ def collect(
     with writer:
         done_before = writer.num_episodes
         _go_on(writer, settled(_settings(env, seed, skill, image_size, keep_failures)))
-        start = seed + 1_000_003 * done_before
+        start = training_seed(seed, done_before)
         expert = make_expert(env, skill, start)
         observation, _ = env.reset(seed=start)
         rows: list[dict[str, list[Any]]] = [{} for _ in range(env.num_envs)]

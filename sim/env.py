@@ -221,7 +221,7 @@ class TaskEnv(VectorEnv):
         self.state = self.sensors.measure(self.true, self._noise())
         observation = self._observe(self.true, self.state)
         done = terminated | truncated
-        infos |= {"success": success, "episode_steps": self.steps.clone()}
+        infos |= {"success": success, "diverged": broken, "episode_steps": self.steps.clone()}
         if done.any():
             infos["final_obs"], infos["_final_obs"] = observation, done
             observation = self._restart(done.nonzero().squeeze(-1), observation)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
+from robot_rl.seeds import LEARNING
 from sim.tasks import tasks
 
 if TYPE_CHECKING:  # imports nothing heavy
@@ -31,10 +32,16 @@ def register() -> None:
 
 
 def vector(num_envs: int, task: str, **kwargs: Any) -> Any:
-    """The natively batched environment; tensors in and out."""
+    """The natively batched environment; tensors in and out.
+
+    Without a `seed`, here or at a reset, it draws one, as Gymnasium's contract has it; a TaskEnv begins with seed 0.
+    """
     from sim.env import TaskEnv
 
-    return TaskEnv(task, num_envs, **kwargs)
+    env = TaskEnv(task, num_envs, **kwargs)
+    if "seed" not in kwargs:
+        env.seed = int(env.np_random.integers(LEARNING))
+    return env
 
 
 class GymTask(gym.Env[dict[str, np.ndarray], np.ndarray]):
@@ -43,10 +50,8 @@ class GymTask(gym.Env[dict[str, np.ndarray], np.ndarray]):
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(self, task: str, render_mode: str | None = None, **kwargs: Any):
-        from sim.env import TaskEnv
-
         self.render_mode = render_mode
-        self.vector = TaskEnv(task, 1, threads=1, **kwargs)
+        self.vector = vector(1, task, threads=1, **kwargs)
         self.metadata = self.metadata | {"render_fps": round(self.vector.rate)}
         self.action_space = self.vector.single_action_space
         self.observation_space = self.vector.single_observation_space
@@ -56,7 +61,7 @@ class GymTask(gym.Env[dict[str, np.ndarray], np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Start an episode; without a seed, the next one of the last seed."""
+        """Start an episode; without a seed, the next one of the last seed, at first of one that nobody else has."""
         super().reset(seed=seed)
         first, self._next = self._next, None
         # When an episode ends, the vector environment begins the next: another reset would skip it.

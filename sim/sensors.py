@@ -45,6 +45,7 @@ class Channel:
 class SensorModel:
     """Corrupts state views; with every parameter at zero it passes them on unchanged. What no sensor sees is absent.
 
+    What has no channel (`gripper_width`, `foot_force`) is always passed on as it is: exact, and without delay.
     All channels of a robot stand side by side in one row: reported = late(true) + noise * normal + bias.
     """
 

@@ -22,7 +22,7 @@ class Collect:
     out: Path | None = None
     """Folder of the dataset; default datasets/<task>."""
     seed: Whole = 0
-    """Seed of the first episode; held-out evaluation uses seeds from 1000000000 on."""
+    """Seed of everything random; two seeds share no episode, nor does any with held-out evaluation."""
     num_envs: Count = 8
     """Simulations side by side. Episodes are kept in the order in which they end, so many more than a few per
     demonstration would favour short ones."""
@@ -60,7 +60,7 @@ class Collect:
             raise UnknownName("skill", self.skill, ["CLUMSY", "STEADY"])
         out = self.out or Path("datasets") / self.task
         env = TaskEnv(
-            self.task, self.num_envs, engine=self.engine, seed=self.seed, mjcf=self.mjcf, device=self.device,
+            self.task, self.num_envs, engine=self.engine, mjcf=self.mjcf, device=self.device,
             without=self.without, diverged=out / "diverged",
         )  # fmt: skip
         say_nominal(self.engine, [name for name in env.simulation["without"] if name not in self.without])

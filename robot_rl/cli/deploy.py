@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from robot_rl.limits import Count, NonNegative, Whole
+from robot_rl.seeds import HELD_OUT
 
 if TYPE_CHECKING:
     from real.steering import Schedule
@@ -28,7 +29,7 @@ class Deploy:
     """Robot to drive; a bundle for another one is refused."""
     episodes: Count = 10
     """Episodes to run."""
-    seed: Whole = 1_000_000_000
+    seed: Whole = HELD_OUT
     """Episode k is placed by seed + k where a twin places the objects, and commanded by it on schedule."""
     seconds: NonNegative = 0.0
     """Length of an episode, s; 0: the task's."""

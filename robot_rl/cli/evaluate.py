@@ -9,6 +9,7 @@ from typing import Any, Literal
 import tyro
 
 from robot_rl.limits import Count, Whole
+from robot_rl.seeds import HELD_OUT
 
 
 @dataclass
@@ -16,10 +17,11 @@ class Evaluate:
     """Run a bundle's policy on held-out episodes of its task and report success with a 95 % Wilson interval."""
 
     bundle: tyro.conf.Positional[Path]
-    """Bundle, or a run folder that holds one; random:TASK for uniformly random actions."""
+    """Bundle, or a run folder that holds one; random:TASK for uniformly random actions, zero:TASK for the controller
+    alone."""
     episodes: Count = 200
     """Episodes; number k is drawn from seed + k, so two policies meet the same ones."""
-    seed: Whole = 1_000_000_000
+    seed: Whole = HELD_OUT
     """First seed; held-out seeds start at 1000000000."""
     num_envs: Count = 100
     """Simulations side by side."""
@@ -71,11 +73,12 @@ class Evaluate:
         }  # fmt: skip
         diverged = self.out.parent / "diverged" if self.out else None
         name, _, task = str(self.bundle).partition(":")
-        if name == "random" and task:
+        floors = {"random": 1.0, "zero": 0.0}
+        if name in floors and task:
             if self.runtime != "torch":
-                raise UserError(f"random actions need no runtime; leave out --runtime {self.runtime}")
+                raise UserError(f"{name} actions need no runtime; leave out --runtime {self.runtime}")
             env = TaskEnv(task, min(self.num_envs, self.episodes), diverged=diverged, **simulation)
-            policy: Policy = RandomPolicy(env.pipeline.actions.size)
+            policy: Policy = RandomPolicy(env.pipeline.actions.size, floors[name])
         else:
             bundle = load_bundle(self.bundle, self.runtime)
             bundle.check_task(tasks.get(bundle.interface.task).interface)
@@ -92,8 +95,8 @@ class Evaluate:
             )
         summary: dict[str, Any] = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
         summary |= {"runtime": self.runtime}
-        summary |= env.simulation | result.summary() | {"divergences": env.divergences}
-        summary |= report(diverged) if diverged and env.divergences else {}
+        summary |= env.simulation | result.summary() | {"divergences": result.divergences}
+        summary |= report(diverged) if diverged and result.divergences else {}
         summary["seconds"] = time.monotonic() - start
         if self.video:
             record(policy, env.task.name, self.video, self.video_episodes, self.seed, **simulation)

@@ -140,7 +140,7 @@ class ActorCritic:
         q = self.critic(policy.normalizer(batch["state"]), policy.combine(batch["base"], correction)).mean(0)
         moved = correction if self.start is None else correction - self.start.mean(features)
         loss = (c.l2 * moved.square().sum(-1) - q).mean()
-        if c.imitation:
+        if c.imitation and policy.config.scale:  # at scale 0 nothing is within reach
             # The correction that would have led to the executed action, as far as it is within reach.
             executed = ((batch["action"] - batch["base"]) / policy.config.scale).clamp(-1, 1)
             distance = (policy.actor.mean(features) - executed).square().sum(-1)

@@ -63,6 +63,7 @@ class PPO:
     """Updates a policy from rollouts. With a `mirror`, every row also counts as its mirror image."""
 
     LR_RANGE = (1e-5, 1e-2)
+    """Of an actor's rate that follows the divergence, widened to the one that it starts with."""
 
     def __init__(
         self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0, mirror: Mirror | None = None
@@ -77,7 +78,8 @@ class PPO:
             {"params": list(self.critic.parameters()), "lr": config.critic_lr},
         ]
         self.optimizer = torch.optim.Adam(groups, fused=True)
-        self.rng = torch.Generator(self.device).manual_seed(seed)
+        # Not the numbers that explore, which are drawn from the seed itself. A CPU's generator reads its low 32 bits.
+        self.rng = torch.Generator(self.device).manual_seed(seed ^ 0x5EED_BA7C)
         if mirror is not None:
             parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
             for name, wanted in parts.items():
@@ -212,11 +214,11 @@ class PPO:
 
     def _adapt(self, kl: float, aim: float) -> None:
         """Change the actor's learning rate by a factor of 1.5 when the divergence is outside half to double its aim."""
-        group, (low, high) = self.optimizer.param_groups[0], self.LR_RANGE
+        group, rates = self.optimizer.param_groups[0], (*self.LR_RANGE, self.config.actor_lr)
         if kl > 2 * aim:
-            group["lr"] = max(low, group["lr"] / 1.5)
+            group["lr"] = max(min(rates), group["lr"] / 1.5)
         elif kl < aim / 2:
-            group["lr"] = min(high, group["lr"] * 1.5)
+            group["lr"] = min(max(rates), group["lr"] * 1.5)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -44,7 +44,7 @@ class ProximalPolicy:
         """Return the learned policy, with its critic."""
         from sim.env import TaskEnv
 
-        env = TaskEnv(job.task, self.training.num_envs, seed=job.seed, **job.simulation)
+        env = TaskEnv(job.task, self.training.num_envs, **job.simulation)
         mirror = mirror_of(env.task, env.randomization) if self.symmetry else None
         torch.manual_seed(job.seed)
         size = Size(env.pipeline.observer.spec.size, env.pipeline.actions.size)

@@ -46,7 +46,7 @@ class ResFiT:
             )
         bundle.check_task(tasks.get(job.task).interface)
         bundle.check_robot(robots.get(bundle.interface.robot))
-        env = TaskEnv(job.task, self.training.num_envs, seed=job.seed, **job.simulation)
+        env = TaskEnv(job.task, self.training.num_envs, **job.simulation)
         torch.manual_seed(job.seed)
         policy = ResidualPolicy(bundle.policy, self.residual)
         agent = ActorCritic(policy, self.agent, job.seed)

@@ -14,6 +14,7 @@ from policies.residual import ResidualPolicy
 from robot_rl.data.replay import Replay, sample_batches
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.limits import Count, NonNegative, Positive, Share, Whole
+from robot_rl.seeds import training_seed
 from robot_rl.training.metrics import Progress, counts, report
 from robot_rl.training.run import Run
 
@@ -98,7 +99,7 @@ def train_off_policy(
     step, owed = 0, 0.0
     std = policy.config.actor.std or 0.0
     noise, fresh = torch.zeros(env.num_envs, policy.size.action), (1 - config.noise_memory**2) ** 0.5
-    observation, _ = env.reset(seed=seed)
+    observation, _ = env.reset(seed=training_seed(seed))
     policy.reset()
     saved = run.load()
     if saved is not None:

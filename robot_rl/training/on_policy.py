@@ -18,6 +18,7 @@ from torch import Tensor
 from robot_rl.learning.gae import advantages
 from robot_rl.learning.ppo import PPO
 from robot_rl.limits import Count
+from robot_rl.seeds import training_seed
 from robot_rl.training.metrics import Episodes, Progress, counts, diverged, report
 from robot_rl.training.run import Run
 
@@ -35,6 +36,13 @@ class OnPolicyConfig:
     checkpoint_every: Count = 500_000
     """Environment steps between checkpoints."""
 
+    def __post_init__(self) -> None:
+        if self.num_envs * self.rollout == 1:
+            raise ValueError(
+                "num_envs and rollout are both 1, and what is learned is how the steps of a rollout compare; "
+                "one of the two must be at least 2"
+            )
+
 
 def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed: int, progress: Progress) -> None:
     """Improve the agent's policy in `env`; resumes from the run's checkpoint.
@@ -44,7 +52,7 @@ def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed
     `reward/<name>`.
     """
     policy, step = agent.policy, 0
-    observation, _ = env.reset(seed=seed, options={"stagger": True})
+    observation, _ = env.reset(seed=training_seed(seed), options={"stagger": True})
     policy.reset()
     rng = torch.Generator(agent.device).manual_seed(seed)
     episodes = Episodes(env.num_envs, agent.device)

@@ -49,7 +49,7 @@ def provenance() -> dict[str, Any]:
         ).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         commit = ""
-    packages = ("robot-rl", "torch", "mujoco", "diffusers", "gymnasium", "numpy")
+    packages = ("robot-rl", "torch", "mujoco", "genesis-world", "diffusers", "gymnasium", "numpy")
     versions = {}
     for name in packages:
         try:

@@ -42,9 +42,10 @@ class Engine(ABC):
 
     @classmethod
     def can_randomize(cls, robot: RobotSpec, scene: Scene) -> set[str]:
-        """The names in `parameters`, known before anything is built."""
+        """The names in `parameters` that do something, known before anything is built."""
         base = cls.base_parameters if robot.base else ()
-        boxes = {f"{box.name}.{name}" for box in scene.boxes for name in cls.box_parameters}
+        touched = ("mass", "friction")  # of what is not solid, nothing rests on them
+        boxes = {f"{box.name}.{n}" for box in scene.boxes for n in cls.box_parameters if box.solid or n not in touched}
         return {*cls.robot_parameters, *base} | boxes
 
     @abstractmethod

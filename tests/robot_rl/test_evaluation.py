@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policies.base import Observation, Policy
-from robot_rl.evaluation import Evaluation, evaluate, wilson
+from robot_rl.evaluation import Evaluation, evaluate, student, wilson
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,18 @@ def test_seeds_follow_each_other_without_gap() -> None:
     assert env.seeds == list(range(50, 58))
 
 
+def test_divergences_are_of_the_episodes_that_count() -> None:
+    """Every episode of `Exploding` ends by diverging, those that come after and beside the counted ones too."""
+
+    class Exploding(Scripted):
+        def step(self, action: Tensor) -> tuple[Observation, Tensor, Tensor, Tensor, dict[str, Any]]:
+            *rest, infos = super().step(action)
+            return *rest, infos | {"diverged": rest[2] | rest[3]}  # type: ignore[return-value]
+
+    result = evaluate(Alternating(), Exploding(4), 6, seed=0)
+    assert result.divergences == 6 and "divergences" not in result.summary()
+
+
 def test_roughness_is_of_the_executed_action() -> None:
     """Executed is twice the policy's: it jumps by 1 each step; a one-step episode has no change."""
     result = evaluate(Alternating(), Scripted(4), 7, seed=0)
@@ -194,15 +206,24 @@ def test_a_measure_is_the_mean_over_its_episode_alone() -> None:
 def test_the_summary_has_means_with_intervals_over_what_was_measured() -> None:
     measures = {"height": [1.0, 3.0, math.nan, 5.0, math.nan], "error": [0.5] * 5}
     summary = Evaluation([True] * 5, [1] * 5, [0.0] * 5, measures).summary()
-    half = 1.96 * 2.0 / math.sqrt(3)  # standard deviation of 1, 3, 5 is 2
+    half = 4.303 * 2.0 / math.sqrt(3)  # standard deviation of 1, 3, 5 is 2
     assert summary["height"] == pytest.approx({"mean": 3.0, "low": 3.0 - half, "high": 3.0 + half})
     assert summary["error"] == pytest.approx({"mean": 0.5, "low": 0.5, "high": 0.5})
     assert Evaluation([], [], []).summary().keys().isdisjoint(measures)
 
 
+@pytest.mark.parametrize(
+    ("n", "t"),
+    [(2, 12.706), (5, 2.776), (6, 2.571), (10, 2.262), (20, 2.093), (64, 1.998), (200, 1.972), (10**6, 1.960)],
+)
+def test_means_of_few_have_wider_intervals(n: int, t: float) -> None:
+    """Fisher and Yates 1963, Table III."""
+    assert student(n - 1) == pytest.approx(t, rel=0.01 if n < 10 else 0.002 if n < 20 else 3e-4)
+
+
 def test_the_interval_narrows_with_the_episodes() -> None:
     few, many = (Evaluation([], [], [], {"x": [0.0, 1.0] * n}).summary()["x"]["high"] - 0.5 for n in (50, 5000))
-    assert few / many == pytest.approx(10, rel=0.01)
+    assert few / many == pytest.approx(10, rel=0.02)
 
 
 @pytest.mark.parametrize("values", [[], [2.0], [math.nan], [2.0, math.nan]])

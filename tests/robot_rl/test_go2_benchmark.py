@@ -59,3 +59,30 @@ def test_the_table_of_the_readme_has_the_falls_on_record() -> None:
             low, high = (f"{100 * seen[f'fall_rate_{end}']:.1f} %" for end in ("low", "high"))
             cells.append(f"{round(seen['fall_rate'] * seen['episodes'])} of {seen['episodes']} [{low}, {high}]")
         assert f"{start} {' | '.join(cells)} |" in readme
+
+
+def test_the_controller_alone_stands_beside_the_seeds(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured once, in MuJoCo, over as many episodes."""
+    from benchmarks import go2_velocity
+
+    said = []
+
+    def robot_rl(*words: str) -> None:
+        said.append(words)
+        if words[0] == "evaluate":
+            seen = {name: row["mujoco"][name] for name in ("device", "action_change", *go2_velocity.MEASURES)}
+            seen |= {"episodes": int(words[5]), "success": 1.0, "success_low": 0.9, "success_high": 1.0}
+            Path(words[-1]).parent.mkdir(exist_ok=True)
+            Path(words[-1]).write_text(json.dumps(seen))
+
+    monkeypatch.setattr(go2_velocity, "robot_rl", robot_rl)
+    monkeypatch.setattr("sys.argv", ["go2_velocity", "--seeds", "2", "--out", str(tmp_path / "out.json")])
+    assert go2_velocity.main() == 0
+    measured = [(words[1].split(":")[0], *words[3:8:2]) for words in said if words[0] == "evaluate"]
+    both = [("mujoco", "1000", "250"), ("genesis", "200", "100")]
+    assert measured[0] == ("zero", *both[0]) and [words[1:] for words in measured[1:]] == 2 * both
+    out = json.loads((tmp_path / "out.json").read_text())
+    assert out["zero"]["episodes"] == 1000 and len(out["rows"]) == 2 and "zero" not in out["rows"][0]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()].count("zero") == 1

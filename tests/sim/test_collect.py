@@ -10,6 +10,7 @@ import torch
 from robot_rl import success
 from robot_rl.data import Dataset
 from robot_rl.errors import UserError
+from robot_rl.seeds import LEARNING, training_seed
 from sim.collect import collect
 from sim.env import TaskEnv
 from sim.randomization import episode_uniforms
@@ -26,13 +27,27 @@ def test_each_environment_contributes_its_share(tmp_path: Path, episodes: int) -
     parameter = next(r for r in env.randomization if r.parameter == "cube.x")
     place = env.randomization.index(parameter)
     where = {  # the drawn place of every episode that any environment can have played
-        round(float(parameter.quantile(episode_uniforms(SEED + i, e, place + 1)[-1:])[0]), 9): i
+        round(float(parameter.quantile(episode_uniforms(training_seed(SEED) + i, e, place + 1)[-1:])[0]), 9): i
         for i in range(3)
         for e in range(60)
     }
     drawn = [e.record["randomization/cube.x"] for e in Dataset(tmp_path / "data").episodes]
     shares = [where[round(x, 9)] for x in drawn]
     assert sorted(shares.count(i) for i in range(3)) == ([2, 2, 2] if episodes == 6 else [1, 2, 2])
+
+
+def test_going_on_never_begins_with_held_out_seeds(
+    task: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ever so many episodes on: what would come out above wraps around."""
+    env, begun = TaskEnv(task(horizon=2), 1, threads=1), []
+    reset = env.reset
+    monkeypatch.setattr(env, "reset", lambda seed: (begun.append(seed), reset(seed=seed))[1])
+    for episodes in (1, 2):
+        collect(env, tmp_path / "data", episodes, seed=261, image_size=0, keep_failures=True, resume=episodes > 1)
+    first = training_seed(261)
+    assert first + 1_000_003 > LEARNING, "or this test shows nothing"
+    assert begun == [first, first + 1_000_003 - LEARNING]
 
 
 @pytest.mark.parametrize("name", ["success", "failure"])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.evaluation import HELD_OUT
 from robot_rl.interface import COMMAND_RAMP
+from robot_rl.seeds import HELD_OUT
 from robot_rl.spec import Field, VectorSpec
 from sim.commands import CommandSchedule
 from sim.randomization.noise import episode_keys

@@ -11,6 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from robot_rl.seeds import HELD_OUT
 from sim.env import TaskEnv
 from sim.gym import GymTask
 
@@ -109,3 +110,21 @@ def test_gymnasiums_vector_environment_plays_all_episodes(
 def test_gymnasiums_own_checks_pass(env: GymTask) -> None:
     check_env(env, skip_render_check=True)
     env.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is")
+@pytest.mark.parametrize("mode", ["sync", "vector_entry_point"])
+def test_copies_that_are_given_no_seed_differ(mode: str) -> None:
+    """Each from the next, and from those of another process, which would begin as this one did."""
+    starts = []
+    for _ in range(2):
+        envs: Any = gym.make_vec("robot_rl/PandaLift-v0", num_envs=2, vectorization_mode=mode)
+        starts += [np.asarray(x) for x in envs.reset()[0]["observation.environment_state"]]
+        envs.close()
+    assert len(np.unique(np.array(starts), axis=0)) == 4
+
+
+def test_a_seed_that_is_given_is_kept(task: Build, starts: list[np.ndarray]) -> None:
+    env = GymTask(task(horizon=HORIZON), seed=SEED)
+    assert np.array_equal(env.reset()[0]["observation.state"], starts[0])
+    assert GymTask(task(horizon=HORIZON)).vector.seed < HELD_OUT

@@ -205,6 +205,14 @@ def test_genesis_evaluates_the_lift_as_it_is_and_says_what_it_keeps(run: Run, tm
         assert result["engine"] == "genesis" and result["without"] == ["cube.size"]
 
 
+def test_the_controller_alone_is_evaluated_like_a_policy(run: Run) -> None:
+    words = ["evaluate", "zero:panda-lift", "--episodes", "2", "--num-envs", "2"]
+    code, out, _ = run(*words, "--json")
+    result = json.loads(out)
+    assert code == 0 and result["episodes"] == 2 and result["action_change"] == 0
+    sentence(*run(*words, "--runtime", "onnx"), "zero actions need no runtime")
+
+
 def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) -> None:
     words = ["--episodes", "2", "--without", "cube.size", "cube.mass", "--json", "--out", tmp_path / "evaluation.json"]
     code, out, _ = run("evaluate", "random:panda-lift", *words)

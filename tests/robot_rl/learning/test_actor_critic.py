@@ -132,6 +132,12 @@ def test_the_actor_moves_every_second_update_and_the_base_never(agent: Build, re
     assert all(p.grad is None for p in policy.base.parameters())
 
 
+def test_a_residual_of_scale_0_is_the_base_whatever_is_imitated(agent: Build, residual: Build) -> None:
+    learner = agent(residual(1, 1, scale=0.0), imitation=10.0, actor_delay=1)
+    learner.update(bandit(16, rng()) | {"action": torch.zeros(16, 1), "intervention": torch.ones(16)})
+    assert all(p.isfinite().all() for p in learner.policy.actor.parameters())
+
+
 def test_temperature_brings_the_entropy_to_its_target(agent: Build, residual: Build) -> None:
     entropy = dict(entropy=True, target_entropy=-0.5, initial_temperature=0.1)
     speed = dict(hidden=(32, 32), actor_lr=1e-2, critic_lr=3e-3, actor_delay=1, value_low=-1.0)

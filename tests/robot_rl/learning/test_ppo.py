@@ -120,6 +120,25 @@ def test_the_learning_rate_follows_the_divergence(kl: float, up: bool) -> None:
     assert still.optimizer.param_groups[0]["lr"] == 1e-3
 
 
+@pytest.mark.parametrize(("start", "away", "back", "factor"), [(1e-6, 1.0, 0.0, 1.5), (0.1, 0.0, 1.0, 1 / 1.5)])
+def test_a_rate_that_starts_outside_its_range_stays_or_comes_back(
+    start: float, away: float, back: float, factor: float
+) -> None:
+    """Far above its aim, a divergence of 1 does not raise a rate; far below, one of 0 does not lower it."""
+    agent = make(actor_lr=start)
+    for kl, rate in ((away, start), (back, start * factor)):
+        agent._adapt(kl, aim=0.01)
+        assert agent.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 2**64 - 1])
+def test_minibatches_are_not_drawn_from_the_numbers_that_explore(seed: int) -> None:
+    policy = FeedforwardPolicy(Size(4, 2), FeedforwardConfig(hidden=(16,)))
+    draws = PPO(policy, 2, PPOConfig(hidden=(16,)), seed).rng
+    exploring = torch.Generator().manual_seed(seed)
+    assert not torch.equal(torch.rand(8, generator=draws), torch.rand(8, generator=exploring))
+
+
 def test_entropy_is_rewarded_and_std_stays_within_its_bounds() -> None:
     for weight, bound in ((1e6, FeedforwardPolicy.MAX_LOG_STD), (-1e6, FeedforwardPolicy.MIN_LOG_STD)):
         agent = make(entropy=weight, actor_lr=10.0, kl=None)

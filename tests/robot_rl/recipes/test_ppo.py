@@ -18,7 +18,9 @@ from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.ppo import ProximalPolicy, mirror_of
 from robot_rl.robots import robots
+from robot_rl.seeds import training_seed
 from robot_rl.training.on_policy import OnPolicyConfig
+from sim.env import TaskEnv
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
@@ -98,3 +100,17 @@ def test_mirror_images_are_those_that_the_task_declares(task: Build) -> None:
     legs = ([1, 0], [1.0, 1.0])
     mirror = mirror_of(Walk(mirror={"observation": legs, "privileged": ([0], [-1.0]), "action": legs}))
     assert mirror is not None and mirror.privileged(torch.tensor([2.0])).item() == -2
+
+
+def test_seeds_share_no_environment(run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    reset = TaskEnv.reset
+    monkeypatch.setattr(TaskEnv, "reset", lambda env, **words: (begun.append(words["seed"]), reset(env, **words))[1])
+    recipe = ProximalPolicy(
+        FeedforwardConfig(hidden=(16,)),
+        PPOConfig(hidden=(16,), epochs=1, minibatches=1),
+        OnPolicyConfig(steps=6, num_envs=3, rollout=2),
+    )
+    for seed in (0, 1):
+        recipe.train(Job("panda-lift", run(str(seed)), seed, Path("nowhere"), None, {}, lambda *_: None))
+    assert begun == [0, training_seed(1)]

@@ -227,6 +227,12 @@ def test_resumes_to_the_bit(point_mass: Build, run: Build, same: Callable[[Any, 
     assert curves[0] == curves[1] and len(curves[0]) == 10
 
 
+def test_a_rollout_of_one_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_envs and rollout are both 1.*at least 2"):
+        OnPolicyConfig(num_envs=1, rollout=1)
+    assert OnPolicyConfig(num_envs=1, rollout=2).rollout == OnPolicyConfig(num_envs=2, rollout=1).num_envs == 2
+
+
 def test_a_signal_saves_and_ends(point_mass: Build, run: Build) -> None:
     folder = run()
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ def test_a_run_records_what_it_is(run: Build) -> None:
     assert json.loads((one.folder / "config.json").read_text()) == {"steps": 5}
     provenance = json.loads((one.folder / "provenance.json").read_text())
     assert provenance["versions"]["torch"] == torch.__version__.split("+")[0] or provenance["versions"]["torch"]
+    assert provenance["versions"]["genesis-world"] == metadata.version("genesis-world")
     assert provenance["commit"] and provenance["machine"]["cores"]
     assert any(line.startswith("torch==") for line in (one.folder / "requirements.txt").read_text().splitlines())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import torch
 import sim.gym
 from robot_rl.data import Dataset
 from robot_rl.data.recording import load_episodes
-from robot_rl.errors import UnknownName
+from robot_rl.errors import UnknownName, UserError
 from robot_rl.robots import robots
 from sim.collect import collect, make_expert
 from sim.env import TaskEnv
+from sim.randomization import Randomize
 from sim.tasks import tasks
 
 
@@ -92,3 +94,11 @@ def test_gymnasium_knows_every_task_by_a_name_of_its_own() -> None:
 def test_a_wrong_name_suggests_the_nearest(registry: Any, wrong: str, right: str) -> None:
     with pytest.raises(UnknownName, match=f"did you mean {right}"):
         registry.get(wrong)
+
+
+@pytest.mark.parametrize("name", ["mass", "friction"])
+def test_what_a_mark_cannot_have_is_refused(name: str) -> None:
+    shipped = tasks.get("ur5e-reach")
+    more = (*shipped.randomization, Randomize(f"target.{name}", 0.1, 0.2, "1"))
+    with pytest.raises(UserError, match=f"cannot randomize target.{name}; it can: .*target.size"):
+        TaskEnv(replace(shipped, randomization=more), 1, threads=1)
