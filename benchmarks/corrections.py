@@ -26,7 +26,7 @@ from policies.base import ChunkRunner
 from policies.bundle import load_bundle
 from policies.residual import ResidualPolicy
 from real.twin.arm import HiddenArm
-from robot_rl.cli.operator import LONGEST, Watch
+from robot_rl.cli.operator import Watch
 from robot_rl.evaluation import evaluate, wilson
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.state import RobotState
@@ -99,7 +99,7 @@ def corrected_episode(
     runner.reset()
     expert.reset(everyone)
     rows: list[tuple[Tensor, Tensor, bool]] = []
-    holding, began, gripper = False, 0.0, env.robot.gripper
+    holding, gripper = False, env.robot.gripper
     while True:
         now, seen = len(rows) / env.rate, env.state
         name, true = next(iter(env.true.objects.items()))
@@ -109,13 +109,10 @@ def corrected_episode(
         with torch.no_grad():
             wanted = runner.act(observation, rng)
         width = float(seen.gripper_width) / gripper.width if gripper else 0.0
-        calls = watch(true[0, :3] - seen.tool_position[0], float(true[0, 2]), width, now)
-        if not holding and calls:
-            holding, began = True, now
+        before, holding = holding, watch(true[0, :3] - seen.tool_position[0], float(true[0, 2]), width, now)
+        if holding and not before:
             expert.reset(everyone)
-        elif holding and now - began > LONGEST:
-            holding = False
-            watch.reset(now)
+        elif before and not holding:
             runner.reset()
         hands = expert.act({"observation.state": env.pipeline.observer(eyes)})
         action = hands if holding else wanted

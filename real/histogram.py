@@ -17,11 +17,11 @@ _CENTRES = np.concatenate([[0.0], SMALLEST * np.exp(WIDTH * (np.arange(1, BINS) 
 
 
 class Histogram:
-    """How often each duration came; the number, the largest and the last are exact."""
+    """How often each duration came; their number and the largest are exact."""
 
     def __init__(self) -> None:
         self.counts = [0] * BINS
-        self.max = self.last = 0.0
+        self.max = 0.0
         """s"""
         self._n = 0
 
@@ -31,16 +31,15 @@ class Histogram:
     def add(self, seconds: float) -> None:
         """Count one duration, s."""
         self._n += 1
-        self.last = seconds
         self.max = max(self.max, seconds)
         k = math.ceil(math.log(seconds / SMALLEST) / WIDTH) if seconds > SMALLEST else 0
         self.counts[min(k, BINS - 1)] += 1
 
     def __add__(self, other: Histogram) -> Histogram:
-        """Both, this one first."""
+        """Both."""
         both = Histogram()
         both.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        both.max, both.last, both._n = max(self.max, other.max), (other if other._n else self).last, self._n + other._n
+        both.max, both._n = max(self.max, other.max), self._n + other._n
         return both
 
     def percentile(self, percent: float) -> float:

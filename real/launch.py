@@ -60,7 +60,7 @@ class NodeProcess:
     Fields:
         name: unique in its launch file; the prefix of its output.
         command: arguments of the `robot-rl` executable.
-        namespace, remappings, log_level: passed on as ROS arguments.
+        namespace, log_level: passed on as ROS arguments.
         environment: variables set on top of the launcher's own.
         condition: False leaves the node out.
         required: when it exits, everything stops, and its exit status is the launch's.
@@ -74,7 +74,6 @@ class NodeProcess:
     name: str
     command: tuple[str, ...]
     namespace: str = ""
-    remappings: tuple[tuple[str, str], ...] = ()
     log_level: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     condition: bool = True
@@ -90,8 +89,6 @@ class NodeProcess:
         found: list[str] = []
         if self.namespace:
             found += ["-r", f"__ns:={self.namespace}"]
-        for old, new in self.remappings:
-            found += ["-r", f"{old}:={new}"]
         if self.log_level:
             found += ["--log-level", self.log_level]
         return ("--ros-args", *found) if found else ()

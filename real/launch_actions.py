@@ -77,7 +77,6 @@ def _process(node: NodeProcess) -> Any:
             executable="robot-rl",
             arguments=list(node.command),
             namespace=node.namespace or None,
-            remappings=list(node.remappings),
             ros_arguments=["--log-level", node.log_level] if node.log_level else [],
             **options,
         )

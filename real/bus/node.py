@@ -55,15 +55,11 @@ class Publisher(ABC):
 
     def __init__(self, type_name: str, topic: str, qos: QoS) -> None:
         self.type_name, self.topic, self.qos = type_name, topic, qos
-        self.timeouts = 0
-        """Samples not sent, because a reliable reader did not keep up for ``qos.blocking`` seconds."""
 
     def publish(self, msg: Any) -> bool:
-        """Send a message (or CDR bytes as they are); False if a reader that is stuck made it time out."""
-        raw = msg if isinstance(msg, (bytes, memoryview)) else encode(msg, self.type_name)
-        sent = self._write(raw)
-        self.timeouts += not sent
-        return sent
+        """Send a message (or CDR bytes as they are); False if a reliable reader did not keep up for ``qos.blocking``
+        seconds."""
+        return self._write(msg if isinstance(msg, (bytes, memoryview)) else encode(msg, self.type_name))
 
     @property
     @abstractmethod

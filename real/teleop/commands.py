@@ -104,10 +104,7 @@ class OperatorInput:
     Thread-safe: messages arrive in the bus's thread.
     """
 
-    def __init__(self, node: Node, timeout: float = TIMEOUT):
-        if not 0.0 < timeout < math.inf:
-            raise ValueError(f"timeout is {timeout} s; give a positive number of seconds, such as {TIMEOUT}")
-        self.timeout = timeout
+    def __init__(self, node: Node):
         self._lock = threading.Lock()
         self._latest: Operator | None = None
         self._received = -math.inf
@@ -128,7 +125,7 @@ class OperatorInput:
             before = self._latest or RELEASED
             if before.held and not operator.held:
                 # After a silence control has gone back already: nothing is left to soften.
-                self._let_go = now if now - self._received <= self.timeout else -math.inf
+                self._let_go = now if now - self._received <= TIMEOUT else -math.inf
             self._pressed |= {n for n in PRESSES if getattr(operator, n) and not getattr(before, n)}
             self._latest, self._received = operator, now
 
@@ -142,7 +139,7 @@ class OperatorInput:
         now = time.monotonic() if now is None else now
         with self._lock:
             latest, pressed, self._pressed = self._latest, self._pressed, set()
-            gone = latest is None or now - self._received > self.timeout
+            gone = latest is None or now - self._received > TIMEOUT
             lingers = now - self._let_go < RELEASE
         if latest is None or gone:
             lost = latest is not None and latest.held

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ class Info:
         from rich.console import Console
         from rich.table import Table
 
+        from robot_rl.cli.console import show
         from robot_rl.data import Dataset
 
         data = Dataset(self.path)
@@ -43,7 +43,7 @@ class Info:
         }
         console = Console()
         if self.json:
-            console.out(jsonlib.dumps(summary), highlight=False)
+            show(summary, True)
             return 0
         table = Table(title=str(self.path), title_justify="left")
         table.add_column("feature")
@@ -78,12 +78,13 @@ class Verify:
         """Print every problem; return the exit status."""
         from rich.console import Console
 
+        from robot_rl.cli.console import show
         from robot_rl.data import Dataset, verify
 
         problems = verify(self.path)
         console = Console()
         if self.json:
-            console.out(jsonlib.dumps({"path": str(self.path), "problems": problems}), highlight=False)
+            show({"path": str(self.path), "problems": problems}, True)
         elif problems:
             for problem in problems:
                 console.out(problem, highlight=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from rich.table import Table
 
 from robot_rl.cli import checks, trials
 from robot_rl.cli.checks import Check
+from robot_rl.cli.console import show
 
 _MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
@@ -35,17 +34,17 @@ class Doctor:
         else:
             with console.status("checking") as status:
 
-                def show(name: str) -> None:
+                def say(name: str) -> None:
                     if name == "lateness":
                         status.stop()  # its own thread would make the timer late
                     status.update(f"checking {name}")
 
-                found = run_all(show)
+                found = run_all(say)
         seconds = time.monotonic() - started
         failed = any(check.status == "fail" for check in found)
         if self.json:
             report = {"ok": not failed, "seconds": round(seconds, 2), "checks": [asdict(c) for c in found]}
-            sys.stdout.write(jsonlib.dumps(report) + "\n")
+            show(report, True)
         else:
             console.print(_table(found))
             counts = Counter(str(check.status) for check in found)

@@ -5,11 +5,23 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from real.bus import Node, Stamped, open_node, qos
+from real.env import EPISODE_TOPIC
+from real.robots.arm import ArmDriver
+from real.teleop import stream, until_signal
+from real.teleop.commands import RELEASED, Operator
+from robot_rl.errors import UserError
+from robot_rl.interface import Pipeline
+from sim.tasks import task_of
+from sim.tasks.base import Task
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from robot_rl.cli.teleop import Teleop
 
 PATIENCE = 1.2
@@ -28,17 +40,20 @@ GLANCE = 0.1
 
 
 class Watch:
-    """Tells when a person would take over: nothing gets better, or the fingers come down beside the object."""
+    """Tells when a person has control: who sees that nothing gets better, or that the fingers come down beside the
+    object, takes it for `LONGEST`."""
 
     def __init__(self) -> None:
         self.reset(0.0)
 
     def reset(self, now: float) -> None:
-        """Start watching anew."""
+        """Start watching anew, without control."""
         self.best, self.improved, self.aligned = float("-inf"), now, now
+        self.began: float | None = None
+        """When control was taken, s."""
 
     def __call__(self, offset: Tensor, height: float, width: float, now: float) -> bool:
-        """True when the policy needs help.
+        """True while the operator has control.
 
         `offset` (3,) is from the tool to the object and `height` that of the object, m; `width` is the share to which
         the gripper is open, 0 to 1.
@@ -49,79 +64,71 @@ class Watch:
         missing = float(offset[:2].norm()) > BESIDE and float(offset[2]) > -ABOVE and width > 0.6
         if not missing:
             self.aligned = now
-        return now - self.improved > PATIENCE or now - self.aligned > GLANCE
+        if self.began is None and (now - self.improved > PATIENCE or now - self.aligned > GLANCE):
+            self.began = now
+        elif self.began is not None and now - self.began > LONGEST:
+            self.reset(now)
+        return self.began is not None
 
 
-def run_scripted(command: Teleop) -> int:
+class ArmOperator:
+    """Hands that do what the task's expert would, and hold the dead-man while a `Watch` says so."""
+
+    help = "a scripted person takes over where the policy stalls or is about to miss"
+
+    def __init__(self, node: Node, task: Task, seed: int, clock: Callable[[], float] = time.monotonic):
+        if not task.expert:
+            raise UserError(f"nobody scripted an operator for task {task.name!r}; use the keyboard or a gamepad")
+        self.pipeline, self.clock = Pipeline(task.interface), clock
+        self.expert = task.make_expert(self.pipeline, 1, "STEADY", seed)
+        self.watch, self._held = Watch(), False
+        self._now: tuple[int, str] = (-1, "")
+        """Number of the episode, and its phase."""
+        self._watched = -1
+        self._action = torch.zeros(1, self.pipeline.actions.size)
+        self.driver = ArmDriver(node, self.pipeline.robot, self.pipeline.observer.objects, dry_run=True)
+        self._episodes = node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+        pose = "geometry_msgs/msg/PoseStamped"
+        self._eyes = {name: node.subscribe(pose, f"twin/{name}/pose", qos.SENSOR) for name in self.driver.poses}
+
+    def _on_episode(self, sample: Stamped) -> None:
+        told = json.loads(sample.msg.data)
+        self._now = told["episode"], told["phase"]
+
+    def read(self) -> Operator:
+        """The hands as they are now."""
+        now, state, (episode, phase) = self.clock(), self.driver.state(self._action), self._now
+        if state is None or phase != "running":
+            self._watched = -1
+            return RELEASED
+        if episode != self._watched:
+            self._watched, self._held = episode, False
+            self.expert.reset(torch.arange(1))
+            self.watch.reset(now)
+        for name, seen in self._eyes.items():  # a person sees the object, not the tracker's idea of it
+            if seen.latest is not None:
+                p = seen.latest.msg.pose.position
+                state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
+        place, gripper = next(iter(state.objects.values()))[0, :3], self.pipeline.robot.gripper
+        width = float(state.gripper_width) / gripper.width if gripper else 0.0  # nothing to come down with
+        before, self._held = self._held, self.watch(place - state.tool_position[0], float(place[2]), width, now)
+        if self._held and not before:
+            self.expert.reset(torch.arange(1))
+        self._action = self.expert.act({"observation.state": self.pipeline.observer(state)})
+        x, y, z, *fingers = self._action[0].tolist()
+        return Operator(held=self._held, motion=(x, y, z), gripper=sum(fingers))
+
+    def close(self) -> None:
+        """Stop listening to the episodes."""
+        self._episodes.close()
+
+
+def run_scripted(command: Teleop, say: Callable[[str], None]) -> int:
     """Publish the operator's hands until interrupted."""
-    import logging
-
-    import torch
-
-    from real.bus import Stamped, open_node, qos
-    from real.clock import Ticker
-    from real.env import EPISODE_TOPIC
-    from real.robots.arm import ArmDriver
-    from real.session import stop_on_signals
-    from real.teleop.commands import QOS, TOPIC, Operator, to_joy
-    from robot_rl.errors import UserError
-    from robot_rl.interface import Pipeline
-    from sim.tasks import task_of
-
     torch.set_num_threads(1)
     task = task_of(command.robot, command.task)
-    if not task.expert:
-        raise UserError(f"nobody scripted an operator for task {task.name!r}; use the keyboard or a gamepad")
-    pipeline = Pipeline(task.interface)
-    expert = task.make_expert(pipeline, 1, "STEADY", command.seed)
-    watch = Watch()
-    gripper = pipeline.robot.gripper
-    phase: dict[str, Any] = {"phase": "", "episode": -1}
-    everyone = torch.arange(1)
-
-    def on_episode(sample: Stamped) -> None:
-        phase.update(json.loads(sample.msg.data))
-
-    with open_node("operator", ros_args=command.ros_args) as node:
-        driver = ArmDriver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
-        node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, on_episode)
-        eyes = {n: node.subscribe("geometry_msgs/msg/PoseStamped", f"twin/{n}/pose", qos.SENSOR) for n in driver.poses}
-        hands = node.publisher("sensor_msgs/msg/Joy", TOPIC, QOS)
-        stop_on_signals()
-        ticker = Ticker(1 / command.rate)
-        action = torch.zeros(1, pipeline.actions.size)
-        holding, began, episode = False, 0.0, -1
-        try:
-            while True:
-                ticker.wait()
-                now = time.monotonic()
-                state = driver.state(action)
-                idle = Operator(False, (0.0, 0.0, 0.0), 1.0, False, False, False, False)
-                if state is None or phase["phase"] != "running":
-                    holding = False
-                    watch.reset(now)
-                    hands.publish(to_joy(idle))
-                    continue
-                if phase["episode"] != episode:
-                    episode, holding = phase["episode"], False
-                    expert.reset(everyone)
-                    watch.reset(now)
-                for name, seen in eyes.items():  # a person sees the object, not the tracker's idea of it
-                    if seen.latest is not None:
-                        p = seen.latest.msg.pose.position
-                        state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
-                place = next(iter(state.objects.values()))[0, :3]
-                open_ = float(state.gripper_width) / gripper.width if gripper else 0.0  # nothing to come down with
-                wanted = watch(place - state.tool_position[0], float(place[2]), open_, now)
-                if not holding and wanted:
-                    holding, began = True, now
-                    expert.reset(everyone)
-                    logging.getLogger(__name__).info("takes over in episode %d", episode)
-                elif holding and now - began > LONGEST:
-                    holding = False
-                    watch.reset(now)
-                action = expert.act({"observation.state": pipeline.observer(state)})
-                x, y, z, *fingers = action[0].tolist()
-                hands.publish(to_joy(Operator(holding, (x, y, z), sum(fingers), False, False, False, False)))
-        except KeyboardInterrupt:
-            return 0
+    with until_signal() as wait, open_node("operator", ros_args=command.ros_args) as node:
+        operator = ArmOperator(node, task, command.seed)
+        say(operator.help)
+        stream(node, operator, command.rate, wait, say)
+    return 0

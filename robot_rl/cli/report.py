@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +25,7 @@ class Report:
         from rich.markup import escape
         from rich.table import Table
 
+        from robot_rl.cli.console import show
         from robot_rl.errors import UserError
         from robot_rl.report import write_report
         from robot_rl.report.figures import figure, interval, percent
@@ -37,7 +36,7 @@ class Report:
         new = next((p for p in reversed(out.parents) if not p.exists()), None)
         report = write_report(list(self.runs), out)
         if self.json:
-            sys.stdout.write(jsonlib.dumps(report) + "\n")
+            show(report, True)
             return 0
         console = Console(highlight=False)
         if report["stages"]:

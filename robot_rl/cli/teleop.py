@@ -58,7 +58,7 @@ class Teleop:
         if self.device == "scripted":
             from robot_rl.cli.operator import run_scripted
 
-            return int(run_scripted(self))
+            return run_scripted(self, _say)
         return self._publish(walks)
 
     def _publish(self, walks: bool) -> int:

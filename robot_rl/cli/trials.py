@@ -10,9 +10,9 @@ import platform
 import resource
 import subprocess
 import sys
-import time
 from typing import Any
 
+from real.clock import bare_loop
 from robot_rl.cli.checks import GIB, INSTALL, Check
 
 
@@ -82,22 +82,14 @@ def realtime() -> Check:
 
 
 def lateness(rate: float = 200.0, seconds: float = 1.0) -> Check:
-    """Keep absolute deadlines at `rate` Hz for `seconds`, as the command loop does, and measure the delay."""
-    period = 1.0 / rate
-    late = []
-    deadline = time.monotonic() + period
-    for _ in range(round(rate * seconds)):
-        time.sleep(max(0.0, deadline - time.monotonic()))
-        late.append(1000 * (time.monotonic() - deadline))
-        deadline += period
-    late.sort()
-    over = sum(value > 1.0 for value in late) / len(late)
-    p50, p99, worst = late[len(late) // 2], late[int(0.99 * len(late))], late[-1]
-    values = {"p50_ms": p50, "p99_ms": p99, "max_ms": worst, "over_1ms": over}
+    """Keep absolute deadlines at `rate` Hz for `seconds` as the command loop does, and measure the delay."""
+    timing = bare_loop(rate, seconds).summary()
+    p50, p99, worst = (timing["lateness_us"][name] / 1000 for name in ("p50", "p99", "max"))
+    values = {"p50_ms": p50, "p99_ms": p99, "max_ms": worst, "over_1ms": timing["late_share"]}
     values = {key: round(value, 4) for key, value in values.items()}
-    detail = f"late by {p50:.2f} ms (p50), {p99:.2f} (p99), {worst:.2f} (most); {over:.1%} by over 1 ms"
+    detail = f"late by {p50:.2f} ms (p50), {p99:.2f} (p99), {worst:.2f} (most); {timing['late_share']:.1%} by over 1 ms"
     name = f"{rate:g} Hz timer"
-    if over <= 0.01:
+    if timing["late_share"] <= 0.01:
         return Check(name, "ok", detail, values=values)
     remedy = "stop what else is running; for a real robot use a PREEMPT_RT kernel and the limits above"
     return Check(name, "warn", detail, remedy, values)

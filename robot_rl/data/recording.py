@@ -71,9 +71,14 @@ def _names(theirs: list[str], ours: list[str]) -> str:
     return ", ".join(said) or "the same columns in another order"
 
 
-def load_episodes(
-    path: Path | str, pipeline: Pipeline, first: int = 0, successes: bool = True
-) -> list[dict[str, Tensor]]:
+def load_episodes(path: Path | str, pipeline: Pipeline) -> list[dict[str, Tensor]]:
+    """The successful episodes of a dataset, see `episodes_of`."""
+    dataset = Dataset(path)
+    check(dataset, pipeline)
+    return episodes_of(dataset, pipeline, 0, successes=True)
+
+
+def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: bool) -> list[dict[str, Tensor]]:
     """Episodes from number `first` on: state (T, D), action (T, A) in [-1, 1], reward (T,), intervention (T,) and
     terminated (T,).
 
@@ -81,13 +86,6 @@ def load_episodes(
     ended an episode terminates it where the dataset tells it from a time-out (`TRUNCATED`); success always does.
     With `successes`, episodes that never reached `next.success` are left out.
     """
-    dataset = Dataset(path)
-    check(dataset, pipeline)
-    return episodes_of(dataset, pipeline, first, successes)
-
-
-def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: bool) -> list[dict[str, Tensor]]:
-    """As `load_episodes`, for a dataset that is open and checked."""
     told = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
     columns = dataset.columns([STATE, ACTION, "next.success", "intervention", *told])
     terminated = columns["next.success"] | (columns["next.done"] & ~columns[TRUNCATED] if told else False)

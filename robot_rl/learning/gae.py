@@ -13,7 +13,7 @@ def advantages(
     terminated: Tensor,
     done: Tensor,
     discount: float,
-    trace: float,
+    gae_lambda: float,
 ) -> tuple[Tensor, Tensor]:
     """Return advantages and value targets, (T, N) each, of T steps of N environments side by side.
 
@@ -22,14 +22,14 @@ def advantages(
     `next_value`; neither lets the advantages of the next episode through::
 
         delta_t = r_t + discount * [not terminated] next_value_t - value_t
-        A_t     = delta_t + discount * trace * [not done] A_{t+1}
+        A_t     = delta_t + discount * gae_lambda * [not done] A_{t+1}
     """
     shape = reward.shape
     for name, x in {"value": value, "next_value": next_value, "terminated": terminated, "done": done}.items():
         if x.shape != shape:
             raise ValueError(f"{name} has shape {tuple(x.shape)}, reward {tuple(shape)}")
     delta = reward + discount * torch.where(terminated, 0.0, next_value) - value
-    decay = discount * trace * (~done).to(delta.dtype)
+    decay = discount * gae_lambda * (~done).to(delta.dtype)
     result = torch.empty_like(delta)
     following = torch.zeros_like(delta[0])
     for t in range(len(delta) - 1, -1, -1):

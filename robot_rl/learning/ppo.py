@@ -1,7 +1,7 @@
 """Proximal policy optimization: Schulman et al. 2017 (arXiv 1707.06347).
 
     r     = pi(a|s) / pi_old(a|s)
-    actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy H(pi)      equation 7, without the shared loss
+    actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy_coef H(pi)      equation 7, without the shared loss
     critic:  mean (V(s) - target)^2
 
 Actor and critic share no weights, so each has its own gradient clip and learning rate. The actor's follows the
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from policies.feedforward import FeedforwardPolicy
 from policies.gaussian import divergence, entropy, log_density
 from robot_rl.learning.critics import StateValue
-from robot_rl.learning.symmetry import Mirror, joined
 from robot_rl.limits import Count, NonNegative, Positive, Share
+from robot_rl.symmetry import Mirror, joined
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class PPOConfig:
     """Hidden widths of the critic."""
     discount: Share = 0.99
     """Per environment step."""
-    trace: Share = 0.95
-    """Weight of longer returns in the advantage (GAE's lambda)."""
+    gae_lambda: Share = 0.95
+    """Weight of longer returns in the advantage."""
     clip: Positive = 0.2
     """Largest change of the ratio that is still rewarded."""
     value_clip: Positive | None = None
     """Largest change of a value that is still rewarded, in units of the return; None does not limit it."""
-    entropy: NonNegative = 0.005
+    entropy_coef: NonNegative = 0.005
     """Weight of the policy's entropy, nats."""
     epochs: Count = 5
     """Passes over a rollout."""
@@ -49,7 +49,7 @@ class PPOConfig:
     """Learning rate that the actor starts with."""
     critic_lr: Positive = 1e-3
     """Learning rate of the critic."""
-    kl: Positive | None = 0.01
+    target_kl: Positive | None = 0.01
     """Divergence from the old policy, nats, that the actor's learning rate is steered to; None keeps the rate."""
     grad_clip: Positive = 1.0
     """Largest gradient norm, of actor and critic each."""
@@ -176,8 +176,8 @@ class PPO:
         loss, metrics = self._loss(part, old)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        if adapt and c.kl is not None:
-            self._adapt(float(metrics["ppo/kl"]), c.kl)
+        if adapt and c.target_kl is not None:
+            self._adapt(float(metrics["ppo/kl"]), c.target_kl)
         norm = nn.utils.clip_grad_norm_(self.actor_parameters, c.grad_clip)
         critic_norm = nn.utils.clip_grad_norm_(self.critic.parameters(), c.grad_clip)
         if not bool((loss.detach() + norm + critic_norm).isfinite()):
@@ -210,7 +210,7 @@ class PPO:
                 "ppo/kl": divergence(part["mean"], old, mean[:, 0], log_std),
                 "ppo/clipped": ((ratio - 1).abs() > c.clip).float().mean(),
             }
-        return value_loss - gain - c.entropy * spread, metrics
+        return value_loss - gain - c.entropy_coef * spread, metrics
 
     def _adapt(self, kl: float, aim: float) -> None:
         """Change the actor's learning rate by a factor of 1.5 when the divergence is outside half to double its aim."""

@@ -19,8 +19,8 @@ from policies.base import Size
 from policies.bundle import Bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.learning.ppo import PPO, PPOConfig
-from robot_rl.learning.symmetry import Mirror, Reflection
 from robot_rl.recipes.job import Job
+from robot_rl.symmetry import Mirror
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
 
 _HIDDEN = (128, 128, 128)
@@ -59,18 +59,14 @@ class ProximalPolicy:
         return Bundle(policy, env.task.interface, env.robot.fingerprint(), critic=agent.critic.state_dict())
 
 
-def mirror_of(task: Any, drawn: Sequence[Any] | None = None) -> Mirror | None:
-    """The task's `mirror`, (index, sign) of "observation", "privileged" and "action", if it has one.
+def mirror_of(task: Any, drawn: Sequence[Any]) -> Mirror | None:
+    """The task's mirror, if it has one, where only the parameters `drawn` of all that it declares are randomized.
 
-    `drawn` are the parameters that are randomized, where these are not all that the task declares: they end what is
-    privileged.
+    What is drawn stands at the end of what is privileged.
     """
     if task.mirror is None:
         return None
-    mirror = Mirror(**{name: Reflection(*task.mirror[name]) for name in ("observation", "privileged", "action")})
-    if drawn is None:
-        return mirror
     used, names = {r.parameter for r in drawn}, [r.parameter for r in task.randomization]
-    first = len(mirror.privileged) - len(names)
+    first = len(task.mirror.privileged) - len(names)
     kept = [*range(first), *(first + k for k, name in enumerate(names) if name in used)]
-    return replace(mirror, privileged=mirror.privileged.only(kept))
+    return replace(task.mirror, privileged=task.mirror.privileged.only(kept))

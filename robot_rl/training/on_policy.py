@@ -140,6 +140,6 @@ def _judge(agent: PPO, rollout: dict[str, Tensor], last: Tensor, finals: list[Te
         following[done] = torch.where(ended.isfinite(), ended.clamp(value.min(), value.max()), value[done])
     advantage, target = advantages(
         rollout["reward"], value, following, rollout["terminated"], rollout["done"],
-        agent.config.discount, agent.config.trace,
+        agent.config.discount, agent.config.gae_lambda,
     )  # fmt: skip
     return {"value": value, "advantage": advantage, "target": target}

@@ -4,7 +4,7 @@ It names no engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,14 +15,11 @@ from robot_rl.interface import Interface, Pipeline
 from robot_rl.observations import Observer
 from robot_rl.registry import load
 from robot_rl.success import objects_of
+from robot_rl.symmetry import Mirror
 from sim.commands import CommandSchedule
 from sim.randomization import Randomize
 from sim.rewards import Moment, Reward
 from sim.scenes import Scene
-
-Reflected = tuple[Sequence[int], Sequence[float]]
-"""Index and sign of each component of a vector's mirror image."""
-
 
 PLACE = ("x", "y", "z", "yaw")
 """What places a box, as `<box>.x`."""
@@ -44,8 +41,8 @@ class Task:
     """Who asks for the interface's command while an episode runs."""
     measures: Callable[[Moment], dict[str, Tensor]] | None = None
     """Figures (n,) of every control period that are reported beside the reward."""
-    mirror: dict[str, Reflected] | None = None
-    """Left-right symmetry: how "observation", "privileged" and "action" are reflected."""
+    mirror: Mirror | None = None
+    """Left-right symmetry, with every parameter randomized."""
 
     def __post_init__(self) -> None:
         cameras = tuple(camera.name for camera in self.scene.cameras)

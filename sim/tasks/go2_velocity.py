@@ -6,12 +6,13 @@ from robot_rl.control import JointOffsetConfig
 from robot_rl.interface import Interface
 from robot_rl.shield import ShieldConfig
 from robot_rl.spec import Field
+from robot_rl.symmetry import Mirror, Reflection, joined
 from sim import rewards as r
 from sim.commands import CommandSchedule
 from sim.randomization import Randomize
 from sim.rewards import Reward
 from sim.scenes import Camera, Scene
-from sim.tasks.base import Reflected, Task
+from sim.tasks.base import Task
 
 _RANDOMIZATION = (
     # Up to 5 kg more: with lighter trunks alone, a robot with weak springs and a load leans forward until it lies.
@@ -42,21 +43,12 @@ _RANDOMIZATION = (
     Randomize("push.interval", 3.0, 8.0, "s"),
 )
 
-_LEGS, _SIGN = (1, 0, 3, 2), (-1, 1, 1)
-"""The leg that each leg sees in the mirror, and the signs of its hip, thigh and calf there."""
-_JOINTS: Reflected = ([3 * leg + k for leg in _LEGS for k in range(3)], _SIGN * 4)
-
-
-def _behind(*parts: Reflected) -> Reflected:
-    """The reflection of vectors behind one another."""
-    index: list[int] = []
-    for part in parts:
-        index += [len(index) + k for k in part[0]]
-    return index, [s for part in parts for s in part[1]]
-
-
-_COM_Y = [x.parameter for x in _RANDOMIZATION].index("base.com_y")
-_DRAWN: Reflected = (range(len(_RANDOMIZATION)), [-1 if k == _COM_Y else 1 for k in range(len(_RANDOMIZATION))])
+_LEGS = (1, 0, 3, 2)
+"""The leg that each leg sees in the mirror."""
+_JOINTS = Reflection([3 * leg + k for leg in _LEGS for k in range(3)], (-1, 1, 1) * 4)
+"""Hips turn the other way there."""
+_VECTOR, _PSEUDOVECTOR = Reflection(range(3), (1, -1, 1)), Reflection(range(3), (-1, 1, -1))
+_DRAWN = Reflection(range(len(_RANDOMIZATION)), [-1 if r.parameter == "base.com_y" else 1 for r in _RANDOMIZATION])
 
 TASK = Task(
     interface=Interface(
@@ -112,17 +104,17 @@ TASK = Task(
     privileged=("base_velocity", "base_height", "foot_force"),
     commands=CommandSchedule(),
     measures=r.measured,
-    mirror={
-        "observation": _behind(
-            (range(3), (-1, 1, -1)),
-            (range(3), (1, -1, 1)),
-            (range(3), (1, -1, -1)),
-            (range(2), (-1, -1)),
+    mirror=Mirror(
+        observation=joined(
+            _PSEUDOVECTOR,  # angular velocity
+            _VECTOR,  # gravity
+            Reflection(range(3), (1, -1, -1)),  # command
+            Reflection(range(2), (-1, -1)),  # gait clock: the other diagonal's turn
             _JOINTS,
             _JOINTS,
             _JOINTS,
         ),
-        "privileged": _behind((range(3), (1, -1, 1)), (range(1), (1,)), (_LEGS, (1, 1, 1, 1)), _DRAWN),
-        "action": _JOINTS,
-    },
+        privileged=joined(_VECTOR, Reflection(range(1), (1,)), Reflection(_LEGS, (1, 1, 1, 1)), _DRAWN),
+        action=_JOINTS,
+    ),
 )

@@ -172,9 +172,9 @@ def test_respawn_after_a_failure_but_not_after_bad_input(tmp_path: Path, code: s
 
 def test_ros_arguments_and_environment_are_passed_on() -> None:
     log = Log()
-    options = {"namespace": "/left", "remappings": (("a", "b"),), "log_level": "debug"}
+    options = {"namespace": "/left", "log_level": "debug"}
     run(log, node("twin", "echo", "--seed", "1", environment={"ROS_DOMAIN_ID": "7"}, **options))
-    expected = ["--seed", "1", "--ros-args", "-r", "__ns:=/left", "-r", "a:=b", "--log-level", "debug"]
+    expected = ["--seed", "1", "--ros-args", "-r", "__ns:=/left", "--log-level", "debug"]
     assert f"twin: {expected} 7" in log.lines
 
 

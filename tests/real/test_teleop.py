@@ -645,7 +645,7 @@ class Script:
 
 def test_a_stop_pressed_just_before_the_end_is_still_published(node: Node, ear: Ear) -> None:
     said: list[str] = []
-    stream(node, Script(FULL, Operator(True, (1.0, 0.0, 0.0), stop=True)), 30.0, lambda _s: True, said.append)
+    stream(node, Script(FULL, Operator(True, (1.0, 0.0, 0.0), stop=True)), 30.0, lambda _s: signal.SIGTERM, said.append)
     assert ear.until(lambda operator: operator.held) == FULL
     assert ear.until(lambda operator: True) == Operator(stop=True)
     assert "control: you" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -72,7 +73,7 @@ def test_it_follows_the_route_stops_once_and_resets(node: Node, eventually: Buil
 @contextmanager
 def walking(node: Node, walker: Walker) -> Iterator[None]:
     end = threading.Event()
-    thread = threading.Thread(target=stream, args=(node, walker, 30.0, end.wait))
+    thread = threading.Thread(target=stream, args=(node, walker, 30.0, lambda s: signal.SIGTERM * end.wait(s)))
     thread.start()
     try:
         yield

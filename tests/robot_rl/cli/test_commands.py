@@ -231,7 +231,10 @@ def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) ->
         (["train", "panda-lift", "--training.updates", "-5"], "--training.updates is -5; it must be at least 1"),
         (["train", "panda-lift", "--training.batch", "0"], "--training.batch is 0"),
         (["train", "panda-lift", "--recipe", "ppo", "--policy.hidden", "16", "0"], "--policy.hidden is 0"),
-        (["train", "panda-lift", "--recipe", "ppo", "--agent.kl", "-1"], "--agent.kl is -1; it must be above 0"),
+        (
+            ["train", "panda-lift", "--recipe", "ppo", "--agent.target-kl", "-1"],
+            "--agent.target-kl is -1; it must be above 0",
+        ),
         (["evaluate", "random:panda-lift", "--episodes", "0"], "--episodes is 0"),
         (["evaluate", "random:panda-lift", "--num-envs", "0"], "--num-envs is 0"),
         (["finetune", "b", "--training.demo-share", "nan"], "is nan; it must be at least 0 and at most 1"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from real.clock import Timing
 from robot_rl.cli import checks, doctor, probes, trials
 from robot_rl.cli.checks import Check
 from robot_rl.cli.doctor import Doctor
@@ -103,10 +104,18 @@ def test_probe_reports_its_own_error(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert json.loads(capsys.readouterr().out) == {"error": "OSError: no device"}
 
 
-def test_timer_reports_its_figures() -> None:
-    check = trials.lateness(rate=500, seconds=0.1)
-    assert 0 <= check.values["p50_ms"] <= check.values["p99_ms"] <= check.values["max_ms"]
-    assert check.name == "500 Hz timer"
+@pytest.mark.parametrize(("late", "status"), [(0.0002, "ok"), (0.002, "warn")])
+def test_timer_reports_its_figures(monkeypatch: pytest.MonkeyPatch, late: float, status: str) -> None:
+    timing = Timing(1 / 500)
+    for k in range(100):
+        timing.add(late if k % 20 == 0 else 0.0001, 0, k / 500)
+    monkeypatch.setattr(trials, "bare_loop", lambda rate, seconds: timing)
+    check = trials.lateness(rate=500, seconds=0.2)
+    assert check.name == "500 Hz timer" and check.status == status
+    assert check.values["p50_ms"] == pytest.approx(0.1, rel=0.02) and check.values["max_ms"] == pytest.approx(
+        1000 * late
+    )
+    assert check.values["over_1ms"] == (0.05 if status == "warn" else 0.0)
 
 
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from robot_rl.cli.operator import ABOVE, BESIDE, GLANCE, PATIENCE, Watch
+from robot_rl.cli.operator import ABOVE, BESIDE, GLANCE, LONGEST, PATIENCE, Watch
 
 OPEN, SHUT = 1.0, 0.3
 
@@ -44,6 +44,15 @@ def test_fingers_that_come_down_beside_the_object() -> None:
     ):
         watch.reset(0.0)
         assert not any(watch(place, 0.02, width, 0.05 * k) for k in range(5))
+
+
+def test_control_is_given_back_after_a_while() -> None:
+    watch = Watch()
+    wanted = {round(0.05 * k, 2): watch(offset(0.05, -0.1), 0.02, OPEN, 0.05 * k) for k in range(140)}
+    began = next(t for t, w in wanted.items() if w)
+    assert all(wanted[t] for t in wanted if began <= t < began + LONGEST)
+    again = [w for t, w in wanted.items() if t > began + LONGEST + 0.1]
+    assert again and not any(again[:20]), "the policy gets another try"
 
 
 def test_a_new_episode_is_watched_anew() -> None:

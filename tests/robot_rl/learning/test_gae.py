@@ -40,7 +40,7 @@ def test_a_truncation_in_the_middle_is_worth_its_last_state() -> None:
     assert target[1] == 5
 
 
-def test_trace_1_is_the_return_and_trace_0_one_step() -> None:
+def test_lambda_1_is_the_return_and_lambda_0_one_step() -> None:
     following = torch.cat([VALUE[1:], torch.tensor([[50.0]])])
     _, target = advantages(REWARD, VALUE, following, NO, NO, 0.5, 1.0)
     assert target[0].item() == 1 + 2 / 2 + 3 / 4 + 4 / 8 + 50 / 16

@@ -13,7 +13,7 @@ from torch import Tensor
 from policies.base import Size
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.learning.ppo import PPO, PPOConfig
-from robot_rl.learning.symmetry import Mirror, Reflection
+from robot_rl.symmetry import Mirror, Reflection
 
 ONE = {"epochs": 1, "minibatches": 1}
 
@@ -55,7 +55,7 @@ def test_ratio_is_1_and_divergence_0_before_the_first_step(history: int) -> None
 
 
 def test_actions_move_towards_what_was_better() -> None:
-    agent = make(kl=None)
+    agent = make(target_kl=None)
     batch = rollout(agent, rows=2000)
     batch["advantage"] = batch["action"][:, 0] - batch["mean"][:, 0]
     before = copy.deepcopy(agent.policy)
@@ -75,7 +75,7 @@ def test_scale_and_offset_of_advantages_make_no_difference() -> None:
 
 
 def test_a_ratio_beyond_the_clip_earns_nothing() -> None:
-    agent = make(entropy=0.0, **ONE)
+    agent = make(entropy_coef=0.0, **ONE)
     batch = rollout(agent)
     batch["mean"] = batch["action"] + 1.5  # the old policy thought these actions unlikely: ratios far above 1
     data = agent._prepare(batch)
@@ -104,18 +104,18 @@ def test_the_critic_learns_and_a_clipped_one_learns_less() -> None:
 
 @pytest.mark.parametrize(("kl", "up"), [(1e-6, False), (1e3, True)])
 def test_the_learning_rate_follows_the_divergence(kl: float, up: bool) -> None:
-    agent = make(kl=kl)
+    agent = make(target_kl=kl)
     metrics = agent.update(rollout(agent))
     rate = agent.optimizer.param_groups[0]["lr"]
     assert rate == (PPO.LR_RANGE[1] if up else PPO.LR_RANGE[0]) == metrics["ppo/lr"]
     assert agent.optimizer.param_groups[1]["lr"] == 1e-3, "the critic's stays"
-    again = make(kl=kl)
+    again = make(target_kl=kl)
     again.load_state_dict(agent.state_dict())
     assert again.optimizer.param_groups[0]["lr"] == rate, "a resumed run goes on with the rate it had"
-    first = make(kl=kl, **ONE)
+    first = make(target_kl=kl, **ONE)
     first.update(rollout(first))
     assert first.optimizer.param_groups[0]["lr"] == 1e-3, "that nothing has changed before the first step is no sign"
-    still = make(kl=None)
+    still = make(target_kl=None)
     still.update(rollout(still))
     assert still.optimizer.param_groups[0]["lr"] == 1e-3
 
@@ -141,7 +141,7 @@ def test_minibatches_are_not_drawn_from_the_numbers_that_explore(seed: int) -> N
 
 def test_entropy_is_rewarded_and_std_stays_within_its_bounds() -> None:
     for weight, bound in ((1e6, FeedforwardPolicy.MAX_LOG_STD), (-1e6, FeedforwardPolicy.MIN_LOG_STD)):
-        agent = make(entropy=weight, actor_lr=10.0, kl=None)
+        agent = make(entropy_coef=weight, actor_lr=10.0, target_kl=None)
         agent.update(rollout(agent))
         assert agent.policy.log_std.tolist() == [bound, bound]
 

@@ -112,7 +112,7 @@ def gather(env: Any, agent: PPO, steps: int, **options: Any) -> tuple[Any, ...]:
 
 def test_a_rollout_is_what_happened(point_mass: Build) -> None:
     """Rows in the order of time, histories that end with their episodes, targets from each row's own next state."""
-    env, agent = point_mass(3, horizon=4), learner(history=2, trace=0.0)
+    env, agent = point_mass(3, horizon=4), learner(history=2, gae_lambda=0.0)
     batch, observation, metrics, episodes = gather(env, agent, 6, options="spread")
     assert {name: tuple(x.shape) for name, x in batch.items()} == {
         "frames": (18, 8), "state": (18, 7), "action": (18, 2), "mean": (18, 2), "value": (18,), "advantage": (18,),
@@ -169,7 +169,7 @@ def ending_with(env: Any, final: Callable[[Tensor], Tensor], monkeypatch: pytest
 
 def test_the_end_of_an_episode_is_worth_its_last_state(point_mass: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the state before, nor the next episode's first: here that of another environment, which stands still."""
-    env, agent = point_mass(4, horizon=3, constant=True, frozen=True, clock=False), learner(trace=0.0)
+    env, agent = point_mass(4, horizon=3, constant=True, frozen=True, clock=False), learner(gae_lambda=0.0)
     batch, *_ = gather(ending_with(env, lambda x: x.flip(0), monkeypatch), agent, 5)
     rows = {name: x.view(5, 4) for name, x in batch.items() if x.ndim == 1}
     torch.testing.assert_close(rows["target"][2], 1 + 0.9 * rows["value"][2].flip(0))
@@ -180,7 +180,7 @@ def test_the_end_of_an_episode_is_worth_its_last_state(point_mass: Build, monkey
 
 
 def test_a_diverged_simulation_does_not_poison_the_batch(point_mass: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    env, agent = point_mass(2, horizon=3, constant=True), learner(trace=0.0)
+    env, agent = point_mass(2, horizon=3, constant=True), learner(gae_lambda=0.0)
     batch, *_ = gather(ending_with(env, lambda x: torch.full_like(x, torch.nan), monkeypatch), agent, 5)
     assert all(x.isfinite().all() for x in batch.values())
     rows = {name: x.view(5, 2) for name, x in batch.items() if x.ndim == 1}

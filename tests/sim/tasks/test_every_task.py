@@ -110,9 +110,10 @@ def test_its_expert_and_its_mirror_are_what_they_should_be(name: str) -> None:
         module, attribute = task.expert.split(":")
         assert callable(getattr(importlib.import_module(module), attribute))
     if task.mirror:
-        from robot_rl.recipes.ppo import mirror_of
-
-        assert mirror_of(task).action(torch.arange(12.0)).shape == (12,)
+        env = TaskEnv(task, 1)
+        sizes = [env.pipeline.observer.spec.size, env.privileged_size, env.pipeline.actions.size]
+        assert [len(task.mirror.observation), len(task.mirror.privileged), len(task.mirror.action)] == sizes
+        env.close()
 
 
 @pytest.mark.parametrize("name", list(tasks))

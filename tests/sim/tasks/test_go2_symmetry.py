@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.learning.symmetry import Reflection
-from robot_rl.recipes.ppo import mirror_of
+from robot_rl.symmetry import Reflection
 from sim.env import TaskEnv
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
-MIRROR = mirror_of(tasks.get("go2-velocity"))
+MIRROR = tasks.get("go2-velocity").mirror
 VECTOR, PSEUDOVECTOR = np.array([1.0, -1.0, 1.0]), np.array([-1.0, 1.0, -1.0])
 COMMAND = torch.tensor([[0.6, 0.3, -0.5]])
 

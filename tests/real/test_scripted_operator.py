@@ -1,0 +1,46 @@
+"""A scripted person beside an arm: lets the policy work, takes over where it stalls, gives control back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from real.bus import open_node
+from real.teleop import stream
+from real.teleop.commands import RELEASED, OperatorInput
+from robot_rl.cli.operator import ArmOperator
+from sim.tasks import tasks
+
+LIFT = tasks.get("panda-lift")
+Build = Callable[..., Any]
+
+
+def test_a_policy_that_stands_still_is_helped_towards_the_object(topic_robot: Build, robot_env: Build) -> None:
+    robot, end = topic_robot(), threading.Event()
+    with open_node("operator") as node, open_node("listener") as listener:
+        operator = ArmOperator(node, LIFT, seed=0)
+        assert operator.read() == RELEASED, "no episode runs"
+        thread = threading.Thread(target=stream, args=(node, operator, 30.0, lambda s: signal.SIGTERM * end.wait(s)))
+        thread.start()
+        try:
+            env = robot_env(replace(LIFT.interface, horizon=200), OperatorInput(listener))
+            env.reset(seed=0)
+            begin = robot.position.copy()
+            taken = []
+            while sum(taken) < 20:
+                *_, infos = env.step(torch.tensor([[0.0, 0.0, 0.0, 1.0]]))
+                taken.append(bool(infos["intervention"]))
+                assert len(taken) < 150
+            assert not any(taken[:10]), "it waits and sees first"
+            away = env.state.objects["cube"][0, :3] - env.state.tool_position[0]
+            first = env.pipeline.kinematics.forward(torch.from_numpy(begin).float()[None])[0][0]
+            assert away.norm() < (env.state.objects["cube"][0, :3] - first).norm() - 0.05
+        finally:
+            end.set()
+            thread.join()
+            operator.close()
