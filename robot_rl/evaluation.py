@@ -54,7 +54,7 @@ class Evaluation:
     success: list[bool] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     """Length of each episode, control periods."""
-    roughness: list[float] = field(default_factory=list)
+    action_change: list[float] = field(default_factory=list)
     """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
     measures: dict[str, list[float]] = field(default_factory=dict)
     """Mean over each episode of what the task measures; NaN where there was nothing to measure."""
@@ -80,7 +80,7 @@ class Evaluation:
             "success_high": high,
             "steps": sum(steps) / max(1, n),
             "steps_of_successes": sum(done) / max(1, len(done)),
-            "action_change": sum(self.roughness[k] for k in own) / max(1, n),
+            "action_change": sum(self.action_change[k] for k in own) / max(1, n),
             "nonfinite": self.nonfinite,
         } | {
             name: mean_interval([values[k] for k in own] if self.by_hand else values)
@@ -148,5 +148,5 @@ def evaluate(
         result.by_hand += by_hand[:wanted].tolist()
         for name, (total, count) in sums.items():
             result.measures.setdefault(name, []).extend((total / count)[:wanted].tolist())
-        result.roughness += (change / length.clamp_min(2).sub(1))[:wanted].tolist()
+        result.action_change += (change / length.clamp_min(2).sub(1))[:wanted].tolist()
     return result

@@ -1,4 +1,4 @@
-"""Message definitions that rosbags does not carry, as `.msg` text (catalogue).
+"""Message definitions that rosbags does not carry, as `.msg` text.
 
 Field order and signedness are the wire format: Unitree's follow its SDK's IDL, not its `.msg` files, because
 the robot announces its types and Cyclone compares them.

@@ -53,7 +53,7 @@ class Graph:
         """Take in a participant's message; it replaces that participant's last one."""
         try:
             info: Any = self._store.deserialize_cdr(raw, TYPE)
-        except Exception:  # from another distro: its gids have another size (ROS2.md 1.7); topics still flow
+        except Exception:  # from another distro: its gids have another size; topics still flow
             return
         key = bytes(info.gid.data[:16])
         self._nodes.pop(key, None)

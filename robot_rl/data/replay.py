@@ -113,15 +113,19 @@ class Replay:
             age = 1 + (torch.rand(k, generator=rng) * longest).long()  # rows behind the head, 1 = newest
             row = (self.head[lane] - age) % self.length
             written = age <= self.filled[lane]  # not scaled by it: all lanes' rows are equally likely
-            usable = written & self.columns["starts"][lane, row] & ((age > n_step) | self._ends_within(lane, row, age))
+            usable = (
+                written
+                & self.columns["starts"][lane, row]
+                & ((age > n_step) | self._ends_within(n_step, lane, row, age))
+            )
             lanes.append(lane[usable])
             rows.append(row[usable])
             found += len(lanes[-1])
         return torch.cat(lanes)[:count], torch.cat(rows)[:count]
 
-    def _ends_within(self, lane: Tensor, row: Tensor, age: Tensor) -> Tensor:
+    def _ends_within(self, n_step: int, lane: Tensor, row: Tensor, age: Tensor) -> Tensor:
         ends = torch.zeros(len(lane), dtype=torch.bool)
-        for k in range(int(min(8, self.length))):
+        for k in range(min(n_step, self.length)):
             ends |= (age > k + 1) & self.columns["last"][lane, (row + k) % self.length]
         return ends
 

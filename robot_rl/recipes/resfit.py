@@ -3,7 +3,7 @@ Policies" (ResFiT, arXiv 2509.19301).
 
 Critics: 2 with LayerNorm, minimum; transform: residual with a zero-initialized actor; data: half demonstrations, half
 online; reward: sparse; schedule: critic-only warm-up with random corrections, then both. The paper's 10 critics and
-actor rate of 1e-6 suit hours of training; these numbers suit minutes (METHODS compares, `benchmarks/` measures).
+actor rate of 1e-6 suit hours of training; these numbers suit minutes.
 """
 
 from __future__ import annotations

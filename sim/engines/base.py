@@ -130,7 +130,8 @@ class Engine(ABC):
 
     @abstractmethod
     def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:
-        """RGB image (height, width, 3) uint8 of one environment; quality "fast" for training, "high" for videos."""
+        """RGB image (height, width, 3) uint8 of one environment; quality "fast" for policies, "video" for films,
+        "high" for stills."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

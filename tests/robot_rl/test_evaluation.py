@@ -121,10 +121,10 @@ def test_divergences_are_of_the_episodes_that_count() -> None:
     assert result.divergences == 6 and "divergences" not in result.summary()
 
 
-def test_roughness_is_of_the_executed_action() -> None:
+def test_the_change_of_actions_is_of_the_executed_action() -> None:
     """Executed is twice the policy's: it jumps by 1 each step; a one-step episode has no change."""
     result = evaluate(Alternating(), Scripted(4), 7, seed=0)
-    assert result.roughness == pytest.approx([0.0] + [1.0] * 6)
+    assert result.action_change == pytest.approx([0.0] + [1.0] * 6)
 
 
 def test_the_policy_starts_each_episode_afresh() -> None:
