@@ -412,6 +412,32 @@ def test_closing_lays_it_down_and_damps(env: Build, topic_quadruped: Build, even
     assert robot.limp, "and nothing pulls after that"
 
 
+def test_closing_while_it_stands_up_lays_it_down_without_a_jerk(
+    env: Build, topic_quadruped: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C with soft springs: the guard would not let them become stiff at once."""
+    robot = topic_quadruped()
+    e = env()
+    look, looks = e.look, []
+
+    def interrupted() -> Any:
+        looks.append(0)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+        return look()
+
+    monkeypatch.setattr(e, "look", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        e.reset(seed=0)
+    soft = robot.commands[-1][1]["kp"][0]
+    e.close()
+    eventually(lambda: robot.limp)
+    stiffness = np.array([motors["kp"][0] for _, motors in robot.commands]) / 40
+    assert 0 < soft < 40 and stiffness.max() == pytest.approx(1.5)
+    assert np.diff(stiffness).max() < 0.3, "a step every 20 ms, here five times as fast as in earnest"
+    assert np.abs(robot.position - robot.folded).max() < 0.1
+
+
 def test_closing_after_a_silence_damps_without_ado(env: Build, topic_quadruped: Build, eventually: Build) -> None:
     robot = topic_quadruped()
     e = env(replace(WALK, horizon=500))
