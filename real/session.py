@@ -39,8 +39,8 @@ def uninterrupted() -> Iterator[None]:
 
 
 def stop_on_signals() -> None:
-    """Turn SIGINT, SIGTERM, SIGQUIT and SIGHUP, unless it is ignored (nohup), into KeyboardInterrupt(number), so that
-    `finally` blocks brake the robot.
+    """Turn SIGINT, SIGTERM, SIGQUIT, SIGTSTP (a process that sleeps brakes nothing) and SIGHUP, unless it is ignored
+    (nohup), into KeyboardInterrupt(number), so that `finally` blocks brake the robot.
 
     After the first one all but SIGINT are ignored: a launcher hurries so, a terminal that goes says it more than once,
     and braking and writing come to an end by themselves. A second SIGINT interrupts these too, `uninterrupted` or not.
@@ -59,7 +59,7 @@ def stop_on_signals() -> None:
             return
         raise KeyboardInterrupt(number)
 
-    handled = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
+    handled = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         handled.append(signal.SIGHUP)
     for number in handled:

@@ -80,9 +80,8 @@ def eventually() -> Callable[..., Any]:
 @pytest.fixture
 def stopping() -> Iterator[None]:
     """This process as a session on a robot has it."""
-    before = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
-    }
+    names = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGTSTP", "SIGHUP")
+    before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in names)}
     from real.session import stop_on_signals
 
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup

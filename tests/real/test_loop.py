@@ -231,7 +231,7 @@ def test_an_arm_that_was_guided_away_is_held_where_it_is(bench: Callable[..., Be
 
 
 def test_after_a_pause_the_command_begins_at_rest(bench: Callable[..., Bench]) -> None:
-    """Ctrl-Z in full motion: the arm came to rest at the last command, and goes on from there as from a stop."""
+    """SIGSTOP in full motion: the arm came to rest at the last command, and goes on from there as from a stop."""
     b = bench()
     b.loop.set_goal(HOME, 0.08, PERIOD)
     b.loop.set_goal(turned(0.5), 0.08, 0.5)

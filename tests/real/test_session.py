@@ -14,7 +14,7 @@ from real.session import Filming, uninterrupted
 from robot_rl.data.video import video_info
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP])
 def test_a_signal_interrupts_after_the_block_not_in_it(stopping: None, number: int) -> None:
     done = []
     with pytest.raises(KeyboardInterrupt) as asked, uninterrupted():
