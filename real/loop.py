@@ -39,7 +39,11 @@ class SafetyConfig:
     patience: float = 0.3
     """The same of a robot that walks, s: damping makes it fall, so a short gap is worth standing through."""
     start_mismatch: float = 0.2
-    """Largest distance of the first goal after a start or a hold from where the arm can get in its time, rad."""
+    """Largest distance of the first goal after a start or a hold from where the arm can get in its time, rad; and of an
+    arm from where it is held."""
+    moved_patience: float = 0.1
+    """Time for which an arm is further than that from where it is held until it is held where it is, s: one state may
+    be wrong."""
     object_timeout: float = 0.2
     """Oldest object pose to post a goal from, s."""
     picture_timeout: float = 0.15
@@ -116,6 +120,8 @@ class CommandLoop(threading.Thread):
         self._fresh = True
         self._ticked = math.inf
         """When the last tick was, monotonic s."""
+        self._together = math.inf
+        """When a held arm was last where it is held, monotonic s."""
         self._scheduling: tuple[Any, ...] = ()
         self.walks = pipeline.robot.base is not None
         self.limp = self.walks
@@ -274,11 +280,12 @@ class CommandLoop(threading.Thread):
             self._velocity = torch.zeros_like(self._velocity)
         self._ticked = now
         if reason:
-            self._yield_to(reading, now)
+            self._yield_to(now, reading)
             # Brake: the goal is wherever the command already is.
             at, speed = self._position, torch.zeros_like(self._velocity)
             self._width = self._width if reason == "stop" else goal.gripper
         else:
+            self._together = now
             self._width = goal.gripper
             share = min(1.0, (now - goal.posted + tick) / goal.duration)
             share = 1.0 if self.pipeline.robot.compliant else share
@@ -287,12 +294,16 @@ class CommandLoop(threading.Thread):
         self._position, self._velocity = self.pipeline.shield.follow(self._position, self._velocity, at, speed, tick)
         self.driver.send(self._position[0].double().numpy(), self._width)
 
-    def _yield_to(self, reading: JointReading, now: float) -> None:
+    def _yield_to(self, now: float, reading: JointReading) -> None:
         """Hold an arm where it is, once it rests, that was moved away from where it is held: by a person who guides it
         while its drives are off, say. They would tear it back when they come on again."""
         heard, rests = now - reading.received <= self.safety.state_timeout, not self._velocity.any()
-        measured = torch.from_numpy(reading.position).float()[None]
-        if heard and rests and bool(((measured - self._position).abs() > self.safety.start_mismatch).any()):
+        shield = self.pipeline.shield
+        measured = torch.from_numpy(reading.position).float()[None].clamp(shield.low, shield.high)
+        moved = bool(((measured - self._position).abs() > self.safety.start_mismatch).any())
+        if not (heard and rests and moved):
+            self._together = now
+        elif now - self._together > self.safety.moved_patience:
             self.events.add("moved while held")
             self._position = measured
 

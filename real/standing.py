@@ -47,6 +47,8 @@ class Standing:
         robot, driver = env.pipeline.robot, env.driver
         assert robot.base is not None and isinstance(driver, UnitreeDriver)
         self.env, self.driver = env, driver
+        self.stands = False
+        """It has stood up, and walks on its springs as in simulation."""
         self.home, self.lying = torch.tensor(robot.home)[None], torch.tensor(robot.base.lying or robot.home)[None]
 
     def begin(self, seed: int) -> None:
@@ -68,7 +70,7 @@ class Standing:
         if self.driver.dry_run or loop.stopped or loop.limp or not loop.is_alive() or not self._level():
             return
         try:
-            if self.driver.firmness >= 1.0:  # it does not just stand up
+            if self.stands:
                 # Out of a stride onto four feet first, and soon: folding two of them tips the robot over.
                 self._go(self.home, 0.1, FIRMEST, RISE / 10)
                 self._go(self.home, 0.1, FIRMEST, RISE / 4)
@@ -116,7 +118,7 @@ class Standing:
     def _stand_up(self) -> None:
         if self.driver.objection(time.monotonic()) == GUARD_GONE and not self.driver.reports.wait(1.0):
             raise NotReady(f"{GUARD_GONE}: start it again, and then this (robot-rl guard {self.driver.robot.name})")
-        reading = self.driver.reading()
+        self.stands, reading = False, self.driver.reading()
         if reading is None or not self._level():
             tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan
             raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
@@ -126,7 +128,10 @@ class Standing:
             return
         if not self._go(self.home, FIRM, FIRMEST) or self.env.loop.limp:
             return
-        self.driver.firmness = 1.0  # the policy's first action finds what an episode in simulation begins with
+        self.stands, self.driver.firmness = (
+            True,
+            1.0,
+        )  # the policy's first action finds what an episode in simulation begins with
         off = float((self.env.read().joint_position - self.home).abs().max())
         if off > 0.4:
             self.env.loop.stop("the robot did not stand up")

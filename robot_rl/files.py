@@ -27,7 +27,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     An OSError names `path`.
     """
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part

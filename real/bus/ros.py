@@ -59,6 +59,10 @@ _shared: dict[int | None, _Shared] = {}
 _lock = threading.Lock()
 
 
+_UNKNOWN = "_NODE_NAME_UNKNOWN_"
+"""What rclpy calls the node of an endpoint that is in nobody's graph message."""
+
+
 def _profile(qos: QoS) -> Any:
     return QoSProfile(
         depth=qos.depth,
@@ -77,8 +81,15 @@ def _ros_type(type_name: str) -> Any:
 
 
 def _names(endpoints: Sequence[Any]) -> list[str]:
-    """Full names of the nodes that endpoints belong to, one for each endpoint."""
-    return sorted(qualified(e.node_name, e.node_namespace) for e in endpoints)
+    """Full names of the nodes that endpoints belong to, one for each endpoint; those that no node announced are told
+    apart by their participants."""
+    unnamed = "an unnamed DDS participant ({})"
+    return sorted(
+        unnamed.format(bytes(e.endpoint_gid)[:12].hex())
+        if _UNKNOWN in e.node_name
+        else qualified(e.node_name, e.node_namespace)
+        for e in endpoints
+    )
 
 
 class RosPublisher(Publisher):

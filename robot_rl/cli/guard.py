@@ -44,8 +44,14 @@ class Guard:
         with open_node("guard", ros_args=self.ros_args) as node:
             guard = RunningGuard(node, robot, self.wait)
             hung_up = signal.getsignal(signal.SIGHUP)
+
+            def end(number: int, _: object) -> None:
+                guard.close()
+                if number == signal.SIGHUP:  # a terminal that closes may say so twice, and is in no hurry
+                    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-                signal.signal(number, lambda *_: guard.close())
+                signal.signal(number, end)
             for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):  # motors obey one who sleeps for ever
                 signal.signal(number, signal.SIG_IGN)
             if hung_up is signal.SIG_IGN:  # started with nohup, to outlive its terminal

@@ -113,7 +113,7 @@ _MAY_DIFFER = {"minutes", "threads"}
 
 _FIRST = "provenance.json"
 """Written before all else: the mark of a folder that is ours."""
-_BARE = {".lock", f".{_FIRST}.part", _FIRST, "config.json", "requirements.txt", "metrics.jsonl"}
+_BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl"}
 """What a run folder holds before anything has come of it."""
 
 
@@ -127,7 +127,8 @@ class Run:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            foreign = sorted({path.name for path in folder.iterdir()} - {".lock", f".{_FIRST}.part"})
+            names = sorted(path.name for path in folder.iterdir())
+            foreign = [name for name in names if name != ".lock" and not name.startswith(f".{_FIRST}.")]
             if foreign and not (folder / _FIRST).exists():
                 raise UserError(f"{folder} is no run folder and not empty ({foreign[0]}); choose another --out")
             self._lock: IO[str] = open(folder / ".lock", "w")  # noqa: SIM115 - held while the run is open

@@ -218,9 +218,16 @@ def test_an_arm_that_was_guided_away_is_held_where_it_is(bench: Callable[..., Be
     b.loop.stop("operator")
     b.driver.follows = False
     b.run(0.1)
+    home = b.driver.position.copy()
+    for wrong in (2.5, -2.5):
+        b.driver.position[1] += wrong
+        b.run(0.05)
+        b.driver.position[:] = home
+        b.run(0.1)
+    assert (b.sent - HOME).abs().max() < 1e-6, "one state, or ten, may be wrong"
     for angle, held in ((0.15, 0.0), (0.6, 0.6)):
         b.driver.position[0] = float(HOME[0, 0]) + angle
-        b.run(0.1)
+        b.run(0.2)
         assert b.sent[-1][0] == pytest.approx(float(HOME[0, 0]) + held, abs=1e-6)
     assert b.counts == {"stop": 1, "moved while held": 1}
     b.driver.received = b.now  # and then it says nothing more
@@ -228,6 +235,9 @@ def test_an_arm_that_was_guided_away_is_held_where_it_is(bench: Callable[..., Be
     b.driver.position[0] = float(HOME[0, 0]) - 0.6
     b.run(0.3)
     assert b.sent[-1][0] == pytest.approx(float(HOME[0, 0]) + 0.6, abs=1e-6), "what it said before it fell silent"
+    b.driver.received, b.driver.position[0] = None, float(PIPELINE.robot.limit("high")[0])
+    b.run(0.2)
+    assert b.sent[-1][0] == pytest.approx(float(PIPELINE.shield.high[0]), abs=1e-6), "within the limits of commands"
 
 
 def test_after_a_pause_the_command_begins_at_rest(bench: Callable[..., Bench]) -> None:

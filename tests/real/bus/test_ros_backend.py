@@ -42,7 +42,9 @@ class FakeNode:
         return [SimpleNamespace(node_namespace=n, node_name=m) for n, m in (("/arm", "here"), ("/", "rival"))]
 
     def get_subscriptions_info_by_topic(self, topic: str) -> list[Any]:
-        return [SimpleNamespace(node_namespace="/", node_name="listener")] * 2
+        node = SimpleNamespace(node_namespace="/", node_name="listener")
+        bare = {"node_namespace": "_NODE_NAMESPACE_UNKNOWN_", "node_name": "_NODE_NAME_UNKNOWN_"}
+        return [node, *(SimpleNamespace(**bare, endpoint_gid=[k] * 16) for k in (1, 2))]
 
     def destroy_node(self) -> None:
         self.destroyed = True
@@ -129,7 +131,8 @@ def test_rclpy_is_taken_when_it_is_there(rclpy: list[FakeNode]) -> None:
         assert sub.latest is not None
         assert (sub.latest.msg.name, sub.latest.source_ns, sub.latest.count) == (["x"], 7, 1)
         assert (pub.matched, sub.matched, pub.other_writers()) == (1, 1, ["/rival"])
-        assert sub.writers() == ["/arm/here", "/rival"] and pub.readers() == ["/listener", "/listener"]
+        assert sub.writers() == ["/arm/here", "/rival"]
+        assert pub.readers() == ["/listener", *(f"an unnamed DDS participant ({f'0{k}' * 12})" for k in (1, 2))]
         assert node.wait_for(lambda: pub.matched == 1, 1.0)
         fake.events.incompatible_qos(SimpleNamespace(last_policy_kind="RELIABILITY"))
         assert "/arm/b" in node.incompatible()[0]

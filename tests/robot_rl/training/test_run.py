@@ -76,7 +76,7 @@ def test_resume_of_a_folder_without_a_run_starts_one(run: Build) -> None:
     assert one.load() is None and json.loads((one.folder / "config.json").read_text()) == {"a": 1}
 
 
-@pytest.mark.parametrize("left", [".lock", ".provenance.json.part"])
+@pytest.mark.parametrize("left", [".lock", ".provenance.json.12345.part"])
 def test_what_a_kill_at_the_very_start_leaves_does_not_refuse_the_next_try(
     run: Build, tmp_path: Path, left: str
 ) -> None:
