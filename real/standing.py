@@ -128,10 +128,8 @@ class Standing:
             return
         if not self._go(self.home, FIRM, FIRMEST) or self.env.loop.limp:
             return
-        self.stands, self.driver.firmness = (
-            True,
-            1.0,
-        )  # the policy's first action finds what an episode in simulation begins with
+        self.driver.firmness = 1.0  # the policy's first action finds what an episode in simulation begins with
+        self.stands = True
         off = float((self.env.read().joint_position - self.home).abs().max())
         if off > 0.4:
             self.env.loop.stop("the robot did not stand up")

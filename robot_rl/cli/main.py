@@ -97,7 +97,8 @@ def parse(command: Any, argv: list[str], name: str) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; return its exit status: 0 done, 1 failed, 2 wrong usage, 128 + the number of the signal that interrupted."""
+    """Run one command; return its exit status: 0 done, 1 failed, 2 wrong usage, 128 + n where signal n
+    interrupted."""
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     argv = [a for a in argv if a != "--debug"]

@@ -399,7 +399,7 @@ def test_told_to_end_by_a_signal_with_nobody_to_talk_to_it_damps_first(
             count = len(robot.commands)
             eventually(lambda: len(robot.commands) > count + 50)
             assert process.poll() is None and not robot.limp, "it waits for whoever commands the robot"
-            process.send_signal(number)
+            process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
             eventually(lambda: robot.limp)
         finally:

@@ -412,29 +412,33 @@ def test_closing_lays_it_down_and_damps(env: Build, topic_quadruped: Build, even
     assert robot.limp, "and nothing pulls after that"
 
 
+@pytest.mark.parametrize("step", [3, 8], ids=["soft", "firm"])
 def test_closing_while_it_stands_up_lays_it_down_without_a_jerk(
-    env: Build, topic_quadruped: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch
+    env: Build, topic_quadruped: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Ctrl-C with soft springs: the guard would not let them become stiff at once."""
+    """Ctrl-C with soft springs, which the guard would not let become stiff at once, and with stiff ones half-way."""
     robot = topic_quadruped()
     e = env()
     look, looks = e.look, []
 
     def interrupted() -> Any:
         looks.append(0)
-        if len(looks) == 3:
+        if len(looks) == step:
             raise KeyboardInterrupt
         return look()
 
     monkeypatch.setattr(e, "look", interrupted)
     with pytest.raises(KeyboardInterrupt):
         e.reset(seed=0)
-    soft = robot.commands[-1][1]["kp"][0]
+    sent = len(robot.commands)
+    assert (robot.commands[-1][1]["kp"][0] < 40) == (step == 3)
     e.close()
     eventually(lambda: robot.limp)
     stiffness = np.array([motors["kp"][0] for _, motors in robot.commands]) / 40
-    assert 0 < soft < 40 and stiffness.max() == pytest.approx(1.5)
+    assert stiffness.max() == pytest.approx(1.5)
     assert np.diff(stiffness).max() < 0.3, "a step every 20 ms, here five times as fast as in earnest"
+    path = np.stack([motors["q"] for _, motors in robot.commands[sent - 1 :] if motors["kp"].any()])
+    assert np.abs(np.diff(path, axis=0)).max() < 0.1, "straight down, not up first"
     assert np.abs(robot.position - robot.folded).max() < 0.1
 
 
