@@ -234,8 +234,9 @@ def test_training_keeps_what_diverged_and_the_command_replays_it(robot_rl: Said)
 
     file = max(Path("r/diverged").iterdir(), key=lambda f: len(read(f)[1]))
     code, out, err = robot_rl("replay-nan", file, "--json", "--video", "film.mp4")
+    assert code == 0, err
     shown = json.loads(out)
-    assert code == 0 and shown["diverged_step"] == shown["recorded_step"] == len(read(file)[1]), err
+    assert shown["diverged_step"] == shown["recorded_step"] == len(read(file)[1])
     assert shown["task"] == "wild-go2-velocity" and shown["first"] and "note" not in shown
     assert shown["drawn"]["randomization/robot.stiffness_scale"] > 1
     assert {"qpos", "qvel", "fastest", "action", "tracking_error", "torque", "contact_force"} <= shown["trace"][

@@ -39,9 +39,6 @@ def test_spaces_and_shapes() -> None:
         assert observation[name].isfinite().all()
     assert env.single_action_space.shape == (12,)
     assert env.privileged_size == 3 + 1 + 4 + len(env.randomization)
-    assert env.task.mirror is not None
-    sizes = {"observation": env.pipeline.observer.spec.size, "privileged": env.privileged_size, "action": 12}
-    assert {name: len(part[0]) for name, part in env.task.mirror.items()} == sizes
 
 
 def test_a_bad_action_keeps_the_set_points() -> None:
