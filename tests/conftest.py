@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+import sim  # noqa: F401 - chooses MuJoCo's GL library, before a test imports MuJoCo
+
 torch.set_num_threads(1)
 for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(_name, None)  # of `make test`; tests run make, too
