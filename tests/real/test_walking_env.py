@@ -431,14 +431,14 @@ def test_closing_while_it_stands_up_lays_it_down_without_a_jerk(
     with pytest.raises(KeyboardInterrupt):
         e.reset(seed=0)
     sent = len(robot.commands)
-    assert (robot.commands[-1][1]["kp"][0] < 40) == (step == 3)
+    assert (e.driver.firmness < 1.0) == (step == 3)
     e.close()
     eventually(lambda: robot.limp)
     stiffness = np.array([motors["kp"][0] for _, motors in robot.commands]) / 40
     assert stiffness.max() == pytest.approx(1.5)
     assert np.diff(stiffness).max() < 0.3, "a step every 20 ms, here five times as fast as in earnest"
     path = np.stack([motors["q"] for _, motors in robot.commands[sent - 1 :] if motors["kp"].any()])
-    assert np.abs(np.diff(path, axis=0)).max() < 0.1, "straight down, not up first"
+    assert np.abs(np.diff(path, axis=0)).max() < 0.15, "straight down, not up first"
     assert np.abs(robot.position - robot.folded).max() < 0.1
 
 
