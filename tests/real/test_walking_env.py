@@ -412,7 +412,7 @@ def test_closing_lays_it_down_and_damps(env: Build, topic_quadruped: Build, even
     assert robot.limp, "and nothing pulls after that"
 
 
-@pytest.mark.parametrize("step", [3, 8], ids=["soft", "firm"])
+@pytest.mark.parametrize("step", [3, 40], ids=["soft", "firm"])
 def test_closing_while_it_stands_up_lays_it_down_without_a_jerk(
     env: Build, topic_quadruped: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -436,7 +436,7 @@ def test_closing_while_it_stands_up_lays_it_down_without_a_jerk(
     eventually(lambda: robot.limp)
     stiffness = np.array([motors["kp"][0] for _, motors in robot.commands]) / 40
     assert stiffness.max() == pytest.approx(1.5)
-    assert np.diff(stiffness).max() < 0.3, "a step every 20 ms, here five times as fast as in earnest"
+    assert np.diff(stiffness).max() < 0.1, "a step every 20 ms"
     path = np.stack([motors["q"] for _, motors in robot.commands[sent - 1 :] if motors["kp"].any()])
     assert np.abs(np.diff(path, axis=0)).max() < 0.15, "straight down, not up first"
     assert np.abs(robot.position - robot.folded).max() < 0.1
