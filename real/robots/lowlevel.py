@@ -26,7 +26,7 @@ NEAR = 0.3
 """Largest distance of a set-point from its joint with which standing up begins, rad."""
 JUMP, GROWTH = 0.6, 4.0
 """Largest share of the spec's stiffness at the moment after one of at most `ARMING`, and how much it may be more with
-each second that goes by. Standing up takes 0.3 s at least; a process that loses its mind must not take less."""
+each second that goes by. Standing up, it grows by 2.5 to 3.3; a process that loses its mind must not be much faster."""
 _SLACK = 0.01
 """Of the guard's limits, rad: for what rounding and the shield's own margin leave."""
 _ROUNDING = 1e-3

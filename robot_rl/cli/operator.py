@@ -81,7 +81,7 @@ class ArmOperator:
             raise UserError(f"nobody scripted an operator for task {task.name!r}; use the keyboard or a gamepad")
         self.pipeline, self.clock = Pipeline(task.interface), clock
         self.expert = task.make_expert(self.pipeline, 1, "STEADY", seed)
-        self.watch, self._held = Watch(), False
+        self.watch = Watch()
         self._now: tuple[int, str] = (-1, "")
         """Number of the episode, and its phase."""
         self._watched = -1
@@ -102,7 +102,7 @@ class ArmOperator:
             self._watched = -1
             return RELEASED
         if episode != self._watched:
-            self._watched, self._held = episode, False
+            self._watched = episode
             self.expert.reset(torch.arange(1))
             self.watch.reset(now)
         for name, seen in self._eyes.items():  # a person sees the object, not the tracker's idea of it
@@ -111,12 +111,13 @@ class ArmOperator:
                 state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
         place, gripper = next(iter(state.objects.values()))[0, :3], self.pipeline.robot.gripper
         width = float(state.gripper_width) / gripper.width if gripper else 0.0  # nothing to come down with
-        before, self._held = self._held, self.watch(place - state.tool_position[0], float(place[2]), width, now)
-        if self._held and not before:
+        before = self.watch.began
+        held = self.watch(place - state.tool_position[0], float(place[2]), width, now)
+        if held and before is None:
             self.expert.reset(torch.arange(1))
         self._action = self.expert.act({"observation.state": self.pipeline.observer(state)})
         x, y, z, *fingers = self._action[0].tolist()
-        return Operator(held=self._held, motion=(x, y, z), gripper=sum(fingers))
+        return Operator(held=held, motion=(x, y, z), gripper=sum(fingers))
 
     def close(self) -> None:
         """Stop listening to the episodes."""
