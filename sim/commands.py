@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,12 +27,12 @@ class CommandSchedule:
     standing: float = 0.1
     """Share of commands that ask for nothing."""
 
-    def __call__(self, spec: VectorSpec, keys: np.ndarray, steps: Tensor, rate: float) -> Tensor:
+    def __call__(self, spec: VectorSpec, keys: Tensor, steps: Tensor, rate: float) -> Tensor:
         """Commands (n, C) of episodes `keys` (n,) in their control periods `steps` (n,) at `rate` Hz."""
         hold = round(self.hold * rate)
-        number, since = (steps // hold).numpy(), steps % hold
+        number, since = steps // hold, steps % hold
         # The command of now and the one before it, in one call.
-        u = uniforms(np.concatenate([keys, keys]), np.concatenate([number, number - 1]), spec.size + 1)
+        u = uniforms(torch.cat([keys, keys]), torch.cat([number, number - 1]), spec.size + 1)
         command = torch.where(u[:, :1] < self.standing, 0.0, spec.low + u[:, 1:] * (spec.high - spec.low))
         now, before = command.chunk(2)
         before = torch.where(steps[:, None] < hold, 0.0, before)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from robot_rl.errors import Misfit, UnknownName, nearest
+from robot_rl.errors import Misfit, UnknownName
 from robot_rl.interface import Pipeline
 from robot_rl.observations import Observer
 from robot_rl.robots import robots
@@ -26,35 +26,21 @@ from sim.divergence import Recorder, quiet
 from sim.engines import engines
 from sim.engines.base import DEVICES, Engine
 from sim.feet import FootTracker
+from sim.fused import Graph, check_compiler, fused, one_thread, write
 from sim.nursery import Nursery, Start
 from sim.randomization import episode_rng, quantiles
-from sim.randomization.checks import check_randomization
+from sim.randomization.checks import check_randomization, check_supported
 from sim.randomization.noise import episode_keys, normals, uniforms
 from sim.rewards import Moment, total
 from sim.scenes import time_grid
 from sim.sensors import PARAMETERS as SENSOR_PARAMETERS
-from sim.sensors import SensorModel, can_randomize
+from sim.sensors import SensorModel
 from sim.tasks import tasks
-from sim.tasks.base import PLACE, Task
+from sim.tasks.base import Task
 
 _ALL = slice(None)
 _NOISE, _COMMAND, _PUSH = 0, COMMAND, 2
 """What an episode draws while it runs, each with a key of its own."""
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Tensors of a thousand rows are too short to share between threads.
-
-    Whoever waits for a second thread waits long where other processes want the cores: steps took ten times as long
-    beside one.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def nominal(task: Task, engine: str) -> list[str]:
@@ -92,9 +78,11 @@ class TaskEnv(VectorEnv):
         randomize: bool = True,
         without: Sequence[str] = (),
         diverged: Path | None = None,
+        compiled: bool = False,
     ):
         """`without` names parameters that are not randomized; the others are drawn as if they were. `diverged` is the
-        folder in which episodes whose physics diverge are kept for `sim.divergence.replay`; None keeps none.
+        folder in which episodes whose physics diverge are kept for `sim.divergence.replay`; None keeps none. `compiled`
+        makes all but the physics faster, after half a minute for the first step; floats may differ in their last digit.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         interface = self.task.interface
@@ -114,8 +102,14 @@ class TaskEnv(VectorEnv):
         self.randomization = tuple(self.task.randomization[k] for k in self._columns)
         self.rate = interface.controller.rate
         self.tick, self.ticks = time_grid(self.task.scene.timestep, self.robot.command_rate, self.rate)
-        self._refuse_unsupported(engine, kind.can_randomize(self.robot, self.task.scene))
+        check_supported(self.randomization, self.robot, self.task.scene, engine)
         check_randomization(self.task.randomization, self.randomization, 1 / self.rate, kind.longest_delay)
+        self.graphs: dict[str, Graph] | None = None
+        if compiled:
+            if not kind.can_be_compiled:
+                raise Misfit(f"engine {engine!r} cannot be compiled; leave compiled out, or use engine 'mujoco'")
+            check_compiler()
+            self.graphs = {}
         quiet()
         self.engine = kind(self.robot, self.task.scene, num_envs, threads, mjcf, device)  # type: ignore[call-arg]
         self.simulation = {"engine": engine, "device": self.engine.device.type, "without": without}
@@ -144,9 +138,9 @@ class TaskEnv(VectorEnv):
         self.seed = seed
         self.episode = np.zeros(num_envs, np.int64)
         """Number of the episode that each environment begins next."""
-        self.keys = np.zeros((num_envs, 3), np.uint64)
+        self.keys = torch.zeros(num_envs, 3, dtype=torch.long)
         """Of what the running episodes draw: noise, commands, pushes."""
-        self.drawn = np.zeros((num_envs, len(self.randomization)))
+        self.drawn = torch.zeros(num_envs, len(self.randomization), dtype=torch.double)
         """Randomized values of the running episodes, in the order of `randomization`."""
         joints = len(self.robot.joints)
         self.goal, self.command, self.velocity = (torch.zeros(num_envs, joints) for _ in range(3))
@@ -158,20 +152,6 @@ class TaskEnv(VectorEnv):
         self.divergences = 0
         """Episodes that ended because their physics blew up."""
         self.recorder = Recorder(self, diverged, mjcf, randomize) if diverged else None
-
-    def _refuse_unsupported(self, engine: str, parameters: set[str]) -> None:
-        boxes = [b.name for b in self.task.scene.boxes]
-        own = {f"{b}.{c}" for b in boxes for c in PLACE} | {"robot.home_offset"}
-        own |= {"push.speed", "push.interval"} if self.robot.base else set()
-        known = parameters | can_randomize(self.robot, len(boxes)) | own
-        unknown = [r.parameter for r in self.randomization if r.parameter not in known]
-        if unknown:
-            typos = sorted(set(unknown) - Engine.can_randomize(self.robot, self.task.scene))
-            remedy = f"to keep them at their nominal values, add --without {' '.join(unknown)}"
-            raise Misfit(
-                f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}; "
-                + (nearest(typos[0], known) if typos else remedy)
-            )
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
     def reset(
@@ -190,7 +170,7 @@ class TaskEnv(VectorEnv):
         if self.recorder:
             self.recorder.begin(everyone.numpy())
         if options and options.get("stagger"):
-            share = uniforms(self.keys[:, _PUSH], np.full(self.num_envs, -1), 1)[:, 0]
+            share = uniforms(self.keys[:, _PUSH], torch.tensor(-1), 1)[:, 0]
             self.steps = (share * self.task.interface.horizon).long()
         self.true = self._true_state()
         self.sensors.reset(everyone, self.true, self._directions)
@@ -201,30 +181,28 @@ class TaskEnv(VectorEnv):
 
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Act for one control period; see the class for what comes back."""
-        with _one_thread():
+        # Outside inference mode, so that what it remembers can be changed in place whatever mode its user is in.
+        with one_thread(), torch.inference_mode(False), torch.no_grad():
             return self._step(actions)
 
     def _step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         actions = torch.as_tensor(actions, dtype=torch.float32)
-        self._push()
-        self.last_action = self._move(actions)
+        commands, due, events = self._decide(actions)
+        self._push(due.nonzero().squeeze(-1))
+        for reason, count in events.items():
+            self.shield_events[reason] += int(count)
+        self.engine.step(commands, self.gripper[:, None].expand(-1, self.ticks, -1))
         self.steps += 1
-        before, self.true = self.true, self._true_state()
         broken = torch.from_numpy(self.engine.diverged())
         if self.recorder:
             self.recorder.step(actions, broken)
-        if broken.any():  # no learner is to see what physics that blew up has left: the last sound state stands in
-            ids = broken.nonzero().squeeze(-1)
-            self.true = self.true.put(ids, before.select(ids))
-        reward, success, terminated, truncated, infos = self._judge(before, broken)
         self.divergences += int(broken.sum())
-        self.state = self.sensors.measure(self.true, self._noise())
-        observation = self._observe(self.true, self.state)
+        observation, reward, terminated, truncated, infos = self._perceive(broken)
         done = terminated | truncated
-        infos |= {"success": success, "diverged": broken, "episode_steps": self.steps.clone()}
+        infos |= {"diverged": broken, "episode_steps": self.steps.clone()}
         if done.any():
             infos["final_obs"], infos["_final_obs"] = observation, done
-            observation = self._restart(done.nonzero().squeeze(-1), observation)
+            observation = self._restart(done, observation)
         return observation, reward, terminated, truncated, infos
 
     def render(self) -> tuple[np.ndarray, ...]:
@@ -237,38 +215,49 @@ class TaskEnv(VectorEnv):
         self.engine.close()
 
     # ---- one control period ------------------------------------------------------------------------------------
-    def _push(self) -> None:
-        due = (self.push_every > 0) & (self.steps > 0) & (self.steps % self.push_every.clamp_min(1) == 0)
-        ids = due.nonzero().squeeze(-1).numpy()
+    def _push(self, ids: Tensor) -> None:
+        """Shove robots `ids` (k,), each somewhere else."""
         if len(ids):
-            angle = 2 * np.pi * uniforms(self.keys[ids, _PUSH], self.steps[ids].numpy(), 1).double().numpy()
+            angle = 2 * np.pi * uniforms(self.keys[ids, _PUSH], self.steps[ids], 1).double().numpy()
             way = np.concatenate([np.cos(angle), np.sin(angle), np.zeros_like(angle)], 1)
-            self.engine.push(ids, self.push_speed[ids].double().numpy()[:, None] * way)
+            self.engine.push(ids.numpy(), self.push_speed[ids].double().numpy()[:, None] * way)
 
-    def _move(self, actions: Tensor) -> Tensor:
-        """Move as far as the shield lets; return what was executed, (n, A) in [-1, 1]."""
+    @fused
+    def _decide(self, actions: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Joint commands (n, ticks, J) of one control period, as far as the shield lets; whether one is pushed before
+        it (n,); and of how many rows the shield changed something."""
         pipeline = self.pipeline
         target = pipeline.target(self.state, actions)
         goal, events = pipeline.shield.admit(target.position, self.goal)
         gripper, executed = target.gripper, actions.clamp(-1, 1)
-        if (refused := events["nonfinite"][:, None]).any():  # the goal before stays in force
+        refused = events["nonfinite"][:, None]
+        if self.graphs is not None or refused.any():  # the goal before stays in force
             gripper = torch.where(refused, self.gripper, gripper)
             executed = torch.where(refused, pipeline.controller.still(self.last_action, gripper), executed)
-        for reason, mask in events.items():
-            self.shield_events[reason] += int(mask.sum())
         # Robots along the fastest axis: each tick looks for the joint that limits its robot.
         start, end, command, velocity = (x.T.contiguous().T for x in (self.goal, goal, self.command, self.velocity))
         way, step = ramp(start, end, self.ticks)
-        commands = torch.empty(self.num_envs, self.ticks, goal.shape[1])
+        commands = []
         for k in range(self.ticks):
             at, speed = (end, step) if self.robot.compliant else (way[k], step / self.tick)
             command, velocity = pipeline.shield.follow(command, velocity, at, speed, self.tick)
-            commands[:, k] = command
+            commands.append(command)
+        self.goal, self.gripper, self.last_action = goal, gripper, executed
         self.command, self.velocity = command, velocity
-        commands -= self.sensors.encoder_offset[:, None]
-        self.engine.step(commands, gripper[:, None].expand(-1, self.ticks, -1))
-        self.goal, self.gripper = goal, gripper
-        return executed
+        train = torch.stack(commands, 1) - self.sensors.encoder_offset[:, None]
+        due = (self.push_every > 0) & (self.steps > 0) & (self.steps % self.push_every.clamp_min(1) == 0)
+        return train, due, {reason: mask.sum() for reason, mask in events.items()}
+
+    @fused
+    def _perceive(self, broken: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """What `step` returns of the control period that has passed; physics blew up where `broken` (n,)."""
+        before, self.true = self.true, self._true_state()
+        if self.graphs is not None or broken.any():  # no learner is to see what is left: the last sound state stands in
+            last, rows = before.views, broken[:, None]
+            self.true = self.true.map(lambda name, view: torch.where(rows, last[name], view))
+        reward, success, terminated, truncated, infos = self._judge(before, broken)
+        self.state = self.sensors.measure(self.true, self._noise())
+        return self._observe(self.true, self.state), reward, terminated, truncated, infos | {"success": success}
 
     def _judge(self, before: RobotState, broken: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Reward, success, terminated and truncated (n,) of the control period that began at `before`."""
@@ -295,7 +284,7 @@ class TaskEnv(VectorEnv):
         return reward, success, terminated, (late | broken) & ~terminated, infos
 
     def _noise(self, ids: np.ndarray | slice = _ALL) -> Tensor:
-        return normals(self.keys[ids, _NOISE], self.steps.numpy()[ids], self.sensors.noises)
+        return normals(self.keys[ids, _NOISE], self.steps[ids], self.sensors.noises)
 
     def _true_state(self, ids: np.ndarray | slice = _ALL) -> RobotState:
         steps = self.steps[ids]
@@ -311,7 +300,7 @@ class TaskEnv(VectorEnv):
 
     def _observe(self, true: RobotState, seen: RobotState, ids: np.ndarray | slice = _ALL) -> dict[str, Tensor]:
         """Observations of environments `ids`, whose states these are."""
-        privileged = [*true.objects.values(), torch.from_numpy(self.drawn[ids]).float()]
+        privileged = [*true.objects.values(), self.drawn[ids].float()]
         if self.task.privileged:
             privileged.insert(0, self.privileged(true))
         return {
@@ -328,7 +317,8 @@ class TaskEnv(VectorEnv):
         for purpose in (_NOISE, _COMMAND, _PUSH):
             self.keys[ids, purpose] = episode_keys([seed for seed, _ in episodes], self.episode[ids], purpose)
         self.episode[ids] += 1
-        self.drawn[ids] = drawn = quantiles(self.randomization, u[:, self._columns])
+        drawn = quantiles(self.randomization, u[:, self._columns])
+        self.drawn[ids] = torch.from_numpy(drawn)
         for k in self._of_engine:
             self.engine.parameters[self.randomization[k].parameter](ids, drawn[:, k])
         self.sensors.set([self.randomization[k].parameter for k in self._of_sensors], ids, drawn[:, self._of_sensors])
@@ -365,38 +355,65 @@ class TaskEnv(VectorEnv):
         self.velocity[ids] = 0.0
         return Start(true, state, self._observe(true, state, rows))
 
-    def _restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Begin new episodes in environments `ids` (k,); return a copy of the observation with theirs."""
-        self.last_action = self.last_action.clone()
-        new = self._nursery.take(self, ids) if self._nursery else self.begin(ids)
+    def _restart(self, done: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Begin new episodes where `done` (n,); return a copy of the observation with theirs."""
+        ids = done.nonzero().squeeze(-1)
+        if self._nursery:
+            observation = self._exchange(done, observation, *self._nursery.take(self, ids))
+        else:
+            self.last_action = self.last_action.clone()
+            now = Start(self.true, self.state, observation).put(ids, self.begin(ids))
+            self.true, self.state, observation = now.true, now.state, now.observation
         if self.recorder:
             self.recorder.begin(ids.numpy())
-        now = Start(self.true, self.state, observation).put(ids, new)
-        self.true, self.state = now.true, now.state
-        return now.observation
+        return observation
+
+    @fused
+    def _exchange(
+        self, done: Tensor, observation: dict[str, Tensor], theirs: list[Any], first: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Go on with the tensors and first observations of another environment where `done` (n,)."""
+        rows, ids = done[:, None], done.nonzero().squeeze(-1) if self.graphs is None else None
+
+        def there(theirs: Any, mine: Any) -> Any:
+            if isinstance(mine, RobotState):
+                views = mine.views
+                return theirs.map(lambda name, view: there(view, views[name]))
+            if ids is not None:  # for a few rows of many faster, but how many they are depends on numbers
+                return mine.index_copy(0, ids, theirs[ids])
+            return torch.where(done if mine.dim() == 1 else rows, theirs, mine)
+
+        write(self, self.own, map(there, theirs, attrgetter(*self.own)(self)))
+        return {name: there(view, observation[name]) for name, view in first.items()}
 
     @cached_property
     def _nursery(self) -> Nursery | None:
         engine = self.engine.sibling()
         return Nursery(self, engine) if engine else None
 
-    def memory(self) -> list[np.ndarray | Tensor]:
-        """All that an environment remembers, a row for each, but its physics and its last states."""
-        feet = [getattr(self.feet, name) for name in FootTracker.NAMES] if self.feet else []
-        sensors = [getattr(self.sensors, name) for name in SensorModel.MEMORY]
-        return [*(getattr(self, name) for name in self.ROWS), *sensors, *feet]
+    @cached_property
+    def own(self) -> tuple[str, ...]:
+        """The attributes, "part.name" for those of a part, whose tensors are of the running episodes, a row of each."""
+        parts = {"sensors": SensorModel.MEMORY, "feet": FootTracker.NAMES if self.feet else ()}
+        of_parts = (f"{part}.{name}" for part, names in parts.items() for name in names)
+        return (*self.ROWS, *of_parts, "true", "state")
+
+    @cached_property
+    def remembered(self) -> tuple[str, ...]:
+        """See `sim.fused`."""
+        return (*self.own, *(f"engine.stored.{name}" for name in vars(self.engine.stored)))
 
     # ---- resume ------------------------------------------------------------------------------------------------
     _TENSORS = ("goal", "command", "velocity", "gripper", "last_action", "steps", "held", "push_speed", "push_every")
-    ROWS = ("episode", "keys", "drawn", *_TENSORS)
+    ROWS = ("keys", "drawn", *_TENSORS)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to go on with the same floats; a copy."""
         live = {
             "seed": self.seed,
             "episode": self.episode.copy(),
-            "keys": self.keys.T.copy().view(np.int64),
-            "drawn": self.drawn.copy(),
+            "keys": self.keys.T.contiguous().numpy(),
+            "drawn": self.drawn.numpy(),
             "engine": self.engine.state_dict(),
             "state": self.state.views,
             "true": self.true.views,
@@ -412,8 +429,8 @@ class TaskEnv(VectorEnv):
         """Restore `state_dict` and return the observation that belongs to it."""
         state = copy.deepcopy(state)
         self.seed, self.divergences = state["seed"], state["divergences"]
-        self.episode[:], self.drawn[:] = state["episode"], state["drawn"]
-        self.keys[:] = state["keys"].view(np.uint64).T
+        self.episode[:], self.drawn[:] = state["episode"], torch.from_numpy(state["drawn"])
+        self.keys[:] = torch.from_numpy(state["keys"]).T
         self.engine.load_state_dict(state["engine"])
         objects = [box.name for box in self.task.scene.boxes]
         self.state, self.true = (RobotState.from_views(state[name], objects) for name in ("state", "true"))

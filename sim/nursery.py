@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,11 +25,6 @@ class Start:
     true: RobotState
     state: RobotState
     observation: dict[str, Tensor]
-
-    def select(self, ids: Tensor) -> Start:
-        """Rows `ids`."""
-        views = {name: values[ids] for name, values in self.observation.items()}
-        return Start(self.true.select(ids), self.state.select(ids), views)
 
     def put(self, ids: Tensor, rows: Start) -> Start:
         """A copy in which rows `ids` are those of another."""
@@ -51,29 +47,33 @@ class Nursery:
             self.ahead = ahead = copy.copy(env)
             ahead.engine, ahead.recorder = engine, None
             ahead.sensors, ahead.feet = copy.deepcopy(env.sensors), copy.deepcopy(env.feet)
-            for name in env.ROWS:
+            for name in ("episode", *env.ROWS):
                 setattr(ahead, name, copy.deepcopy(getattr(env, name)))
         self.ready = np.full(env.num_envs, -1)
         """Number of the episode that stands ready for each environment; -1 for none."""
-        self.start: Start
-        """Of these."""
+        self.observation: dict[str, Tensor]
+        """The first of these."""
 
-    def take(self, env: TaskEnv, ids: Tensor) -> Start:
-        """Begin the next episodes of environments `ids` (k,) of the one that this is a copy of."""
+    def take(self, env: TaskEnv, ids: Tensor) -> tuple[list[Any], dict[str, Tensor]]:
+        """Begin the physics of the next episodes of environments `ids` (k,) of the one that this is a copy of.
+
+        Returns what the copy holds under the names of `TaskEnv.own`, and its observations: rows `ids` are
+        those of the episodes that begin.
+        """
         ahead, rows = self.ahead, ids.numpy()
         missing = (self.ready != env.episode) | (ahead.seed != env.seed)
         if missing[rows].any():
             self._prepare(env, missing.nonzero()[0])
-        for mine, theirs in zip(env.memory(), ahead.memory(), strict=True):
-            at = ids if isinstance(mine, Tensor) else rows  # either converts the other's at a cost
-            mine[at] = theirs[at]
+        env.episode[rows] = ahead.episode[rows]
         env.engine.adopt(rows, ahead.engine)
-        return self.start.select(ids)
+        return list(attrgetter(*ahead.own)(ahead)), self.observation
 
     def _prepare(self, env: TaskEnv, rows: np.ndarray) -> None:
         ahead, ids = self.ahead, torch.from_numpy(rows)
         self.ready[rows] = -1  # should Ctrl-C interrupt
         ahead.seed, ahead.episode[rows] = env.seed, env.episode[rows]
         start = ahead.begin(ids)
-        self.start = self.start.put(ids, start) if len(rows) < env.num_envs else start
+        if len(rows) < env.num_envs:
+            start = Start(ahead.true, ahead.state, self.observation).put(ids, start)
+        ahead.true, ahead.state, self.observation = start.true, start.state, start.observation
         self.ready[rows] = env.episode[rows]

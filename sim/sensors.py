@@ -18,6 +18,7 @@ PARAMETERS = (
     "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias", "sensor.state_delay",
     "sensor.object_noise", "sensor.object_bias", "sensor.object_delay",
 )  # fmt: skip
+_ALL = slice(None)
 _UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
 _OF_TRUNK = ("sensor.velocity_noise", "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias")
 
@@ -114,7 +115,7 @@ class SensorModel:
         views = state.views
         return torch.cat([views[c.view][:, c.start : c.start + c.width] for c in self.channels], 1)
 
-    def measure(self, true: RobotState, normals: Tensor, ids: Tensor | slice = slice(None)) -> RobotState:
+    def measure(self, true: RobotState, normals: Tensor, ids: Tensor | slice = _ALL) -> RobotState:
         """The reported state of robots `ids`; call once per control period, it advances their delay lines.
 
         `normals` (k, noises) are standard normal numbers: the caller decides what they depend on. A delayed number is
@@ -122,7 +123,10 @@ class SensorModel:
         """
         signal = self._signal(true)
         late = torch.lerp(signal, self.previous[ids], self.lag[ids])
-        self.previous[ids] = signal
+        if isinstance(ids, slice):
+            self.previous = signal
+        else:
+            self.previous[ids] = signal
         error = torch.addcmul(self.bias[ids], self.noise[ids], normals)
         late[:, : self.seen] += error[:, : self.seen]
         parts: dict[str, list[Tensor]] = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import setuptools  # noqa: F401 - cannot be imported after Genesis, which tests import, and `sim.fused` needs it
 import torch
 
 import sim  # noqa: F401 - chooses MuJoCo's GL library, before a test imports MuJoCo

@@ -27,6 +27,8 @@ class Sim:
     """Measuring time of each figure, s."""
     threads: Count = 2
     """Threads of everything outside the physics; that uses all cores."""
+    compiled: bool = False
+    """Measure our environments compiled, see `robot-rl train --help`."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -46,10 +48,11 @@ class Sim:
         with bar("bench sim") as update:
             for name in self.tasks:
                 for size in self.sizes:
-                    rows |= {f"{name}, {size}": share_of_physics(name, size, self.seconds)}
+                    rows |= {f"{name}, {size}": share_of_physics(name, size, self.seconds, self.compiled)}
                     update(len(rows), todo, f"{name}, {size} environments")
                 if self.peers:
-                    rows |= {f"{name}, {self.peers}, gymnasium": against_gymnasium(name, self.peers, self.seconds)}
+                    figures = against_gymnasium(name, self.peers, self.seconds, self.compiled)
+                    rows |= {f"{name}, {self.peers}, gymnasium": figures}
                     update(len(rows), todo, f"{name} in Gymnasium")
         if self.json:
             show(rows | {"provenance": provenance()}, True)
@@ -81,13 +84,13 @@ class Bare:
             self.batch.rollout(control.shape[1], control=control, record=())
 
 
-def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
+def share_of_physics(task: str, size: int, seconds: float, compiled: bool = False) -> dict[str, float]:
     """Steps/s of our environment and of bare physics, and their ratio."""
     import torch
 
     from sim.env import TaskEnv
 
-    env = TaskEnv(task, size)
+    env = TaskEnv(task, size, compiled=compiled)
     env.reset(seed=0, options={"stagger": True})
     rng = torch.Generator().manual_seed(0)
     actions = torch.rand(64, size, env.pipeline.actions.size, generator=rng) * 2 - 1
@@ -112,7 +115,7 @@ def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
     return {"steps_per_second": counted / ours, "bare_physics": counted / physics, "share": physics / ours}
 
 
-def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
+def against_gymnasium(task: str, size: int, seconds: float, compiled: bool = False) -> dict[str, float]:
     """Steps/s of our environment and of Gymnasium's vector environments of the same registered task."""
     import gymnasium as gym
 
@@ -120,7 +123,11 @@ def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
 
     identity = next(name for name, of in IDS.items() if of == task)
     kinds = {"ours": "vector_entry_point", "sync": "sync", "async": "async"}
-    envs = {kind: gym.make_vec(identity, num_envs=size, vectorization_mode=mode) for kind, mode in kinds.items()}
+    own: dict[str, dict[str, Any]] = {"ours": {"compiled": compiled}}
+    envs = {
+        kind: gym.make_vec(identity, num_envs=size, vectorization_mode=mode, **own.get(kind, {}))
+        for kind, mode in kinds.items()
+    }
     spent = dict.fromkeys(envs, 0.0)
     steps = dict.fromkeys(envs, 0)
     for env in envs.values():

@@ -49,6 +49,9 @@ class Train(Generic[R]):
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
+    compiled: bool = False
+    """Compile what surrounds the physics (engine mujoco only): a fifth more steps per second in 256 environments, after
+    half a minute at the start. Takes a C++ compiler; floats may differ in their last digit."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -84,7 +87,7 @@ class Train(Generic[R]):
         settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
         settings |= {"device": self.device, "without": without}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
-        settings |= {"precision": self.precision, "threads": self.threads}
+        settings |= {"precision": self.precision, "threads": self.threads, "compiled": self.compiled}
         config = settings | {"config": asdict(recipe)}
         may_grow = f"config.{recipe.may_grow}" if hasattr(recipe, "may_grow") else ""
         opened = Run(folder, config, self.resume, may_grow)
@@ -102,6 +105,7 @@ class Train(Generic[R]):
                 "mjcf": self.mjcf,
                 "device": self.device,
                 "without": without,
+                "compiled": self.compiled,
             }
             simulation |= {"diverged": folder / "diverged"}
             bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, simulation, progress))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,9 @@ class Engine(ABC):
     num_envs: int
     device: torch.device
     """Where the physics runs; the views are on the CPU."""
+    can_be_compiled: ClassVar[bool] = False
+    """All views are functions of the tensors in `stored`, which lie in the simulations' memory; see `sim.fused`."""
+    stored: SimpleNamespace
     parameters: dict[str, Setter]
     """What can differ between environments, by name; units in `sim.randomization`. In force from the next reset on."""
     robot_parameters: ClassVar[tuple[str, ...]] = (

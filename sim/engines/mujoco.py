@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,11 +29,14 @@ _BAD = [
     int(w)
     for w in (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 ]
+_SEEN = ("qpos", "qvel", "actuator_force", "sensordata")
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
 class MujocoEngine(Engine):
     """Results are the same floats at any number of threads."""
+
+    can_be_compiled = True
 
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
@@ -64,12 +69,16 @@ class MujocoEngine(Engine):
         model, num_envs = self.model, self.num_envs
         self.batch = batch.Batch(model, nsim=num_envs, nthread=self._threads)
         self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
-        self._force, self._sensordata = self.batch.bind("actuator_force"), self.batch.bind("sensordata")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that not all of them can be written
+            self.stored = SimpleNamespace(**{name: torch.from_numpy(self.batch.bind(name)) for name in _SEEN})
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
         kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
         """Stiffness, damping and constant torque of the servos (n, J), before they are scaled."""
         self._trunk = defaults(num_envs) if self.robot.base else {}
+        self._mine: dict[str, np.ndarray] = {}
+        """The fields of the model that `adopt` writes."""
         self._changed: set[str] = set()
         """Parameters that were ever set."""
         self._stale = False
@@ -87,24 +96,26 @@ class MujocoEngine(Engine):
         if len(warned):
             self.batch.reset(np.sort(warned), stage=mujoco.mjtStage.mjSTAGE_NONE)
         self.batch.state[ids] = other.batch.state[ids]
-        for field in other._varied:
-            self.batch.expand(field)[ids] = other.batch.expand(field)[ids]
+        for field, values in other._varied.items():
+            if field not in self._mine:
+                self._mine[field] = self.batch.expand(field)
+            self._mine[field][ids] = values[ids]
         for mine, theirs in ((self._servo, other._servo), (self._trunk, other._trunk)):
             for name, values in mine.items():
                 values[ids] = theirs[name][ids]
 
     @cached_property
-    def _varied(self) -> list[str]:
+    def _varied(self) -> dict[str, np.ndarray]:
         """Fields of the model that differ between simulations, once all have begun."""
-        return [field for field in sorted(batch.MODEL_FIELDS) if self.batch.expanded(field) is not None]
+        fields = {field: self.batch.expanded(field) for field in sorted(batch.MODEL_FIELDS)}
+        return {field: values for field, values in fields.items() if values is not None}
 
     # ---- state -------------------------------------------------------------------------------------------------
     def joint_state(self) -> tuple[Tensor, Tensor]:
-        q, v = self.qpos[:, self._at], self.qvel[:, self._speed_at]
-        return torch.from_numpy(q).float(), torch.from_numpy(v).float()
+        return self.stored.qpos[:, self._at].float(), self.stored.qvel[:, self._speed_at].float()
 
     def gripper_width(self) -> Tensor:
-        return torch.from_numpy(self.qpos[:, self._fingers].sum(1, keepdims=True)).float()
+        return self.stored.qpos[:, self._fingers].sum(1, keepdim=True).float()
 
     def _sensors(self, feet: Sequence[str]) -> dict[str, slice | np.ndarray]:
         """Where in sensordata each view of the feet stands."""
@@ -118,8 +129,8 @@ class MujocoEngine(Engine):
     def base_state(self) -> dict[str, Tensor]:
         assert self._base is not None
         q, v = self._base.qposadr[0], self._base.dofadr[0]
-        pose = torch.from_numpy(self.qpos[:, q : q + 7]).float()
-        speed = torch.from_numpy(self.qvel[:, v : v + 6]).float()
+        pose = self.stored.qpos[:, q : q + 7].float()
+        speed = self.stored.qvel[:, v : v + 6].float()
         quat = pose[:, 3:]
         return {
             "base_position": pose[:, :3],
@@ -129,11 +140,11 @@ class MujocoEngine(Engine):
         }
 
     def foot_state(self) -> dict[str, Tensor]:
-        data = torch.from_numpy(self._sensordata.astype(np.float32))
+        data = self.stored.sensordata.float()
         return {view: data[:, places] for view, places in self._feet.items()}
 
     def joint_torque(self) -> Tensor:
-        return torch.from_numpy(self._force[:, self._driven].astype(np.float32))
+        return self.stored.actuator_force[:, self._driven].float()
 
     def push(self, ids: np.ndarray, velocity: np.ndarray) -> None:
         assert self._base is not None
@@ -142,7 +153,7 @@ class MujocoEngine(Engine):
 
     def object_pose(self, name: str) -> Tensor:
         start = self._objects[name]
-        return torch.from_numpy(self.qpos[:, start : start + 7].astype(np.float32))
+        return self.stored.qpos[:, start : start + 7].float()
 
     def diverged(self) -> np.ndarray:
         # MuJoCo resets a simulation that blows up and goes on; all it leaves behind is a warning.
@@ -162,7 +173,8 @@ class MujocoEngine(Engine):
             assert self.robot.gripper is not None
             scale = self.model.actuator_ctrlrange[self._gripper_actuators, 1] / self.robot.gripper.width
             control[..., self._gripper_actuators] = gripper.numpy() * scale
-        control = np.repeat(control, self._substeps, axis=1)
+        if self._substeps > 1:
+            control = np.repeat(control, self._substeps, axis=1)
         if self._recorded is not None:
             self._recorded.append(control)
         self.batch.rollout(control.shape[1], control=control, record=())

@@ -4,8 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from robot_rl.errors import Misfit
+from robot_rl.errors import Misfit, nearest
+from robot_rl.spec import RobotSpec
+from sim.engines import engines
+from sim.engines.base import Engine
 from sim.randomization import Randomize
+from sim.scenes import Scene
+from sim.sensors import can_randomize
+from sim.tasks.base import PLACE
+
+
+def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, engine: str) -> None:
+    """Refuse parameters that do nothing to this robot and scene, or that the engine of this name cannot change."""
+    boxes = [b.name for b in scene.boxes]
+    kind: type[Engine] = engines.get(engine)
+    own = {f"{b}.{c}" for b in boxes for c in PLACE} | {"robot.home_offset"}
+    own |= {"push.speed", "push.interval"} if robot.base else set()
+    known = kind.can_randomize(robot, scene) | can_randomize(robot, len(boxes)) | own
+    unknown = [r.parameter for r in used if r.parameter not in known]
+    if unknown:
+        typos = sorted(set(unknown) - Engine.can_randomize(robot, scene))
+        remedy = f"to keep them at their nominal values, add --without {' '.join(unknown)}"
+        raise Misfit(
+            f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}; "
+            + (nearest(typos[0], known) if typos else remedy)
+        )
 
 
 def check_randomization(

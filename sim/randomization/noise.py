@@ -6,44 +6,57 @@ Python loop per step. The mixer is splitmix64 (Steele et al. 2014, "Fast splitta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-_STRIDE, _COLUMN = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+
+def _signed(x: int) -> int:
+    """The 64 bits as the number that they are to PyTorch, which multiplies no unsigned ones."""
+    return (x + 2**63) % 2**64 - 2**63
 
 
-def _mixed(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+_STRIDE = _signed(0x9E3779B97F4A7C15)
+_COLUMNS = _signed(0xD1B54A32D192ED03) * torch.arange(1, 1025)
+"""A table, for where a method is compiled PyTorch 2.13 takes this product for an index and loses its overflow."""
+_FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
 
-def episode_keys(seeds: Sequence[int], episodes: np.ndarray | int, purpose: int) -> np.ndarray:
-    """Keys (n,) uint64 of episodes (n,) of environment seeds (n); different purposes have independent numbers."""
-    key = np.array([seed & (2**64 - 1) for seed in seeds], np.uint64)
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """To the right, zeros from the left."""
+    return (x >> bits) & (2 ** (64 - bits) - 1)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    x = (x ^ _shifted(x, 30)) * _FIRST
+    x = (x ^ _shifted(x, 27)) * _SECOND
+    return x ^ _shifted(x, 31)
+
+
+def episode_keys(seeds: Sequence[int], episodes: Sequence[int] | int, purpose: int) -> Tensor:
+    """Keys (n,) int64 of episodes (n,) of environment seeds (n); different purposes have independent numbers."""
+    key = torch.tensor([_signed(seed) for seed in seeds])
     for part in (episodes, purpose):
-        key = _mixed(key + _STRIDE * (np.atleast_1d(part) + 1).astype(np.uint64))
+        key = _mixed(key + _STRIDE * (torch.as_tensor(part) + 1))
     return key
 
 
-def _bits(keys: np.ndarray, counters: np.ndarray, width: int) -> np.ndarray:
-    start = keys + _STRIDE * counters.astype(np.uint64)
-    return _mixed(_mixed(start)[:, None] + _COLUMN * np.arange(1, width + 1, dtype=np.uint64))
+def _bits(keys: Tensor, counters: Tensor, width: int) -> Tensor:
+    start = keys + _STRIDE * counters
+    return _mixed(_mixed(start)[:, None] + _COLUMNS[:width])
 
 
-def uniforms(keys: np.ndarray, counters: np.ndarray, width: int) -> Tensor:
-    """Numbers in [0, 1), (n, width) float32, of n keys (n,) uint64 at counters (n,)."""
-    return torch.from_numpy((_bits(keys, counters, width) >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))
+def uniforms(keys: Tensor, counters: Tensor, width: int) -> Tensor:
+    """Numbers in [0, 1), (n, width) float32, of n keys (n,) int64 at counters (n,); at most 1,024 wide."""
+    return _shifted(_bits(keys, counters, width), 40).float() * 2**-24
 
 
-def normals(keys: np.ndarray, counters: np.ndarray, width: int) -> Tensor:
-    """Standard normal numbers, (n, width) float32 (Box and Muller 1958: two of every 64 bits)."""
-    pairs = (width + 1) // 2
-    bits = _bits(keys, counters, pairs)
-    first = torch.from_numpy((bits >> np.uint64(32)).astype(np.float32)).add_(1.0).mul_(2**-32)
-    second = torch.from_numpy((bits & np.uint64(0xFFFFFFFF)).astype(np.float32)).mul_(2 * np.pi * 2**-32)
-    radius = first.clamp_(max=1.0).log_().mul_(-2.0).sqrt_()
+def normals(keys: Tensor, counters: Tensor, width: int) -> Tensor:
+    """Standard normal numbers, (n, width) float32 (Box and Muller 1958: two of every 64 bits); at most 2,048 wide."""
+    bits = _bits(keys, counters, (width + 1) // 2)
+    first = ((_shifted(bits, 32).float() + 1) * 2**-32).clamp(max=1.0)
+    second = (bits & 0xFFFFFFFF).float() * (2 * math.pi * 2**-32)
+    radius = (-2 * first.log()).sqrt()
     return torch.cat([radius * second.cos(), radius * second.sin()], 1)[:, :width]

@@ -116,9 +116,9 @@ def test_the_number_of_environments_does_not_change_what_an_episode_draws(task: 
     """Environment i of seed s is environment 0 of seed s + i, in its first episode and the next."""
     many = TaskEnv(task(horizon=2), 4, threads=1)
     many.reset(seed=20)
-    starts = [(many.drawn.copy(), many.engine.qpos.copy())]
+    starts = [(many.drawn.clone(), many.engine.qpos.copy())]
     play(many, actions(many, 2))
-    starts.append((many.drawn.copy(), many.engine.qpos.copy()))
+    starts.append((many.drawn.clone(), many.engine.qpos.copy()))
     for i in range(4):
         one = TaskEnv(task(horizon=2), 1, threads=1)
         one.reset(seed=20 + i)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def story(task: Any) -> list[Any]:
         if k == RESTORED:
             env.load_state_dict(saved)
         out.append(env.step(torch.rand(5, env.pipeline.actions.size, generator=rng) * 2 - 1))
-        out.append([env.true.views, env.state.views, env.episode.copy(), env.drawn.copy()])
+        out.append([env.true.views, env.state.views, env.episode.copy(), env.drawn.clone()])
         if k == BROKEN + 2:
             saved = env.state_dict()
     assert env.divergences == 1 and env.episode.min() >= 3
@@ -52,12 +53,16 @@ def test_how_an_episode_begins_does_not_depend_on_those_that_begin_with_it(shipp
     env = TaskEnv(shipped, 20, threads=1)
     env.reset(seed=3)
 
+    def env_value(name: str) -> Any:
+        return attrgetter(name)(env)
+
     def begin(rows: list[int]) -> list[Any]:
         env.episode[:] = 1
         start, at = env.begin(torch.tensor(rows)), torch.tensor(rows)
         state = [start.true.views, start.state.views, start.observation]
         physics = [v[rows] for v in env.engine.state_dict().values()]
-        return copy.deepcopy([state, physics, [m[at if isinstance(m, torch.Tensor) else rows] for m in env.memory()]])
+        memory = [values[at] for values in map(env_value, env.own) if isinstance(values, torch.Tensor)]
+        return copy.deepcopy([state, physics, memory])
 
     def row(tree: Any, k: int) -> Any:
         if isinstance(tree, dict):

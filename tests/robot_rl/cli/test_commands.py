@@ -180,6 +180,14 @@ def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
         sentence(*run(*command, *words), remedy, status=2)
 
 
+def test_what_cannot_be_compiled_is_refused_before_anything_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    train = ("train", "go2-velocity", "--recipe", "ppo", "--compiled", "--out", "r")
+    for command in (train, ("bench", "sim", "--compiled", "--peers", "0", "--sizes", "2")):
+        sentence(*run(*command), "there is no 'no-such-compiler'; install g++", status=2)
+    sentence(*run(*train, "--engine", "genesis"), "engine 'genesis' cannot be compiled", status=2)
+
+
 @pytest.mark.parametrize("engine", ["mujoco", "genesis"])
 def test_an_unknown_device_suggests_the_nearest(run: Run, engine: str) -> None:
     for command in (["collect", "panda-lift"], ["evaluate", "random:panda-lift"], ["train", "go2-velocity"]):

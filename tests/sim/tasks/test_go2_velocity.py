@@ -192,9 +192,7 @@ def test_the_start_is_what_was_drawn(walk: Build) -> None:
     observation, _ = env.reset(seed=0)
     apart = env.true.joint_position - torch.tensor(env.robot.home)
     assert 0.08 < float(apart.abs().max()) <= 0.1 + 1e-6
-    assert torch.allclose(
-        observation["observation.environment_state"][:, -1], torch.from_numpy(env.drawn[:, 1]).float()
-    )
+    assert torch.allclose(observation["observation.environment_state"][:, -1], env.drawn[:, 1].float())
     joints = env.pipeline.observer.spec.slice("joint_position")
     assert torch.equal(observation["observation.state"][:, joints], env.true.joint_position)
 
@@ -229,4 +227,4 @@ def test_no_other_engine_parameter_is_needed(walk: Build) -> None:
 def test_a_task_without_privileged_terms_shows_what_was_drawn(walk: Build) -> None:
     env = TaskEnv(replace(walk(), privileged=()), 2, threads=1)
     observation, _ = env.reset(seed=0)
-    assert torch.allclose(observation["observation.environment_state"], torch.from_numpy(env.drawn).float())
+    assert torch.allclose(observation["observation.environment_state"], env.drawn.float())
