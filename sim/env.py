@@ -26,7 +26,7 @@ from sim.divergence import Recorder, quiet
 from sim.engines import engines
 from sim.engines.base import DEVICES, Engine
 from sim.feet import FootTracker
-from sim.fused import Graph, check_compiler, fused, one_thread, write
+from sim.fused import Graph, check_compiler, fused, plainly, write
 from sim.nursery import Nursery, Start
 from sim.randomization import episode_rng, quantiles
 from sim.randomization.checks import check_randomization, check_supported
@@ -154,6 +154,7 @@ class TaskEnv(VectorEnv):
         self.recorder = Recorder(self, diverged, mjcf, randomize) if diverged else None
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
+    @plainly()
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -179,13 +180,9 @@ class TaskEnv(VectorEnv):
         self.velocity = torch.zeros_like(self.goal)
         return self._observe(self.true, self.state), {}
 
+    @plainly()
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Act for one control period; see the class for what comes back."""
-        # Outside inference mode, so that what it remembers can be changed in place whatever mode its user is in.
-        with one_thread(), torch.inference_mode(False), torch.no_grad():
-            return self._step(actions)
-
-    def _step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         actions = torch.as_tensor(actions, dtype=torch.float32)
         commands, due, events = self._decide(actions)
         self._push(due.nonzero().squeeze(-1))

@@ -28,16 +28,17 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Tensors of a thousand rows are too short to share between threads.
+def plainly() -> Iterator[None]:
+    """On one thread, without gradients, and with tensors that can be changed in place whatever mode the caller is in.
 
-    Whoever waits for a second thread waits long where other processes want the cores: steps took ten times as long
-    beside one.
+    Tensors of a thousand rows are too short to share between threads. Whoever waits for a second one waits long where
+    other processes want the cores: steps took ten times as long beside one.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.inference_mode(False), torch.no_grad():
+            yield
     finally:
         torch.set_num_threads(threads)
 

@@ -43,12 +43,11 @@ class Nursery:
 
     def __init__(self, env: TaskEnv, engine: Engine):
         """`engine` is a sibling of the environment's, to which no reference is kept: a cycle would outlive it."""
-        with torch.inference_mode(False):  # an environment that was first used in that mode is not bound to it
-            self.ahead = ahead = copy.copy(env)
-            ahead.engine, ahead.recorder = engine, None
-            ahead.sensors, ahead.feet = copy.deepcopy(env.sensors), copy.deepcopy(env.feet)
-            for name in ("episode", *env.ROWS):
-                setattr(ahead, name, copy.deepcopy(getattr(env, name)))
+        self.ahead = ahead = copy.copy(env)
+        ahead.engine, ahead.recorder = engine, None
+        ahead.sensors, ahead.feet = copy.deepcopy(env.sensors), copy.deepcopy(env.feet)
+        for name in ("episode", *env.ROWS):
+            setattr(ahead, name, copy.deepcopy(getattr(env, name)))
         self.ready = np.full(env.num_envs, -1)
         """Number of the episode that stands ready for each environment; -1 for none."""
         self.observation: dict[str, Tensor]
