@@ -370,17 +370,22 @@ class TaskEnv(VectorEnv):
         self, done: Tensor, observation: dict[str, Tensor], theirs: list[Any], first: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Go on with the tensors and first observations of another environment where `done` (n,)."""
+        # To copy a few rows of many is faster, but how many they are depends on numbers.
         rows, ids = done[:, None], done.nonzero().squeeze(-1) if self.graphs is None else None
 
-        def there(theirs: Any, mine: Any) -> Any:
+        def there(theirs: Any, mine: Any, shown: bool = True) -> Any:
             if isinstance(mine, RobotState):
                 views = mine.views
                 return theirs.map(lambda name, view: there(view, views[name]))
-            if ids is not None:  # for a few rows of many faster, but how many they are depends on numbers
+            if ids is None:
+                return torch.where(done if mine.dim() == 1 else rows, theirs, mine)
+            if shown:  # what somebody else may hold
                 return mine.index_copy(0, ids, theirs[ids])
-            return torch.where(done if mine.dim() == 1 else rows, theirs, mine)
+            mine[ids] = theirs[ids]
+            return mine
 
-        write(self, self.own, map(there, theirs, attrgetter(*self.own)(self)))
+        own = zip(theirs, attrgetter(*self.own)(self), strict=True)
+        write(self, self.own, [there(new, old, shown=False) for new, old in own])
         return {name: there(view, observation[name]) for name, view in first.items()}
 
     @cached_property
