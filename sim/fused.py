@@ -6,6 +6,7 @@ surrounds their physics.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import os
 import shutil
@@ -118,9 +119,9 @@ class Graph:
                 f"{what} cannot be compiled: {str(error).splitlines()[0]}; "
                 "a task's functions may not look at the numbers in tensors; leave compiled out"
             ) from error
-        places = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        self._used = [k for k, node in enumerate(places) if node.users]
-        for node in places:
+        entries = graph.graph.find_nodes(op="placeholder")
+        self._used = [k for k, node in enumerate(entries) if node.users]
+        for node in entries:
             if not node.users:
                 graph.graph.erase_node(node)
         graph.recompile()
@@ -152,8 +153,10 @@ class Graph:
 
 def _alike(made: Tensor, meant: Tensor) -> bool:
     """The same numbers, but for rounding and for what hangs on it, such as on which side of a bound one lies."""
+    if made.shape != meant.shape or made.dtype != meant.dtype:
+        return False
     near = torch.isclose(made.double(), meant.double(), rtol=1e-3, atol=1e-3, equal_nan=True)
-    return made.shape == meant.shape and made.dtype == meant.dtype and int((~near).sum()) <= 0.01 * near.numel()
+    return int((~near).sum()) <= 0.01 * near.numel()
 
 
 def check_compiler() -> None:
@@ -193,5 +196,5 @@ def _map(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 def _numbered(tree: Any) -> Any:
     """The same tree with the numbers of its leaves."""
-    count = iter(range(10**6))
-    return _map(tree, lambda _: next(count))
+    numbers = itertools.count()
+    return _map(tree, lambda _: next(numbers))

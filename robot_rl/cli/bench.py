@@ -123,9 +123,9 @@ def against_gymnasium(task: str, size: int, seconds: float, compiled: bool = Fal
 
     identity = next(name for name, of in IDS.items() if of == task)
     kinds = {"ours": "vector_entry_point", "sync": "sync", "async": "async"}
-    own: dict[str, dict[str, Any]] = {"ours": {"compiled": compiled}}
+    options: dict[str, dict[str, Any]] = {"ours": {"compiled": compiled}}
     envs = {
-        kind: gym.make_vec(identity, num_envs=size, vectorization_mode=mode, **own.get(kind, {}))
+        kind: gym.make_vec(identity, num_envs=size, vectorization_mode=mode, **options.get(kind, {}))
         for kind, mode in kinds.items()
     }
     spent = dict.fromkeys(envs, 0.0)

@@ -77,7 +77,7 @@ class MujocoEngine(Engine):
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
         """Stiffness, damping and constant torque of the servos (n, J), before they are scaled."""
         self._trunk = defaults(num_envs) if self.robot.base else {}
-        self._mine: dict[str, np.ndarray] = {}
+        self._adopted: dict[str, np.ndarray] = {}
         """The fields of the model that `adopt` writes."""
         self._changed: set[str] = set()
         """Parameters that were ever set."""
@@ -97,9 +97,9 @@ class MujocoEngine(Engine):
             self.batch.reset(np.sort(warned), stage=mujoco.mjtStage.mjSTAGE_NONE)
         self.batch.state[ids] = other.batch.state[ids]
         for field, values in other._varied.items():
-            if field not in self._mine:
-                self._mine[field] = self.batch.expand(field)
-            self._mine[field][ids] = values[ids]
+            if field not in self._adopted:
+                self._adopted[field] = self.batch.expand(field)
+            self._adopted[field][ids] = values[ids]
         for mine, theirs in ((self._servo, other._servo), (self._trunk, other._trunk)):
             for name, values in mine.items():
                 values[ids] = theirs[name][ids]
