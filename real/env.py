@@ -290,13 +290,12 @@ class RobotEnv(VectorEnv):
     def read(self) -> RobotState:
         """The robot's newest state and what is asked of it; NotReady if it fell silent or the loop ended."""
         self.loop.check()
-        reading = self.driver.reading()
-        if reading is not None and time.monotonic() - reading.received > self.loop.safety.lost_timeout:
+        reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
+        if reading is not None and time.monotonic() - reading.received > lost:
+            reading = self.driver.next_reading(self.loop.safety.state_timeout)
+        if reading is not None and time.monotonic() - reading.received > lost:
             kept = "is damped" if self.loop.walks else "holds"
-            raise NotReady(
-                f"no joint state for {self.loop.safety.lost_timeout:g} s: the robot {kept}; "
-                "is its driver still running?"
-            )
+            raise NotReady(f"no joint state for {lost:g} s: the robot {kept}; is its driver still running?")
         state = self.driver.state(self.last_action)
         if state is None:
             raise NotReady("the robot's state is incomplete; is its driver still running?")

@@ -136,7 +136,9 @@ class CommandLoop(threading.Thread):
     def arm(self) -> None:
         """Seed the command with the measured position and start sending: an arm stands still, others stay limp."""
         self.driver.wait_ready()
-        reading = self.driver.reading()
+        # The garbage collector takes tenths of a second over torch's objects, in which no state is read.
+        gc.collect()
+        reading = self.driver.next_reading(self.safety.lost_timeout)
         assert reading is not None
         self._position = torch.from_numpy(reading.position).float()[None]
         self._velocity = torch.zeros_like(self._position)
@@ -148,8 +150,7 @@ class CommandLoop(threading.Thread):
         policy = (os.sched_getscheduler(0), os.sched_getparam(0)) if linux else (0, None)
         self._scheduling = (sys.getswitchinterval(), *policy)
         sys.setswitchinterval(0.0002)  # the policy thread must not keep the interpreter for its default 5 ms
-        # Nor may the garbage collector, which takes tens of ms over torch's objects; episodes end with a small round.
-        gc.collect()
+        # Nor may the garbage collector; episodes begin with a small round.
         gc.freeze()
         gc.disable()
         prefer_realtime(20)

@@ -90,6 +90,18 @@ class Driver(ABC):
     def reading(self) -> JointReading | None:
         """The latest complete joint state, or None before the first."""
 
+    def next_reading(self, timeout: float) -> JointReading | None:
+        """The latest joint state after waiting for one that comes from now on, up to `timeout` seconds.
+
+        What this process has is old when it stood still itself, and says nothing of whether the robot speaks.
+        """
+        now = time.monotonic()
+        began, deadline = now, now + timeout
+        while ((reading := self.reading()) is None or reading.received < began) and now < deadline:
+            self.joints.wait(deadline - now)
+            now = time.monotonic()
+        return reading
+
     @abstractmethod
     def state(self, last_action: Tensor) -> RobotState | None:
         """The named views (n = 1), or None while something is missing."""

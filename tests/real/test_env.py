@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -532,6 +534,32 @@ def test_a_robot_that_falls_silent_in_an_episode_is_one_clear_error(env: Build, 
         for _ in range(80):  # four seconds
             e.step(torch.tensor([[0.3, 0.0, 0.0, 1.0]]))
     assert e.loop.events.counts["stale state"] == 1
+
+
+IMPATIENT = SafetyConfig(state_timeout=0.4, patience=1.0, lost_timeout=0.4)
+
+
+def test_an_old_state_gets_a_moment_to_be_followed_by_a_new_one(
+    env: Build, topic_robot: Build, eventually: Build
+) -> None:
+    """It may be this process, or the machine, that stood still, and not the robot."""
+    robot = topic_robot()
+    e = env(safety=IMPATIENT)
+    robot.silent = True
+    eventually(lambda: time.monotonic() - e.driver.reading().received > IMPATIENT.lost_timeout)
+    robot.silent = False
+    assert e.read().joint_position.shape == (1, 7)
+
+
+def test_the_loop_begins_with_a_state_from_after_the_garbage_collection(
+    env: Build, topic_robot: Build, eventually: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_robot()
+    # It keeps the interpreter from every thread, as here for a second.
+    monkeypatch.setattr("real.loop.gc.collect", lambda: ctypes.PyDLL(None).usleep(1_000_000))
+    e = env(safety=IMPATIENT)
+    eventually(lambda: len(e.loop.state_ages) > 0)
+    assert e.loop.state_ages.max < IMPATIENT.state_timeout and not e.loop.events.counts
 
 
 def test_an_object_that_is_lost_from_sight_makes_the_robot_hold(

@@ -51,6 +51,9 @@ class FakeDriver:
         received = self.clock() if self.received is None else self.received
         return JointReading(self.position.copy(), np.zeros(len(self.position)), self.gripper, received)
 
+    def next_reading(self, timeout: float) -> JointReading:
+        return self.reading()
+
     def send(self, position: np.ndarray, gripper: float) -> None:
         with self.arrived:
             self.sent.append(position.copy())

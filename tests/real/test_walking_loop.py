@@ -47,6 +47,9 @@ class FakeDriver:
             self.position.copy(), self.velocity.copy(), 0.0, received, quat, np.zeros(3), np.zeros(4)
         )  # fmt: skip
 
+    def next_reading(self, timeout: float) -> TrunkReading:
+        return self.reading()
+
     def send(self, position: np.ndarray, gripper: float) -> None:
         self.sent.append(position.copy())
         self.position = position.copy()
