@@ -72,7 +72,7 @@ class RobotState:
 
     def select(self, ids: Tensor) -> RobotState:
         """Rows `ids` of every view."""
-        return self.map(lambda name, view: view[ids])
+        return self.map(lambda name, view: view.index_select(0, ids))
 
     def put(self, ids: Tensor, rows: RobotState) -> RobotState:
         """A copy in which rows `ids` are those of another state."""

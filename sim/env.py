@@ -120,6 +120,7 @@ class TaskEnv(VectorEnv):
         names = [r.parameter for r in self.randomization]
         self._of_engine = [k for k, n in enumerate(names) if n in self.engine.parameters]
         self._of_sensors = [k for k, n in enumerate(names) if n in SENSOR_PARAMETERS]
+        self._pushes = "push.speed" in names
         self.feet: FootTracker | None = None
         if base := self.robot.base:
             self.feet = FootTracker(num_envs, len(base.feet), base.foot_radius, 1 / self.rate)
@@ -184,19 +185,19 @@ class TaskEnv(VectorEnv):
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Act for one control period; see the class for what comes back."""
         actions = torch.as_tensor(actions, dtype=torch.float32)
-        commands, due, events = self._decide(actions)
-        self._push(due.nonzero().squeeze(-1))
+        commands, shoves, events = self._decide(actions)
+        if shoves:
+            self._push(*shoves)
         for reason, count in events.items():
             self.shield_events[reason] += int(count)
         self.engine.step(commands, self.gripper[:, None].expand(-1, self.ticks, -1))
         self.steps += 1
-        broken = torch.from_numpy(self.engine.diverged())
+        observation, reward, terminated, truncated, infos = self._perceive()
         if self.recorder:
-            self.recorder.step(actions, broken)
-        self.divergences += int(broken.sum())
-        observation, reward, terminated, truncated, infos = self._perceive(broken)
+            self.recorder.step(actions, infos["diverged"])
+        self.divergences += int(infos["diverged"].sum())
         done = terminated | truncated
-        infos |= {"diverged": broken, "episode_steps": self.steps.clone()}
+        infos["episode_steps"] = self.steps.clone()
         if done.any():
             infos["final_obs"], infos["_final_obs"] = observation, done
             observation = self._restart(done, observation)
@@ -212,17 +213,26 @@ class TaskEnv(VectorEnv):
         self.engine.close()
 
     # ---- one control period ------------------------------------------------------------------------------------
-    def _push(self, ids: Tensor) -> None:
-        """Shove robots `ids` (k,), each somewhere else."""
+    def _push(self, due: Tensor, turn: Tensor) -> None:
+        """Shove robots where `due` (n,), each another way: `turn` (n,), in turns."""
+        ids = due.nonzero().squeeze(-1)
         if len(ids):
-            angle = 2 * np.pi * uniforms(self.keys[ids, _PUSH], self.steps[ids], 1).double().numpy()
-            way = np.concatenate([np.cos(angle), np.sin(angle), np.zeros_like(angle)], 1)
+            angle = 2 * np.pi * turn[ids].double().numpy()
+            way = np.stack([np.cos(angle), np.sin(angle), np.zeros_like(angle)], 1)
             self.engine.push(ids.numpy(), self.push_speed[ids].double().numpy()[:, None] * way)
 
+    def _shoves(self) -> list[Tensor]:
+        """Whether each robot is shoved before this control period (n,), and which way (n,), in turns; empty if none
+        ever is."""
+        if not self._pushes:
+            return []
+        due = (self.push_every > 0) & (self.steps > 0) & (self.steps % self.push_every.clamp_min(1) == 0)
+        return [due, uniforms(self.keys[:, _PUSH], self.steps, 1)[:, 0]]
+
     @fused
-    def _decide(self, actions: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Joint commands (n, ticks, J) of one control period, as far as the shield lets; whether one is pushed before
-        it (n,); and of how many rows the shield changed something."""
+    def _decide(self, actions: Tensor) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+        """Joint commands (n, ticks, J) of one control period, as far as the shield lets; `_shoves`; and of how many
+        rows the shield changed something."""
         pipeline = self.pipeline
         target = pipeline.target(self.state, actions)
         goal, events = pipeline.shield.admit(target.position, self.goal)
@@ -242,19 +252,20 @@ class TaskEnv(VectorEnv):
         self.goal, self.gripper, self.last_action = goal, gripper, executed
         self.command, self.velocity = command, velocity
         train = torch.stack(commands, 1) - self.sensors.encoder_offset[:, None]
-        due = (self.push_every > 0) & (self.steps > 0) & (self.steps % self.push_every.clamp_min(1) == 0)
-        return train, due, {reason: mask.sum() for reason, mask in events.items()}
+        return train, self._shoves(), {reason: mask.sum() for reason, mask in events.items()}
 
     @fused
-    def _perceive(self, broken: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """What `step` returns of the control period that has passed; physics blew up where `broken` (n,)."""
+    def _perceive(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """What `step` returns of the control period that has passed."""
+        broken = self.engine.diverged()
         before, self.true = self.true, self._true_state()
         if self.graphs is not None or broken.any():  # no learner is to see what is left: the last sound state stands in
             last, rows = before.views, broken[:, None]
             self.true = self.true.map(lambda name, view: torch.where(rows, last[name], view))
         reward, success, terminated, truncated, infos = self._judge(before, broken)
         self.state = self.sensors.measure(self.true, self._noise())
-        return self._observe(self.true, self.state), reward, terminated, truncated, infos | {"success": success}
+        infos |= {"success": success, "diverged": broken}
+        return self._observe(self.true, self.state), reward, terminated, truncated, infos
 
     def _judge(self, before: RobotState, broken: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Reward, success, terminated and truncated (n,) of the control period that began at `before`."""
@@ -356,7 +367,7 @@ class TaskEnv(VectorEnv):
         """Begin new episodes where `done` (n,); return a copy of the observation with theirs."""
         ids = done.nonzero().squeeze(-1)
         if self._nursery:
-            observation = self._exchange(done, observation, *self._nursery.take(self, ids))
+            observation = self._exchange(ids, observation, *self._nursery.take(self, ids))
         else:
             self.last_action = self.last_action.clone()
             now = Start(self.true, self.state, observation).put(ids, self.begin(ids))
@@ -365,28 +376,19 @@ class TaskEnv(VectorEnv):
             self.recorder.begin(ids.numpy())
         return observation
 
-    @fused
     def _exchange(
-        self, done: Tensor, observation: dict[str, Tensor], theirs: list[Any], first: dict[str, Tensor]
+        self, ids: Tensor, observation: dict[str, Tensor], theirs: list[Any], first: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Go on with the tensors and first observations of another environment where `done` (n,)."""
-        # To copy a few rows of many is faster, but how many they are depends on numbers.
-        rows, ids = done[:, None], done.nonzero().squeeze(-1) if self.graphs is None else None
-
-        def there(theirs: Any, mine: Any, shown: bool = True) -> Any:
-            if isinstance(mine, RobotState):
-                views = mine.views
-                return theirs.map(lambda name, view: there(view, views[name]))
-            if ids is None:
-                return torch.where(done if mine.dim() == 1 else rows, theirs, mine)
-            if shown:  # what somebody else may hold
-                return mine.index_copy(0, ids, theirs[ids])
-            mine[ids] = theirs[ids]
-            return mine
-
-        own = zip(theirs, attrgetter(*self.own)(self), strict=True)
-        write(self, self.own, [there(new, old, shown=False) for new, old in own])
-        return {name: there(view, observation[name]) for name, view in first.items()}
+        """Go on with the tensors and first observations of another environment in rows `ids` (k,)."""
+        values = [
+            # Somebody else may hold a state's views.
+            mine.put(ids, new.select(ids))
+            if isinstance(mine, RobotState)
+            else mine.index_copy_(0, ids, new.index_select(0, ids))
+            for mine, new in zip(attrgetter(*self.own)(self), theirs, strict=True)
+        ]
+        write(self, self.own, values)
+        return {n: view.index_copy(0, ids, first[n].index_select(0, ids)) for n, view in observation.items()}
 
     @cached_property
     def _nursery(self) -> Nursery | None:

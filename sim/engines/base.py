@@ -129,7 +129,7 @@ class Engine(ABC):
         """Put an object at rest at poses (n, 7) while the robots go on."""
 
     @abstractmethod
-    def diverged(self) -> np.ndarray:
+    def diverged(self) -> Tensor:
         """Environments (n,) bool whose physics blew up: something is not finite, or beyond `fastest`."""
 
     @abstractmethod

@@ -127,9 +127,9 @@ class GenesisEngine(Engine):
     def object_pose(self, name: str) -> Tensor:
         return self.world.boxes[name].get_qpos().cpu().clone()
 
-    def diverged(self) -> np.ndarray:
-        finite = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel) < self._fastest).all(1)  # NaN is not
-        return ~finite | (self._broken | self.solver.get_error_envs_mask()).cpu().numpy()
+    def diverged(self) -> Tensor:
+        sane = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel) < self._fastest).all(1)  # NaN is not
+        return torch.from_numpy(~sane) | (self._broken | self.solver.get_error_envs_mask()).cpu()
 
     # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:

@@ -25,10 +25,8 @@ from sim.gl import batch, mujoco
 from sim.scenes import Scene
 
 _SERVO = ("stiffness", "damping", "strength")
-_BAD = [
-    int(w)
-    for w in (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
-]
+_BAD = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQACC) + 1)
+"""Warnings of positions, speeds and accelerations."""
 _SEEN = ("qpos", "qvel", "actuator_force", "sensordata")
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
@@ -56,7 +54,7 @@ class MujocoEngine(Engine):
         self._base = model.joint(robot.base.body) if robot.base else None
         self._feet = self._sensors(robot.base.feet) if robot.base else {}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
-        self._fastest = fastest(model, robot)
+        self._fastest = torch.from_numpy(fastest(model, robot))
         self._driven = _span(np.array(self._actuators))
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
@@ -71,7 +69,8 @@ class MujocoEngine(Engine):
         self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that not all of them can be written
-            self.stored = SimpleNamespace(**{name: torch.from_numpy(self.batch.bind(name)) for name in _SEEN})
+            seen = {name: torch.from_numpy(self.batch.bind(name)) for name in _SEEN}
+            self.stored = SimpleNamespace(**seen, warning=torch.from_numpy(self.batch.warning))
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
         kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
@@ -155,26 +154,21 @@ class MujocoEngine(Engine):
         start = self._objects[name]
         return self.stored.qpos[:, start : start + 7].float()
 
-    def diverged(self) -> np.ndarray:
+    def diverged(self) -> Tensor:
+        seen = self.stored
+        sane = seen.qpos.isfinite().all(1) & (seen.qvel.abs() < self._fastest).all(1)  # NaN is not
         # MuJoCo resets a simulation that blows up and goes on; all it leaves behind is a warning.
-        warned = self.batch.warning[:, _BAD, 1]
-        sane = np.abs(self.qvel) < self._fastest  # false for NaN, too
-        if np.isfinite(self.qpos.sum()) and sane.all() and not warned.any():
-            return np.zeros(self.num_envs, bool)
-        finite = np.isfinite(self.qpos).all(1) & sane.all(1)
-        return ~finite | (warned > 0).any(1)
+        return ~sane | (seen.warning[:, _BAD, 1] > 0).any(1)
 
     # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:
-        ticks = joints.shape[1]
-        control = np.empty((self.num_envs, ticks, self.model.nu))
-        control[..., self._actuators] = joints.numpy()
+        control = np.empty((self.num_envs, joints.shape[1], self._substeps, self.model.nu))
+        control[..., self._driven] = joints.numpy()[:, :, None]
         if self._gripper_actuators:
             assert self.robot.gripper is not None
             scale = self.model.actuator_ctrlrange[self._gripper_actuators, 1] / self.robot.gripper.width
-            control[..., self._gripper_actuators] = gripper.numpy() * scale
-        if self._substeps > 1:
-            control = np.repeat(control, self._substeps, axis=1)
+            control[..., self._gripper_actuators] = (gripper.numpy() * scale)[:, :, None]
+        control = control.reshape(self.num_envs, -1, self.model.nu)
         if self._recorded is not None:
             self._recorded.append(control)
         self.batch.rollout(control.shape[1], control=control, record=())

@@ -144,7 +144,7 @@ def test_a_compiled_environment_tells_the_same_story(name: str) -> None:
     for a, b in zip(leaves(plain), leaves(compiled), strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         assert torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-3, equal_nan=True)
-    assert set(other.graphs or ()) == {"_decide", "_perceive", "_exchange"}
+    assert set(other.graphs or ()) == {"_decide", "_perceive"}
     assert (one.episode == other.episode).all() and one.shield_events == other.shield_events
 
 
