@@ -30,7 +30,8 @@ class Engine(ABC):
     device: torch.device
     """Where the physics runs; the views are on the CPU."""
     can_be_compiled: ClassVar[bool] = False
-    """All views are functions of the tensors in `stored`, which lie in the simulations' memory; see `sim.fused`."""
+    """All views and `diverged` are functions of the tensors in `stored`, which lie in the simulations' memory; see
+    `sim.fused`."""
     stored: SimpleNamespace
     parameters: dict[str, Setter]
     """What can differ between environments, by name; units in `sim.randomization`. In force from the next reset on."""
