@@ -209,8 +209,10 @@ class TaskEnv(VectorEnv):
         return tuple(self.engine.render(i, camera, 480, 640, "high") for i in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let go of the engine; gymnasium calls this once, from `close`."""
+        """Let go of the engines; gymnasium calls this once, from `close`."""
         self.engine.close()
+        if nursery := vars(self).pop("_nursery", None):
+            nursery.ahead.engine.close()
 
     # ---- one control period ------------------------------------------------------------------------------------
     def _push(self, due: Tensor, turn: Tensor) -> None:

@@ -117,10 +117,13 @@ def share_of_physics(task: str, size: int, seconds: float, compiled: bool = Fals
 
 def against_gymnasium(task: str, size: int, seconds: float, compiled: bool = False) -> dict[str, float]:
     """Steps/s of our environment and of Gymnasium's vector environments of the same registered task."""
+    import gc
+
     import gymnasium as gym
 
     from sim.gym import IDS
 
+    gc.collect()  # a forked process that frees an engine waits for threads that it does not have
     identity = next(name for name, of in IDS.items() if of == task)
     kinds = {"ours": "vector_entry_point", "sync": "sync", "async": "async"}
     options: dict[str, dict[str, Any]] = {"ours": {"compiled": compiled}}

@@ -342,6 +342,11 @@ class MujocoEngine(Engine):
         sizes = self.batch.expanded("geom_size")
         return self._renderers[key].render(self.qpos[index], camera, None if sizes is None else sizes[index])
 
+    def close(self) -> None:
+        # They refer to this engine. Without them its threads end with the last reference to it, and not in a garbage
+        # collection, which in a forked process would wait for them for ever.
+        self.parameters = {}
+
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         state = {f"state.{k}": self.batch.bind(k).copy() for k in _STATE}

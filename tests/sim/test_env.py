@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -225,3 +227,21 @@ def test_a_motor_servos_on_its_own_encoder(task: Build) -> None:
     assert wrong.abs().max() > 0.015
     assert torch.allclose(env.true.joint_position, env.goal - wrong, atol=1e-3)
     assert torch.allclose(env.state.joint_position, env.goal, atol=1e-3)
+
+
+def test_the_threads_of_a_closed_environment_end_with_it(task: Build) -> None:
+    """Not in a garbage collection, which in a forked process would wait for them for ever."""
+    gc.collect()
+    before = len(os.listdir("/proc/self/task"))
+    gc.disable()
+    try:
+        env = TaskEnv(task(horizon=2), 4, threads=3)
+        env.reset(seed=0)
+        for _ in range(3):
+            env.step(torch.zeros(4, env.pipeline.actions.size))
+        assert len(os.listdir("/proc/self/task")) > before, "the nursery's, too"
+        env.close()
+        del env
+        assert len(os.listdir("/proc/self/task")) == before
+    finally:
+        gc.enable()
