@@ -185,20 +185,18 @@ class TaskEnv(VectorEnv):
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Act for one control period; see the class for what comes back."""
         actions = torch.as_tensor(actions, dtype=torch.float32)
-        commands, shoves, events = self._decide(actions)
+        commands, shoves, changed = self._decide(actions)
         if shoves:
             self._push(*shoves)
-        for reason, count in events.items():
-            self.shield_events[reason] += int(count)
+        for reason, count in zip(self.shield_events, changed.tolist(), strict=True):
+            self.shield_events[reason] += count
         self.engine.step(commands, self.gripper[:, None].expand(-1, self.ticks, -1))
-        self.steps += 1
-        observation, reward, terminated, truncated, infos = self._perceive()
+        observation, reward, terminated, truncated, infos, done, counts = self._perceive()
+        ended, diverged = counts.tolist()
         if self.recorder:
             self.recorder.step(actions, infos["diverged"])
-        self.divergences += int(infos["diverged"].sum())
-        done = terminated | truncated
-        infos["episode_steps"] = self.steps.clone()
-        if done.any():
+        self.divergences += diverged
+        if ended:
             infos["final_obs"], infos["_final_obs"] = observation, done
             observation = self._restart(done, observation)
         return observation, reward, terminated, truncated, infos
@@ -217,11 +215,11 @@ class TaskEnv(VectorEnv):
     # ---- one control period ------------------------------------------------------------------------------------
     def _push(self, due: Tensor, turn: Tensor) -> None:
         """Shove robots where `due` (n,), each another way: `turn` (n,), in turns."""
-        ids = due.nonzero().squeeze(-1)
+        ids = np.flatnonzero(due.numpy())
         if len(ids):
-            angle = 2 * np.pi * turn[ids].double().numpy()
+            angle = 2 * np.pi * turn.numpy()[ids].astype(float)
             way = np.stack([np.cos(angle), np.sin(angle), np.zeros_like(angle)], 1)
-            self.engine.push(ids.numpy(), self.push_speed[ids].double().numpy()[:, None] * way)
+            self.engine.push(ids, self.push_speed.numpy()[ids].astype(float)[:, None] * way)
 
     def _shoves(self) -> list[Tensor]:
         """Whether each robot is shoved before this control period (n,), and which way (n,), in turns; empty if none
@@ -232,9 +230,9 @@ class TaskEnv(VectorEnv):
         return [due, uniforms(self.keys[:, _PUSH], self.steps, 1)[:, 0]]
 
     @fused
-    def _decide(self, actions: Tensor) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
-        """Joint commands (n, ticks, J) of one control period, as far as the shield lets; `_shoves`; and of how many
-        rows the shield changed something."""
+    def _decide(self, actions: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Joint commands (n, ticks, J) of one control period, as far as the shield lets; `_shoves`; and in how many
+        rows the shield changed something, for each reason of `shield_events`."""
         pipeline = self.pipeline
         target = pipeline.target(self.state, actions)
         goal, events = pipeline.shield.admit(target.position, self.goal)
@@ -254,11 +252,15 @@ class TaskEnv(VectorEnv):
         self.goal, self.gripper, self.last_action = goal, gripper, executed
         self.command, self.velocity = command, velocity
         train = torch.stack(commands, 1) - self.sensors.encoder_offset[:, None]
-        return train, self._shoves(), {reason: mask.sum() for reason, mask in events.items()}
+        never = torch.zeros(self.num_envs, dtype=torch.bool)
+        changed = torch.stack([events.get(reason, never) for reason in self.shield_events]).sum(1)
+        return train, self._shoves(), changed
 
     @fused
-    def _perceive(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """What `step` returns of the control period that has passed."""
+    def _perceive(self) -> tuple[Any, ...]:
+        """What `step` returns of the control period that has passed; besides, whose episode ends (n,), and how many do
+        and how many diverged (2,)."""
+        self.steps = self.steps + 1
         broken = self.engine.diverged()
         before, self.true = self.true, self._true_state()
         if self.graphs is not None or broken.any():  # no learner is to see what is left: the last sound state stands in
@@ -266,8 +268,10 @@ class TaskEnv(VectorEnv):
             self.true = self.true.map(lambda name, view: torch.where(rows, last[name], view))
         reward, success, terminated, truncated, infos = self._judge(before, broken)
         self.state = self.sensors.measure(self.true, self._noise())
-        infos |= {"success": success, "diverged": broken}
-        return self._observe(self.true, self.state), reward, terminated, truncated, infos
+        infos |= {"success": success, "diverged": broken, "episode_steps": self.steps.clone()}
+        done = terminated | truncated
+        counts = torch.stack([done, broken]).sum(1)
+        return self._observe(self.true, self.state), reward, terminated, truncated, infos, done, counts
 
     def _judge(self, before: RobotState, broken: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Reward, success, terminated and truncated (n,) of the control period that began at `before`."""

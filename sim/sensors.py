@@ -50,7 +50,7 @@ class SensorModel:
     All channels of a robot stand side by side in one row: reported = late(true) + noise * normal + bias.
     """
 
-    MEMORY = ("values", "lag", "noise", "bias", "previous")
+    MEMORY = ("lag", "noise", "bias", "previous")
 
     def __init__(self, robot: RobotSpec, objects: Sequence[str], num_envs: int, period: float):
         self.robot, self.period, self.objects = robot, period, tuple(objects)
