@@ -26,7 +26,7 @@ from sim.divergence import Recorder, quiet
 from sim.engines import engines
 from sim.engines.base import DEVICES, Engine
 from sim.feet import FootTracker
-from sim.fused import Graph, check_compiler, fused, plainly, write
+from sim.fused import Graph, check_compiler, fused, plainly
 from sim.nursery import Nursery, Start
 from sim.randomization import episode_rng, quantiles
 from sim.randomization.checks import check_randomization, check_supported
@@ -294,7 +294,8 @@ class TaskEnv(VectorEnv):
                 reward = torch.where(broken, 0.0, reward)
                 infos["rewards"] = parts
             if self.task.measures:
-                infos["metrics"] = self.task.measures(moment)
+                # Copies: what is a view of the state would be overwritten where an episode ends.
+                infos["metrics"] = {name: figure.clone() for name, figure in self.task.measures(moment).items()}
         return reward, success, terminated, (late | broken) & ~terminated, infos
 
     def _noise(self, ids: np.ndarray | slice = _ALL) -> Tensor:
@@ -386,14 +387,11 @@ class TaskEnv(VectorEnv):
         self, ids: Tensor, observation: dict[str, Tensor], theirs: list[Any], first: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Go on with the tensors and first observations of another environment in rows `ids` (k,)."""
-        values = [
-            # Somebody else may hold a state's views.
-            mine.put(ids, new.select(ids))
-            if isinstance(mine, RobotState)
-            else mine.index_copy_(0, ids, new.index_select(0, ids))
-            for mine, new in zip(attrgetter(*self.own)(self), theirs, strict=True)
-        ]
-        write(self, self.own, values)
+        for mine, new in zip(attrgetter(*self.own)(self), theirs, strict=True):
+            if isinstance(mine, RobotState):  # of this very step: nobody else holds its views yet
+                mine.overwrite(ids, new)
+            else:
+                mine.index_copy_(0, ids, new.index_select(0, ids))
         return {n: view.index_copy(0, ids, first[n].index_select(0, ids)) for n, view in observation.items()}
 
     @cached_property

@@ -15,6 +15,7 @@ import torch
 
 from robot_rl import success
 from robot_rl.errors import UserError
+from sim.engines.mujoco import MujocoEngine
 from sim.env import TaskEnv
 from sim.randomization import Randomize
 
@@ -62,6 +63,26 @@ def test_the_horizon_truncates_and_resets_in_the_same_step(task: Build) -> None:
             assert not observation["observation.state"][:, -4:].any(), "its last action is forgotten"
             assert final[:, -1].tolist() == [1.0, 1.0], "the final observation knows the last action"
     assert not torch.allclose(first["observation.environment_state"], observation["observation.environment_state"])
+
+
+@pytest.mark.parametrize("engine", ["mujoco", "one without a nursery"])
+def test_figures_are_of_the_episode_that_ended(walk: Build, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    """Also one that is nothing but a view of the state, whose rows the next episode takes."""
+    if engine != "mujoco":
+        monkeypatch.setattr(MujocoEngine, "sibling", lambda self: None)
+    env = TaskEnv(walk(horizon=5), 3, threads=1)
+    env.reset(seed=0, options={"stagger": True})
+    (height,) = [k for k, name in enumerate(env.privileged.spec.names) if "base_height" in name]
+    ended = 0
+    for _ in range(12):
+        observation, _, _, _, infos = env.step(torch.zeros(3, 12))
+        ends = infos.get("_final_obs", torch.zeros(3, dtype=torch.bool))
+        last = torch.where(ends[:, None], infos.get("final_obs", observation)["observation.environment_state"],
+                           observation["observation.environment_state"])  # fmt: skip
+        assert torch.equal(infos["metrics"]["base_height"], last[:, height])
+        assert torch.equal(env.steps == 0, ends) and infos["episode_steps"].gt(0).all()
+        ended += int(ends.sum())
+    assert ended >= 6
 
 
 @pytest.mark.usefixtures("tests_by_name")
