@@ -70,15 +70,19 @@ class RobotState:
         """A state whose views are change(name, view)."""
         return self.from_views({k: change(k, v) for k, v in self.views.items()}, list(self.objects))
 
-    def overwrite(self, ids: Tensor, other: RobotState) -> None:
-        """Give rows `ids` what they are in another state, in place."""
-        for view, new in zip(self.views.values(), other.views.values(), strict=True):
-            view.index_copy_(0, ids, new.index_select(0, ids))
+    def select(self, ids: Tensor) -> RobotState:
+        """Rows `ids` of every view."""
+        return self.map(lambda name, view: view.index_select(0, ids))
 
     def put(self, ids: Tensor, rows: RobotState) -> RobotState:
         """A copy in which rows `ids` are those of another state."""
         new = rows.views
         return self.map(lambda name, view: view.index_copy(0, ids, new[name]))
+
+    def overwrite(self, ids: Tensor, rows: RobotState) -> None:
+        """The same in place."""
+        for view, new in zip(self.views.values(), rows.views.values(), strict=True):
+            view.index_copy_(0, ids, new)
 
     @property
     def finite(self) -> Tensor:

@@ -389,7 +389,7 @@ class TaskEnv(VectorEnv):
         """Go on with the tensors and first observations of another environment in rows `ids` (k,)."""
         for mine, new in zip(attrgetter(*self.own)(self), theirs, strict=True):
             if isinstance(mine, RobotState):  # of this very step: nobody else holds its views yet
-                mine.overwrite(ids, new)
+                mine.overwrite(ids, new.select(ids))
             else:
                 mine.index_copy_(0, ids, new.index_select(0, ids))
         return {n: view.index_copy(0, ids, first[n].index_select(0, ids)) for n, view in observation.items()}

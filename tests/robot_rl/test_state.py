@@ -41,12 +41,20 @@ def test_put_writes_rows_of_every_view_into_a_copy(standing: Build) -> None:
         assert torch.equal(state.views[name], before[name]), "the state itself stays as it was"
 
 
+def test_put_gives_back_what_select_took(standing: Build) -> None:
+    rng = torch.Generator().manual_seed(0)
+    state = standing(5).map(lambda name, view: torch.randn(view.shape, generator=rng))
+    ids = torch.tensor([4, 0, 2])
+    again = state.put(ids, state.select(ids))
+    assert all(torch.equal(again.views[k], v) for k, v in state.views.items())
+
+
 def test_overwrite_is_put_in_place(standing: Build) -> None:
     rng = torch.Generator().manual_seed(0)
     state, other = (standing(5).map(lambda name, view: torch.randn(view.shape, generator=rng)) for _ in range(2))
     ids, views = torch.tensor([4, 0, 2]), state.views
-    meant = state.put(ids, other.map(lambda name, view: view[ids]))
-    state.overwrite(ids, other)
+    meant = state.put(ids, other.select(ids))
+    state.overwrite(ids, other.select(ids))
     for name, view in state.views.items():
         assert view is views[name] and torch.equal(view, meant.views[name]), name
 
