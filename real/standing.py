@@ -72,10 +72,10 @@ class Standing:
         try:
             if self.stands:
                 # Out of a stride onto four feet first, and soon: folding two of them tips the robot over.
-                self._go(self.home, 0.1, FIRMEST, RISE / 10)
-                self._go(self.home, 0.1, FIRMEST, RISE / 4)
+                self._go(self.home, 0.1, FIRMEST, 1 / 10)
+                self._go(self.home, 0.1, FIRMEST, 1 / 4)
             self._go(self.lying, FIRM, FIRMEST)
-            self._go(self.lying, 1.0, 0.0, RISE / 4)  # it rests on its belly: let go slowly
+            self._go(self.lying, 1.0, 0.0, 1 / 4)  # it rests on its belly: let go slowly
         except NotReady as error:
             logger.warning("damped where it stood: %s", error)
 
@@ -124,7 +124,7 @@ class Standing:
             raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
         # Who was stopped in mid-stride lies on a leg or two, which nothing but folding brings out from under it.
         crooked = float((self.env.read().joint_position - self.lying).abs().max()) > CROOKED
-        if crooked and (not self._go(self.lying, FIRM, 1.0, RISE / 2) or self.env.loop.limp):
+        if crooked and (not self._go(self.lying, FIRM, 1.0, 1 / 2) or self.env.loop.limp):
             return
         if not self._go(self.home, FIRM, FIRMEST) or self.env.loop.limp:
             return
@@ -135,19 +135,19 @@ class Standing:
             self.env.loop.stop("the robot did not stand up")
             raise NotReady(f"the robot did not stand up, a joint is {off:.1f} rad from where it should be; is it held?")
 
-    def _go(self, goal: Tensor, firm: float, last: float, seconds: float = RISE) -> bool:
+    def _go(self, goal: Tensor, firm: float, last: float, part: float = 1.0) -> bool:
         """Lead the joints to `goal` (1, J) from where they are, or from their set-points if the robot stands on them:
         springs whose set-points jumped to where the joints are would let it drop. False if a stop ends it.
 
-        Stiffness rises to its full value within the share `firm` of the time where the robot was limp, and changes
-        towards `last` where it was not.
+        It takes `part` of the time that standing up does. Stiffness rises to its full value within the share `firm` of
+        that where the robot was limp, and changes towards `last` where it was not.
         """
         env, loop = self.env, self.env.loop
         shield = env.pipeline.shield
         here = env.read().joint_position if loop.limp else loop.goal
         start = here.clamp(shield.low, shield.high)  # folded legs rest on their stops
         first = 0.0 if loop.limp else self.driver.firmness
-        steps = round(seconds / env.period)
+        steps = round(part * RISE / env.period)
         rate = Ticker(env.period)
         for k in range(1, steps + 1):
             env.look()
