@@ -174,7 +174,7 @@ def yield_to_robot() -> None:
         os.nice(19)
 
 
-def bare_loop(rate: float, seconds: float = 5.0) -> Timing:
+def bare_loop(rate: float, seconds: float = 2.0) -> Timing:
     """Lateness of a loop that does nothing, at the command loop's priority: the floor of this machine."""
     found: list[Timing] = []
 
