@@ -78,8 +78,11 @@ class Graph:
     """A method as a function from all tensors that it reads to those that it makes."""
 
     def __init__(self, owner: Fusible, method: Callable[..., Any], arguments: Sequence[Any]):
+        from torch._guards import TracingContext, tracing
         from torch._inductor import compile as compiled
+        from torch._subclasses import FakeTensorMode
         from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         names, what = owner.remembered, f"{type(owner).__name__}.{method.__name__}"
         self._read = attrgetter(*names)
@@ -128,7 +131,10 @@ class Graph:
         used: list[Any] = [inputs[k] for k in self._used]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
-            self._run = compiled(graph, used)
+            # Without an environment of shapes inductor keeps nothing on disk of what it makes.
+            fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(assume_static_by_default=True))
+            with tracing(TracingContext(fake)):
+                self._run = compiled(graph, used)
         if not all(map(_alike, self._run(*used), meant)):
             raise Misfit(f"{what} comes out otherwise when it is compiled; leave compiled out")
 

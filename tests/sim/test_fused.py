@@ -91,6 +91,35 @@ def test_results_and_memory_are_those_of_the_method_as_written() -> None:
     assert (plain.calls, compiled.calls) == (4, 2), "once as written, to compare with, and once traced"
 
 
+class Scale:
+    """Multiplies by a tensor that is the same in every call, and by a number."""
+
+    remembered = ("one", "other")
+
+    def __init__(self, by: float, number: float):
+        self.graphs: dict[str, Graph] | None = {}
+        self.one = self.other = torch.zeros(3)
+        self.by, self.number = torch.tensor([by, 1.0, 1.0]), number
+
+    @fused
+    def times(self, x: Tensor) -> Tensor:
+        return x * self.by * self.number
+
+
+@needs_compiler
+def test_what_was_compiled_before_is_found_again_whatever_the_constants_are() -> None:
+    """To compile an environment takes half a minute, to find it again seconds, in another process too."""
+    from torch._dynamo.utils import counters
+
+    x, hits = torch.arange(1.0, 4.0), []
+    for by, number in ((1.0, 3.0), (1.0, 3.0), (1.00001, 3.0), (1.0, 3.00001)):
+        counters.clear()
+        scale = Scale(by, number)
+        assert torch.equal(scale.times(x), x * scale.by * number)
+        hits.append(counters["inductor"]["fxgraph_cache_hit"])
+    assert hits[1:3] == [1, 1]
+
+
 @pytest.mark.parametrize("method", ["looks", "leaves"])
 def test_numbers_that_are_looked_at_are_refused_instead_of_frozen(method: str) -> None:
     counter = Counter(True)
