@@ -82,7 +82,8 @@ class TaskEnv(VectorEnv):
     ):
         """`without` names parameters that are not randomized; the others are drawn as if they were. `diverged` is the
         folder in which episodes whose physics diverge are kept for `sim.divergence.replay`; None keeps none. `compiled`
-        makes all but the physics faster, after half a minute for the first step; floats may differ in their last digit.
+        makes all but the physics faster, after half a minute for the first step, or seconds where PyTorch finds what it
+        made before; floats may differ in their last digit.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         interface = self.task.interface

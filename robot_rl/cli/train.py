@@ -51,7 +51,8 @@ class Train(Generic[R]):
     """MJCF file of the robot; empty is the one in genesis-world."""
     compiled: bool = False
     """Compile what surrounds the physics (engine mujoco only): in 256 environments 11 to 29 % more steps per second,
-    after half a minute at the start. Takes a C++ compiler; floats may differ in their last digit."""
+    after half a minute at the start, the next time after seconds. Takes a C++ compiler; floats may differ in their last
+    digit."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
