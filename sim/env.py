@@ -258,7 +258,7 @@ class TaskEnv(VectorEnv):
         return train, self._shoves(), changed
 
     @fused
-    def _perceive(self) -> tuple[Any, ...]:
+    def _perceive(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any], Tensor, Tensor]:
         """What `step` returns of the control period that has passed; besides, whose episode ends (n,), and how many do
         and how many diverged (2,)."""
         self.steps = self.steps + 1
