@@ -31,7 +31,7 @@ LIFT = replace(tasks.get("panda-lift").interface, horizon=8)
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bare loop beside the policy's for half a second, not for five; in processes it keeps its time."""
+    """The bare loop beside the policy's for half a second, not for two; in processes it keeps its time."""
     monkeypatch.setattr(clock, "bare_loop", partial(clock.bare_loop, seconds=0.5))
 
 
