@@ -4,6 +4,9 @@ et al. 2020), with diffusers' schedulers."""
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,12 +47,31 @@ class DiffusionConfig:
             raise ValueError(f"sample_steps {self.sample_steps} must divide train_steps {self.train_steps}")
 
 
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Here PyTorch's compiler cannot be imported, and diffusers, which marks its models for it, does without.
+
+    It takes longer than all else that a robot's process imports, and is a third of the objects among which that process
+    looks for garbage before it moves anything.
+    """
+    name = "torch._dynamo"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
 class DiffusionPolicy(Policy):
     """An MLP denoiser of action chunks, conditioned on the observation and the noise level."""
 
     def __init__(self, size: Size, config: DiffusionConfig | None = None):
         super().__init__()
-        from diffusers.schedulers.scheduling_ddim import DDIMScheduler
+        with _without_compiler():
+            from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 
         self.size, self.config = size, config or DiffusionConfig()
         c = self.config

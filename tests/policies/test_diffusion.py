@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -117,3 +119,22 @@ def test_steps_that_do_not_divide_are_refused(diffusion: Build) -> None:
 def test_impossible_settings_are_refused_by_name(diffusion: Build, field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         diffusion(**{field: value})
+
+
+def test_a_robots_process_does_without_the_compiler_and_a_learner_has_it() -> None:
+    """Importing it takes longer than all else that a deployment does before it looks for the robot."""
+    code = (
+        "import sys, torch\n"
+        "from policies.base import Size\n"
+        "from policies.diffusion import DiffusionPolicy\n"
+        "policy = DiffusionPolicy(Size(3, 2))\n"
+        "policy.act({'observation.state': torch.zeros(1, 3)}, torch.Generator())\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+        "torch.optim.Adam(policy.parameters())\n"
+        "assert sys.modules['torch._dynamo']\n"
+        "assert torch.compile(lambda x: 2 * x, backend='eager')(torch.ones(1)) == 2\n"
+        "DiffusionPolicy(Size(3, 2))\n"
+        "assert sys.modules['torch._dynamo']\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
