@@ -5,6 +5,7 @@ Building a scene type compiles for a minute the first time on a machine.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from sim.engines.model import MAX_ACTION_DELAY
 from sim.engines.mujoco import MujocoEngine
 from sim.tasks import tasks
 
-pytestmark = pytest.mark.timeout(600)
-pytest.importorskip("genesis")
+needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis, whose import takes long, is not there")
+pytestmark = [pytest.mark.timeout(600), needs_genesis]
 
 UR5E, SCENE = robots.get("ur5e"), tasks.get("ur5e-reach").scene
 HOME, DT, J = torch.tensor(UR5E.home), SCENE.timestep, len(UR5E.joints)
