@@ -17,6 +17,7 @@ import torch
 import sim  # noqa: F401 - chooses MuJoCo's GL library, before a test imports MuJoCo
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # of learners that tests start: two tests run side by side
 for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(_name, None)  # of `make test`; tests run make, too
 REALTIME = (

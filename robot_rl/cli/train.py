@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from robot_rl.errors import Misfit
-from robot_rl.limits import Count, Whole
+from robot_rl.limits import Whole
 
 R = TypeVar("R")
 
@@ -36,8 +36,9 @@ class Train(Generic[R]):
     resume: bool = False
     """Go on from the checkpoint in --out, or in the latest run of this task and recipe; with ppo also beyond the end,
     to more --training.steps."""
-    threads: Count = 1
-    """Threads of the learner; physics uses all cores."""
+    threads: Whole = 0
+    """Threads of the learner; physics uses all cores. 0: all cores, at most 4, with recipes whose physics rest while
+    they learn (diffusion-bc, ppo), else 1."""
     precision: Literal["highest", "high", "medium"] = "medium"
     """Of float32 matrix products, as torch names it: medium lets oneDNN compute them (half the time of the default on
     AMD's AVX-512, to the same digits) and use bfloat16 where the processor multiplies it; highest never rounds."""
@@ -63,7 +64,7 @@ class Train(Generic[R]):
         from policies.bundle import save_bundle
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.recipes.job import Job
-        from robot_rl.training.numerics import learning_floats
+        from robot_rl.training.numerics import learner_threads, learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
         from sim.divergence import report
         from sim.env import nominal
@@ -77,7 +78,8 @@ class Train(Generic[R]):
         unable = [name for name in nominal(tasks.get(self.task), self.engine) if name not in self.without]
         say_nominal(self.engine, unable)
         without = [*self.without, *unable]
-        torch.set_num_threads(self.threads)
+        threads = self.threads or learner_threads(getattr(recipe, "alone", False))
+        torch.set_num_threads(threads)
         runs = Path("runs")
         if self.out is not None:
             folder = self.out
@@ -88,7 +90,7 @@ class Train(Generic[R]):
         settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
         settings |= {"device": self.device, "without": without}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
-        settings |= {"precision": self.precision, "threads": self.threads, "compiled": self.compiled}
+        settings |= {"precision": self.precision, "threads": threads, "compiled": self.compiled}
         config = settings | {"config": asdict(recipe)}
         may_grow = f"config.{recipe.may_grow}" if hasattr(recipe, "may_grow") else ""
         opened = Run(folder, config, self.resume, may_grow)

@@ -4,6 +4,7 @@ Diffusion" (arXiv 2303.04137). Policy class: chunked diffusion; loss: denoising;
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -22,6 +23,8 @@ class DiffusionBC:
 
     policy: DiffusionConfig = field(default_factory=DiffusionConfig)
     training: SupervisedConfig = field(default_factory=SupervisedConfig)
+    alone: ClassVar[bool] = True
+    """Nothing else wants the cores while it learns."""
 
     def train(self, job: Job) -> Bundle:
         """Return the cloned policy."""

@@ -638,6 +638,17 @@ def test_all_that_changes_results_is_on_record(run: Run, dataset: Path, more: li
     sentence(*run(*words, "--resume", *more), f"other settings ({name})", status=2)
 
 
+@pytest.mark.parametrize(("more", "cores", "used"), [([], 3, 3), ([], 64, 4), (["--threads", "2"], 3, 2)])
+def test_a_learner_that_has_the_cores_to_itself_takes_them(
+    run: Run, dataset: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], cores: int, used: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    seen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    assert run(*TRAIN, "--dataset", dataset, "--out", "r", *more)[0] == 0
+    assert seen[0] == used == json.loads(Path("r/config.json").read_text())["threads"]
+
+
 def test_a_demo_overwrites_nothing(run: Run) -> None:
     Path("mine").mkdir()
     sentence(*run("demo", "--out", "mine"), "mine exists; choose another --out")

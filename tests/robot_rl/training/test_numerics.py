@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robot_rl.training.numerics import learning_floats
+from robot_rl.recipes import recipes
+from robot_rl.training.numerics import learner_threads, learning_floats
 
 DENORMAL = torch.tensor(1e-38)
 
@@ -18,3 +19,11 @@ def test_denormals_and_precision_are_as_before_at_the_end_also_of_an_error() -> 
         raise KeyError
     assert (DENORMAL / 100).item() > 0
     assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize(("recipe", "used"), [("diffusion-bc", 3), ("ppo", 3), ("resfit", 1), ("hil-serl", 1)])
+def test_one_core_is_left_to_physics_that_move_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, recipe: str, used: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert learner_threads(getattr(recipes.get(recipe), "alone", False)) == used
