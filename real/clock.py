@@ -147,9 +147,22 @@ def prefer_realtime(priority: int = 40) -> bool:
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except (PermissionError, OSError):
-        logger.warning("no real-time priority: allow it with `ulimit -r 40` or CAP_SYS_NICE for steadier timing")
+        logger.warning("no real-time priority: for steadier timing allow it as `robot-rl doctor` says")
         return False
     return True
+
+
+def scheduling() -> tuple[Any, ...]:
+    """How the calling thread is scheduled, for `reschedule`; empty where nobody can tell."""
+    return (os.sched_getscheduler(0), os.sched_getparam(0)) if sys.platform == "linux" else ()
+
+
+def reschedule(before: tuple[Any, ...]) -> None:
+    """Be scheduled as `scheduling` told, but for a flag: that threads it starts are ordinary ones stays so, for Linux
+    lets only root take it back."""
+    if before:
+        policy, parameters = before
+        os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, parameters)
 
 
 def prefer_realtime_bus(priority: int = 45) -> None:

@@ -154,7 +154,7 @@ class RobotEnv(VectorEnv):
             "success": torch.tensor([success]),
             "executed": self.last_action,
             "policy_action": wanted,
-            "intervention": torch.tensor([correcting]),
+            "intervention": torch.tensor([correcting and posted]),
             "takeover": torch.tensor([decision.takeover]),
             "marked": torch.tensor([hands is not None and (hands.success or hands.failure)]),
             "handed_back": decision.phase is Phase.HANDING_BACK,
@@ -202,9 +202,9 @@ class RobotEnv(VectorEnv):
         return success, won or failed, won or bad or late
 
     def _failed(self) -> bool:
-        """The task's failure test. A robot's own sensors do not know its height: a twin's truth and, on a robot, the
-        posture of its legs do."""
-        if self.pipeline.failure is None:
+        """The task's failure test, which no dry run fails: nothing is its doing there. A robot's own sensors do not
+        know its height: a twin's truth and, on a robot, the posture of its legs do."""
+        if self.pipeline.failure is None or self.driver.dry_run:
             return False
         state, truth = self.state, self._truth()
         if truth is not None:

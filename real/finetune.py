@@ -29,12 +29,12 @@ HOPELESS = 2
 class LearnerProcess:
     """Keeps a learner running beside the robot; a learner that dies is started again from its checkpoint.
 
-    One that ends as `HOPELESS`, or dies twice without a sign of life, which is publishing `weights`, is given up with
-    a `UserError`."""
+    One that ends as `HOPELESS`, or dies a second time without a sign of life since it was started, which is publishing
+    `weights`, is given up with a `UserError`."""
 
     def __init__(self, command: list[str], weights: Path):
         self.command, self.weights = command, weights
-        self._before = self._stamp()
+        self._before = 0
         self.restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
@@ -44,7 +44,7 @@ class LearnerProcess:
         return self
 
     def _start(self) -> None:
-        self._started = time.monotonic()
+        self._started, self._before = time.monotonic(), self._stamp()
         # Its end of the pipe closes when this process is gone, however it ended: the learner's sign to end too.
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE)
 
@@ -63,7 +63,7 @@ class LearnerProcess:
         if self._stamp() == self._before:
             raise UserError(
                 f"the learner ended before it had published any weights to {self.weights.parent}, for the reason that "
-                "it gave above, so nothing was learned; mend that and go on with --resume"
+                "it gave above, so it learned nothing; mend that and go on with --resume"
             )
 
     def tend(self) -> None:
@@ -104,6 +104,8 @@ class Session:
         images = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
         self._images = images
+        self._pictures: dict[str, Any] = {}
+        """What the cameras showed when the policy last observed."""
         self._stale_pictures = 0
         env.on_step = self._record
         film.attach(env)
@@ -119,11 +121,17 @@ class Session:
     def _about_episode(self) -> dict[str, Any]:
         return {"stale_pictures": self._stale_pictures, "policy_version": self.version}
 
-    def _record(self, step: dict[str, Any]) -> None:
+    def _look(self) -> None:
+        """Keep the pictures that belong to the state at which the next step begins."""
         # An old picture is recorded again, for a video has a frame per row; the episode's record counts them.
         self._stale_pictures += self.env.stale_pictures(self._images)
         pictures = {name: self.env.driver.image(name) for name in self._images}
-        self.recorder.add(step, {k: v for k, v in pictures.items() if v is not None})
+        self._pictures = {k: v for k, v in pictures.items() if v is not None}
+
+    def _record(self, step: dict[str, Any]) -> None:
+        self.recorder.add(step, self._pictures)
+        if not step["done"]:
+            self._look()
 
     def learn(self, learner: LearnerProcess, seconds: float, progress: Callable[[int, int, str], None]) -> None:
         """Run episodes until `seconds` have passed."""
@@ -154,6 +162,7 @@ class Session:
         runner.reset()
         observation, _ = env.reset(seed=seed)
         self._stale_pictures, over = 0, False
+        self._look()
         while not over:
             action = runner.act(observation, self.rng)
             observation, _, terminated, truncated, infos = env.step(action)

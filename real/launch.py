@@ -176,10 +176,13 @@ def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
 
 def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
     twin = _twin(values, values["twin"] == "true", "--push-every", values["push_every"])
-    guard = NodeProcess("guard", ("guard", values["robot"]), required=True, start_after="twin", guards_robot=True)
+    sends = values["dry_run"] == "false"  # a guard that hears nothing damps the robot
+    guard = NodeProcess(
+        "guard", ("guard", values["robot"]), condition=sends, required=True, start_after="twin", guards_robot=True
+    )
     if values["commands"] == "auto":
         values = {**values, "commands": "schedule" if values["twin"] == "true" else "person"}
-    deploy = _deploy(values, "guard", "commands")
+    deploy = _deploy(values, "guard" if sends else "twin", "commands")
     return [twin, guard, deploy, _teleop(values)]
 
 
@@ -229,7 +232,12 @@ _FILES = {
             Argument("minutes", "3", "duration in minutes", minimum=0.0),
             Argument("dataset", "", "demonstrations; empty: those that the policy was trained on"),
             _OUT,
-            Argument("resume", "false", "go on with the session in out: its dataset, weights and learner", _BOOL),
+            Argument(
+                "resume",
+                "false",
+                "go on with the session in out, or the latest: its dataset, weights and learner",
+                _BOOL,
+            ),
             *_COMMON,
         ),
         _describe_finetune,

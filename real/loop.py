@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import os
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.clock import Ticker, prefer_realtime
+from real.clock import Ticker, prefer_realtime, reschedule, scheduling
 from real.histogram import Histogram
 from real.robots.base import Driver, JointReading, NotReady
 from robot_rl.interface import Pipeline
@@ -122,7 +121,8 @@ class CommandLoop(threading.Thread):
         """When the last tick was, monotonic s."""
         self._together = math.inf
         """When a held arm was last where it is held, monotonic s."""
-        self._scheduling: tuple[Any, ...] = ()
+        self._before: tuple[Any, ...] = ()
+        """How the interpreter changed threads, and this one was scheduled, before `arm`."""
         self.walks = pipeline.robot.base is not None
         self.limp = self.walks
         """A robot that walks is damped, and has to be stood up."""
@@ -146,9 +146,7 @@ class CommandLoop(threading.Thread):
         with self._lock:
             now = time.monotonic()
             self._goal = Goal(self._position, self._position, reading.gripper, now, self.pipeline.tick)
-        linux = sys.platform == "linux"
-        policy = (os.sched_getscheduler(0), os.sched_getparam(0)) if linux else (0, None)
-        self._scheduling = (sys.getswitchinterval(), *policy)
+        self._before = (sys.getswitchinterval(), scheduling())
         sys.setswitchinterval(0.0002)  # the policy thread must not keep the interpreter for its default 5 ms
         # Nor may the garbage collector; episodes begin with a small round.
         gc.freeze()
@@ -187,7 +185,7 @@ class CommandLoop(threading.Thread):
             reach = self.safety.start_mismatch + duration * self.pipeline.shield.velocity
             if bool(position.isfinite().all() and ((position - previous).abs() > reach).any()):
                 self.events.add("start mismatch")
-                if self.walks:
+                if self.walks and not self.driver.dry_run:
                     self.stop("the robot is not where the policy takes it to be")
                 return False
         admitted, events = self.pipeline.shield.admit(position, previous)
@@ -228,14 +226,13 @@ class CommandLoop(threading.Thread):
         self._closing.set()
         if self.is_alive():
             self.join(timeout=2.0)
-        if self._scheduling:
-            interval, policy, parameters = self._scheduling
+        if self._before:
+            interval, scheduled = self._before
             gc.unfreeze()
             gc.enable()
             sys.setswitchinterval(interval)
-            if sys.platform == "linux":
-                os.sched_setscheduler(0, policy, parameters)
-            self._scheduling = ()
+            reschedule(scheduled)
+            self._before = ()
 
     # ---- command side ------------------------------------------------------------------------------------------
     def run(self) -> None:

@@ -37,7 +37,7 @@ class Finetune(Generic[R]):
     seed: Whole = 0
     """Seed of everything random."""
     resume: bool = False
-    """Go on with the session in --out: its dataset, weights and learner."""
+    """Go on with the session in --out, or the latest of this task and recipe: its dataset, weights and learner."""
     camera: bool = True
     """Record and film what the task's cameras see; one that sends nothing is an error."""
     film: Whole = 2
@@ -68,7 +68,7 @@ class Finetune(Generic[R]):
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.human_in_the_loop import WEIGHTS
-        from robot_rl.training.run import Run, new_folder, provenance
+        from robot_rl.training.run import Run, latest_folder, new_folder, provenance
 
         recipe: Any = self.config
         if not hasattr(recipe, "learner"):
@@ -82,7 +82,8 @@ class Finetune(Generic[R]):
         if not (dataset / "meta" / "info.json").exists():
             raise UserError(f"no demonstrations at {dataset or '(unknown)'}: name the dataset with --dataset")
         load_episodes(dataset, Pipeline(bundle.interface))  # the learner will: a broken one is found before it moves
-        folder = self.out or new_folder(Path("runs"), bundle.interface.task, self.recipe)
+        which = Path("runs"), bundle.interface.task, self.recipe
+        folder = self.out or (latest_folder(*which, "episodes.jsonl") if self.resume else new_folder(*which))
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
         dataset = dataset.resolve()
         cameras = bundle.interface.cameras if self.camera else ()

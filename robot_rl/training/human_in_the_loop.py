@@ -56,7 +56,12 @@ class HumanInTheLoopConfig:
 
 
 def publish(folder: Path, agent: ActorCritic) -> None:
-    """Replace the published weights by the averaged actor; the version is the number of updates."""
+    """Replace the published weights by the averaged actor; the version is the number of updates.
+
+    What is as new stays: a learner that comes back from an older checkpoint has to overtake it first.
+    """
+    if (folder / WEIGHTS).exists() and load_state(folder / WEIGHTS)["version"] >= agent.updates.critic:
+        return
     save_state({"version": agent.updates.critic, "actor": agent.average.state_dict()}, folder / WEIGHTS)
 
 

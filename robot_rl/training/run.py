@@ -97,12 +97,12 @@ def new_folder(root: Path, task: str, recipe: str) -> Path:
     return folder
 
 
-def latest_folder(root: Path, task: str, recipe: str) -> Path:
-    """The youngest run of a task and recipe that has a checkpoint."""
-    found = sorted(p.parent for p in root.glob(f"*-{task}-{recipe}*/checkpoint.safetensors"))
+def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.safetensors") -> Path:
+    """The youngest run of a task and recipe that has come as far as this file."""
+    found = sorted(folder for folder in root.glob(f"*-{task}-{recipe}*") if (folder / holds).is_file())
     if not found:
         raise UserError(
-            f"nothing to resume: no run of {task} with {recipe} under {root}/ has a checkpoint; name it with --out"
+            f"nothing to resume: no run of {task} with {recipe} under {root}/ holds a {holds}; name it with --out"
         )
     return found[-1]
 

@@ -225,4 +225,23 @@ def test_without_permission_for_real_time_it_says_how_to_get_it(
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     with caplog.at_level(logging.WARNING):
         assert prefer_realtime() is False
-    assert "ulimit -r" in caplog.text
+    assert "`robot-rl doctor`" in caplog.text
+
+
+def test_whoever_is_not_root_can_go_back_to_ordinary_scheduling() -> None:
+    """As one of the group realtime: allowed to be scheduled so, and not to take back that what it starts is not."""
+    told = """
+import os
+from real.clock import prefer_realtime, reschedule, scheduling
+before = scheduling()
+if os.geteuid() or not prefer_realtime():
+    raise SystemExit(77)
+os.setuid(65534)
+reschedule(before)
+assert os.sched_getscheduler(0) == os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
+reschedule(scheduling())
+"""
+    ended = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True)
+    if ended.returncode == 77:
+        pytest.skip("no permission for real-time priority, or to become somebody else")
+    assert ended.returncode == 0, ended.stderr

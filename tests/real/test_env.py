@@ -281,12 +281,13 @@ def test_a_gripper_that_is_not_finite_spoils_the_whole_action(env: Build, topic_
 
 @pytest.mark.parametrize("gripper", [1.0, -1.0])
 def test_a_refused_goal_is_recorded_as_standing_still(
-    env: Build, topic_robot: Build, eventually: Build, gripper: float
+    env: Build, topic_robot: Build, eventually: Build, hands: Build, gripper: float
 ) -> None:
     """What the learner is told to have happened is what did."""
     robot = topic_robot()
     rows: list[dict[str, Any]] = []
-    e = env(replace(LIFT, horizon=60), on_step=rows.append)
+    operator = hands()
+    e = env(replace(LIFT, horizon=60), operator, on_step=rows.append)
     still = [0.0, 0.0, 0.0, gripper]
     forward = torch.tensor([[0.5, 0.0, 0.0, gripper]])
     e.reset(seed=0)
@@ -299,6 +300,11 @@ def test_a_refused_goal_is_recorded_as_standing_still(
     *_, infos = e.step(forward)
     assert infos["executed"][0].tolist() == pytest.approx(still, abs=1e-6), "the object is out of sight"
     assert rows[-1]["executed"] is infos["executed"] and torch.equal(e.state.last_action, infos["executed"])
+    operator.now = Operator(held=True, motion=(0.0, 0.3, 0.0), gripper=0.0)
+    *_, infos = e.step(forward)
+    assert infos["takeover"] and not rows[-1]["intervention"], "nor is it learned from as a correction"
+    operator.now = RELEASED
+    eventually(lambda: e.step(forward)[-1]["handed_back"])
     robot.blind = False
     eventually(e._fresh)
     eventually(lambda: e.loop._holding == "stale goal")

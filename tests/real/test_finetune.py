@@ -83,6 +83,19 @@ def test_a_learner_that_dies_twice_before_it_published_is_given_up(clock: Any, t
     assert learner.restarts == 1 and error.value.code == 1
 
 
+def test_weights_of_an_earlier_start_are_no_sign_of_life(clock: Any, tmp_path: Path) -> None:
+    """A learner publishes when it first starts, and then, say, runs out of memory at each start."""
+    weights = tmp_path / "weights"
+    code = "import sys, pathlib; p = pathlib.Path(sys.argv[1]); p.exists() or p.touch(); raise SystemExit(3)"
+    said = pytest.raises(UserError, match="before it had published any weights")
+    with said, LearnerProcess([sys.executable, "-c", code, str(weights)], weights) as learner:
+        for _ in range(2):
+            assert learner._process is not None and learner._process.wait(30) == 3 and weights.exists()
+            clock.now += 5.1
+            learner.tend()
+    assert learner.restarts == 1
+
+
 @pytest.mark.parametrize("tended", [True, False])
 def test_a_learner_that_would_end_the_same_again_is_given_up_at_once(clock: Any, tmp_path: Path, tended: bool) -> None:
     """It has published, as every learner does when it starts: that alone is no hope."""
@@ -280,6 +293,19 @@ def test_a_camera_that_falls_silent_is_not_recorded_as_if_it_went_on(
     assert row["stale_pictures"] == data.episodes[0].record["stale_pictures"] == stale
     frames = data.frames("observation.images.front", range(8)).float()
     assert (frames - 90).abs().max() <= 3, "the last picture, not black"
+
+
+def test_a_row_has_the_pictures_that_belong_to_its_state(
+    session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in demonstrations of a simulation: not those of what came of the action."""
+    s = session(hands(), camera=True)
+    monkeypatch.setattr(s.env.driver, "image", lambda name: np.full((16, 16, 3), 20 * s.env.steps, np.uint8))
+    seconds_until(monkeypatch, lambda: len(s.episodes) >= 2)
+    s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
+    s.close()
+    frames = Dataset(tmp_path / "run" / "dataset").frames("observation.images.front", range(16)).float()
+    assert (frames.flatten(1).mean(1) - 20 * (torch.arange(16) % 8)).abs().max() < 5
 
 
 def test_weights_are_adopted_between_episodes_and_the_session_resumes(

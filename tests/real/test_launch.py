@@ -110,6 +110,10 @@ def test_quadruped_puts_a_guard_between_policy_and_robot() -> None:
         "teleop": "teleop keyboard --robot go2",
     }
     assert list(commands("quadruped", **POLICY)) == ["guard", "deploy"]
+    # A guard that nobody commands damps the robot: a dry run, which sends nothing, has none.
+    for twin, names in (("false", ["deploy"]), ("true", ["twin", "deploy"])):
+        dry = [node for node in describe("quadruped", {**POLICY, "twin": twin, "dry_run": "true"}) if node.condition]
+        assert [node.name for node in dry] == names and dry[-1].start_after == "twin"
     assert "--commands person" in commands("quadruped", **POLICY)["deploy"], "a robot does not walk off by itself"
     assert "--commands schedule" in commands("quadruped", **POLICY, commands="schedule")["deploy"]
     assert "--commands person" in commands("quadruped", **POLICY, commands="person", twin="true")["deploy"]

@@ -466,9 +466,14 @@ def test_closing_after_a_silence_damps_without_ado(env: Build, topic_quadruped: 
 def test_a_dry_run_leaves_it_lying(env: Build, topic_quadruped: Build) -> None:
     robot = topic_quadruped()
     e = env(dry_run=True)
-    e.reset(seed=0)
-    for _ in range(3):
-        e.step(ZERO)
+    for episode in range(2):
+        e.reset(seed=episode)
+        for k in range(1, 9):
+            _, _, terminated, truncated, infos = e.step(ZERO)
+            assert not terminated and bool(truncated) == (k == 8), "all of the episode is computed"
+        assert not infos["success"], "which says nothing about the policy"
+    # What stands on its belly is far from where the policy wants it: no command would have been sent for that.
+    assert e.loop.events.counts["start mismatch"] == 16 and not e.loop.stopped and e.falls == 0
     assert not robot.commands and np.abs(robot.position - robot.folded).max() < 1e-6
 
 

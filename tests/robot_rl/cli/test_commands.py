@@ -524,6 +524,16 @@ def test_finetune_without_demonstrations_says_which_flag(run: Run, bundle: Path,
     sentence(*run("finetune", bundle), str(dataset), "--dataset")
 
 
+def test_finetune_resumes_the_latest_session(run: Run, bundle: Path) -> None:
+    sentence(*run("finetune", bundle, "--resume"), "nothing to resume: no run of panda-lift with hil-serl", "--out")
+    for day in ("20260101", "20260102"):
+        folder = Path("runs", f"{day}-000000-panda-lift-hil-serl")
+        folder.mkdir(parents=True)
+        (folder / "episodes.jsonl").touch()
+    # Somebody else's folder: it gets as far as looking into it.
+    sentence(*run("finetune", bundle, "--resume"), "20260102-000000-panda-lift-hil-serl")
+
+
 def test_finetune_refuses_a_policy_that_walks_before_it_looks_for_demonstrations(run: Run, tmp_path: Path) -> None:
     pipeline = Pipeline(tasks.get("go2-velocity").interface)
     policy = FeedforwardPolicy(Size(pipeline.observer.spec.size, 12), FeedforwardConfig(hidden=(8,)))

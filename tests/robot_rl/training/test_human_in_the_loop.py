@@ -281,6 +281,21 @@ def test_numbers_that_are_not_finite_stop_it_before_they_are_published_or_saved(
     assert not (folder.folder / "checkpoint.safetensors").exists()
 
 
+def test_weights_never_go_back(learner: Build, run: Build) -> None:
+    """It was killed after it had published and before its first checkpoint: the robot keeps what it has."""
+    one = learner()
+    newer = {"version": 17, "actor": one.agent.average.state_dict()}
+    save_state(newer, one.folder / WEIGHTS)
+    record(one.folder / "dataset", [False] * 80, seed=1)
+    enough = Enough()
+    with run("learner") as folder:
+        one.run(folder, lambda: one.agent.updates.critic >= 15, enough.wait)
+    assert load_state(one.folder / WEIGHTS)["version"] == 17
+    with run("learner", resume=True) as folder:
+        one.run(folder, lambda: one.agent.updates.critic >= 20, enough.wait)
+    assert load_state(one.folder / WEIGHTS)["version"] == 20
+
+
 def test_without_anything_to_do_it_publishes_where_it_stands(learner: Build, run: Build) -> None:
     one = learner()
     enough = Enough()

@@ -292,6 +292,8 @@ def test_the_latest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
     assert latest_folder(tmp_path, "panda-lift", "resfit").name.startswith("2026")
     with pytest.raises(UserError, match="nothing to resume"):
         latest_folder(tmp_path, "panda-lift", "diffusion-bc")
+    (tmp_path / "20280101-000000-panda-lift-diffusion-bc" / "episodes.jsonl").touch()
+    assert latest_folder(tmp_path, "panda-lift", "diffusion-bc", "episodes.jsonl").name.startswith("2028")
 
 
 def test_a_place_that_cannot_hold_a_folder(run: Build, tmp_path: Path) -> None:
