@@ -126,6 +126,20 @@ def test_lists_import_nothing_heavy() -> None:
     assert "panda-lift" in said.stdout and "hil-serl" in said.stdout
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="PyTorch comes with another OpenMP there")
+@pytest.mark.parametrize(
+    ("own", "seen"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
+)
+def test_threads_that_wait_leave_the_cores_to_the_physics(own: dict[str, str], seen: str) -> None:
+    """Unless the user says how they are to wait."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    command = [sys.executable, "-c", "import robot_rl.cli.main, torch"]
+    environment = clean | own | {"OMP_DISPLAY_ENV": "verbose"}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+    assert f"GOMP_SPINCOUNT = '{seen}'" in shown
+
+
 def test_lists_as_json(run: Run) -> None:
     code, out, _ = run("tasks", "--json")
     assert code == 0 and "panda-lift" in json.loads(out)
