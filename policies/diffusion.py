@@ -41,6 +41,8 @@ class DiffusionConfig:
     def __post_init__(self) -> None:
         if self.prediction not in ("sample", "epsilon"):
             raise ValueError(f"prediction is {self.prediction!r}; choose sample or epsilon")
+        if self.execute > self.horizon:
+            raise ValueError(f"execute {self.execute} is more than horizon {self.horizon} predicts; lower execute")
         if min(self.train_steps, self.sample_steps) < 1:
             raise ValueError(f"train_steps {self.train_steps} and sample_steps {self.sample_steps} must be positive")
         if self.train_steps % self.sample_steps:

@@ -13,7 +13,7 @@ import numpy as np
 
 from robot_rl.data import DatasetWriter
 from robot_rl.data.lerobot import Feature
-from robot_rl.data.recording import TRUNCATED, features
+from robot_rl.data.recording import TRUNCATED, features, frames_per_second
 from robot_rl.interface import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Recorder:
             self.writer = DatasetWriter.append(root)
         else:
             columns = features(pipeline, images) | {TRUNCATED: Feature("bool", (1,))}
-            fps = round(pipeline.interface.controller.rate)
+            fps = frames_per_second(pipeline.interface)
             self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
         self._tells = TRUNCATED in self.writer.features
         """A session that began before there was this column goes on without."""

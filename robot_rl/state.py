@@ -84,11 +84,6 @@ class RobotState:
         for view, new in zip(self.views.values(), rows.views.values(), strict=True):
             view.index_copy_(0, ids, new)
 
-    @property
-    def finite(self) -> Tensor:
-        """(n,) bool: every number of the row is finite."""
-        return torch.stack([view.isfinite().all(-1) for view in self.views.values()]).all(0)
-
 
 def asked(state: RobotState) -> Tensor:
     """(n,) bool: the command is not to stand still."""

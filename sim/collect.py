@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from robot_rl.data import DatasetWriter, EpisodeData
-from robot_rl.data.recording import features
+from robot_rl.data.recording import features, frames_per_second
 from robot_rl.errors import UserError
 from robot_rl.files import replace_file
 from robot_rl.seeds import training_seed
@@ -71,7 +71,7 @@ def collect(
         writer = DatasetWriter.append(out)
     else:
         columns = features(env.pipeline, dict.fromkeys(cameras, (image_size, image_size)))
-        fps = round(env.task.interface.controller.rate)
+        fps = frames_per_second(env.task.interface)
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
     with writer:
         done_before = writer.num_episodes

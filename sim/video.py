@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,16 @@ def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **si
 
     `simulation` are keywords of `TaskEnv`, for example engine="genesis".
     """
-    frames: list[np.ndarray] = []
     env = TaskEnv(task, 1, **simulation)
-    camera = env.task.scene.cameras[0].name
     rate = env.task.interface.controller.rate
     every = max(1, round(rate / MOST))
+    write_film(_frames(env, policy, episodes, seed, every), path, round(rate / every))
+    env.close()
+
+
+def _frames(env: TaskEnv, policy: Policy, episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
+    """Every so many pictures of some episodes, one at a time: a minute of them would take gigabytes."""
+    camera = env.task.scene.cameras[0].name
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
         runner = ChunkRunner(policy, 1)
@@ -36,14 +42,12 @@ def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **si
         done, step = False, 0
         while not done:
             if step % every == 0:
-                frames.append(env.engine.render(0, camera, HEIGHT, WIDTH, "video"))
+                yield env.engine.render(0, camera, HEIGHT, WIDTH, "video")
             step += 1
             observation, _, terminated, truncated, _ = env.step(runner.act(observation, rng))
             done = bool(terminated[0] | truncated[0])
-    env.close()
-    write_film(frames, path, round(rate / every))
 
 
-def write_film(frames: list[np.ndarray], path: Path, rate: int) -> None:
+def write_film(frames: Iterable[np.ndarray], path: Path, rate: int) -> None:
     """Write pictures (H, W, 3) to an mp4, `rate` per second; it appears only when it is whole."""
     replace_file(path, encode_video(frames, rate))

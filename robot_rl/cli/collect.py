@@ -24,8 +24,7 @@ class Collect:
     seed: Whole = 0
     """Seed of everything random; two seeds share no episode, nor does any with held-out evaluation."""
     num_envs: Count = 8
-    """Simulations side by side. Episodes are kept in the order in which they end, so many more than a few per
-    demonstration would favour short ones."""
+    """Simulations side by side; each owes its share of the demonstrations."""
     image_size: Whole = 96
     """Height and width of the camera pictures, pixels; 0 records none."""
     skill: str = "CLUMSY"

@@ -31,7 +31,7 @@ class Demo:
     quick: bool = False
     """Every stage small, in three minutes, with checks that learning learned."""
     seed: Whole = 0
-    """Seed of everything random."""
+    """Seed of everything random but held-out episodes, which are the same for all."""
     out: Path | None = None
     """Folder; default runs/<date>-<time>-demo."""
     robot: bool = True
@@ -94,7 +94,7 @@ def _finish(command: list[str], environment: dict[str, str]) -> int:
         stage = subprocess.Popen(command, env=environment)
         if signal.SIGTERM in asked:  # while it started
             stage.terminate()
-        return stage.wait()
+        return stage.wait() or (128 + min(asked) if asked else 0)  # it may have come to its end nevertheless
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -12,6 +13,7 @@ from robot_rl.errors import Misfit
 from robot_rl.limits import Whole
 
 R = TypeVar("R")
+_SIMULATION = ("engine", "device", "without", "mjcf", "compiled")
 
 
 @dataclass
@@ -75,6 +77,7 @@ class Train(Generic[R]):
             raise Misfit(
                 f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
             )
+        self._check_read(recipe.reads)
         unable = [name for name in nominal(tasks.get(self.task), self.engine) if name not in self.without]
         say_nominal(self.engine, unable)
         without = [*self.without, *unable]
@@ -123,6 +126,14 @@ class Train(Generic[R]):
             self.recipe,
         )
         return 0
+
+    def _check_read(self, reads: Sequence[str]) -> None:
+        """Refuse options that the recipe would not look at."""
+        for option in fields(self):
+            what = "simulation" if option.name in _SIMULATION else option.name
+            unread = what in ("base", "dataset", "simulation") and what not in reads
+            if unread and getattr(self, option.name) != option.default:
+                raise Misfit(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.lerobot import DatasetError, Feature
-from robot_rl.interface import Pipeline
+from robot_rl.errors import Misfit
+from robot_rl.interface import Interface, Pipeline
 
 STATE, ACTION = "observation.state", "action"
 TRUNCATED = "next.truncated"
@@ -35,6 +36,16 @@ def features(pipeline: Pipeline, images: Mapping[str, tuple[int, int]] | None = 
     for camera, (height, width) in (images or {}).items():
         columns[f"observation.images.{camera}"] = Feature("video", (height, width, 3), ["height", "width", "channels"])
     return columns
+
+
+def frames_per_second(interface: Interface) -> int:
+    """Of a dataset of the task: one frame for each control period."""
+    rate = interface.controller.rate
+    if rate != round(rate):
+        raise Misfit(
+            f"a dataset has a whole number of frames per second, and task {interface.task!r} runs at {rate:g} Hz"
+        )
+    return round(rate)
 
 
 def check(dataset: Dataset, pipeline: Pipeline) -> None:

@@ -111,17 +111,28 @@ class Replay:
             k = 2 * (count - found) + 16
             lane = torch.randint(0, self.lanes, (k,), generator=rng)
             age = 1 + (torch.rand(k, generator=rng) * longest).long()  # rows behind the head, 1 = newest
-            row = (self.head[lane] - age) % self.length
-            written = age <= self.filled[lane]  # not scaled by it: all lanes' rows are equally likely
-            usable = (
-                written
-                & self.columns["starts"][lane, row]
-                & ((age > n_step) | self._ends_within(n_step, lane, row, age))
-            )
-            lanes.append(lane[usable])
-            rows.append(row[usable])
+            row, whole = self._whole(n_step, lane, age)
+            lanes.append(lane[whole])
+            rows.append(row[whole])
             found += len(lanes[-1])
+            if not found and not self.ready(n_step):
+                raise ValueError(
+                    f"no transition of the replay has {n_step} steps, or the end of its episode, behind it"
+                )
         return torch.cat(lanes)[:count], torch.cat(rows)[:count]
+
+    def ready(self, n_step: int) -> bool:
+        """Whether there is anything to sample: what follows the newest rows of an episode is not known yet."""
+        ages = torch.arange(1, int(self.filled.max()) + 1)
+        lane = torch.arange(self.lanes).repeat_interleave(len(ages))
+        return bool(self._whole(n_step, lane, ages.repeat(self.lanes))[1].any())
+
+    def _whole(self, n_step: int, lane: Tensor, age: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows `age` behind the heads of lanes, and which of them start a transition whose n steps are written."""
+        row = (self.head[lane] - age) % self.length
+        written = age <= self.filled[lane]  # not scaled by it: all lanes' rows are equally likely
+        known = (age > n_step) | self._ends_within(n_step, lane, row, age)
+        return row, written & self.columns["starts"][lane, row] & known
 
     def _ends_within(self, n_step: int, lane: Tensor, row: Tensor, age: Tensor) -> Tensor:
         ends = torch.zeros(len(lane), dtype=torch.bool)

@@ -23,6 +23,8 @@ class DiffusionBC:
 
     policy: DiffusionConfig = field(default_factory=DiffusionConfig)
     training: SupervisedConfig = field(default_factory=SupervisedConfig)
+    reads: ClassVar[tuple[str, ...]] = ("dataset",)
+    """Of what a job holds."""
     alone: ClassVar[bool] = True
     """Nothing else wants the cores while it learns."""
 

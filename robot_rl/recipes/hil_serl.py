@@ -44,18 +44,31 @@ class HilSerl:
     training: HumanInTheLoopConfig = field(default_factory=HumanInTheLoopConfig)
 
     def policy(self, bundle: Bundle) -> ResidualPolicy:
-        """The bundle's policy with a learned standard deviation; a bare base gets a residual that starts at zero."""
+        """The bundle's policy with a learned standard deviation; a bare base gets a residual that starts at zero.
+
+        Misfit if it can have none, or the bundle's critics are others than those that would go on learning.
+        """
         if isinstance(bundle.policy, ResidualPolicy):
-            config = bundle.policy.config
-            policy = ResidualPolicy(bundle.policy.base, replace(config, actor=replace(config.actor, std=None)))
+            base, config = bundle.policy.base, bundle.policy.config
+        elif isinstance(bundle.policy, DiffusionPolicy):
+            base, config = bundle.policy, ResidualConfig()
+        else:
+            raise Misfit(
+                f"recipe hil-serl cannot continue a {type(bundle.policy).__name__}; it takes diffusion or residual ones"
+            )
+        policy = ResidualPolicy(base, replace(config, actor=replace(config.actor, std=None)))
+        if isinstance(bundle.policy, ResidualPolicy):
             policy.actor.load_state_dict(bundle.policy.actor.state_dict())
-            return policy
-        if isinstance(bundle.policy, DiffusionPolicy):
-            config = ResidualConfig()
-            return ResidualPolicy(bundle.policy, replace(config, actor=replace(config.actor, std=None)))
-        raise Misfit(
-            f"recipe hil-serl cannot continue a {type(bundle.policy).__name__}; it takes diffusion or residual ones"
-        )
+        if bundle.critic:
+            layers = {int(name.split(".")[1]): w for name, w in bundle.critic.items() if name.endswith("weight")}
+            weights = [layers[k] for k in sorted(layers)]
+            members, hidden = len(weights[0]), tuple(weight.shape[-1] for weight in weights[:-1])
+            if (members, hidden) != (self.agent.critics, tuple(self.agent.hidden)):
+                raise Misfit(
+                    "the bundle's critics are others than asked for; go on with them by "
+                    f"--agent.critics {members} --agent.hidden {' '.join(map(str, hidden))}"
+                )
+        return policy
 
     def learner(self, bundle: Bundle, dataset: Path, folder: Path, seed: int) -> Learner:
         """The learner process's part: critics from the bundle where it has them, demonstrations from `dataset`."""

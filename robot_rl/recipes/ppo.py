@@ -37,6 +37,8 @@ class ProximalPolicy:
     training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=4_200_000))
     symmetry: bool = True
     """Learn from every step and its mirror image, where the task says how it is mirrored."""
+    reads: ClassVar[tuple[str, ...]] = ("simulation",)
+    """Of what a job holds."""
     alone: ClassVar[bool] = True
     """Nothing else wants the cores while it learns."""
     may_grow: ClassVar[str] = "training.steps"

@@ -9,6 +9,7 @@ actor rate of 1e-6 suit hours of training; these numbers suit minutes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -29,6 +30,8 @@ class ResFiT:
     residual: ResidualConfig = field(default_factory=ResidualConfig)
     agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
     training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    reads: ClassVar[tuple[str, ...]] = ("base", "dataset", "simulation")
+    """Of what a job holds."""
 
     def train(self, job: Job) -> Bundle:
         """Return the improved policy, with its critics."""

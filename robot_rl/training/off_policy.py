@@ -51,7 +51,15 @@ class OffPolicyConfig:
     log_every: Count = 1_600
     """Environment steps between rows of metrics."""
     stop_at: Positive = 1.1
-    """Stop early when the success rate of the last 200 episodes reaches this; above 1 never stops."""
+    """Stop early when the success rate of the last 200 episodes, or as many as there are environments if these are
+    more, reaches this; above 1 never stops."""
+
+    def __post_init__(self) -> None:
+        if self.capacity // self.num_envs <= self.n_step:
+            raise ValueError(
+                f"capacity {self.capacity} leaves each of num_envs {self.num_envs} environments "
+                f"{self.capacity // self.num_envs} rows, too few for n_step {self.n_step}; raise the capacity"
+            )
 
 
 def demo_replay(
@@ -97,7 +105,6 @@ def train_off_policy(
     recent: deque[float] = deque(maxlen=max(200, env.num_envs))
     ended = torch.zeros(env.num_envs, dtype=torch.bool)
     step, owed = 0, 0.0
-    std = policy.config.actor.std or 0.0
     noise, fresh = torch.zeros(env.num_envs, policy.size.action), (1 - config.noise_memory**2) ** 0.5
     observation, _ = env.reset(seed=training_seed(seed))
     policy.reset()
@@ -114,11 +121,12 @@ def train_off_policy(
         policy.runner.load_state_dict(saved["runner"])
         observation, noise = env.load_state_dict(saved["env"]), saved["noise"]
     metrics: dict[str, Tensor] = {}
+    learns = False
     physics = ThreadPoolExecutor(1, "physics", torch.set_num_threads, (1,))
     while step < config.steps:
         noise = config.noise_memory * noise + fresh * torch.randn(noise.shape, generator=rng)
         warmup = step < config.warmup
-        action = _explore(policy, observation, (config.warmup_noise if warmup else std) * noise, rng, warmup)
+        action = _explore(policy, observation, noise, rng, config.warmup_noise if warmup else None)
         base = policy.last_base
         # The learner works on what it has while the robots move; neither reads what the other writes.
         moving = physics.submit(env.step, action)
@@ -145,7 +153,8 @@ def train_off_policy(
         replay.add(row | {"terminated": terminated, "last": done}, final)
         observation = following
         step += env.num_envs
-        if step >= config.learning_starts:
+        learns = learns or (step >= config.learning_starts and replay.ready(config.n_step))
+        if learns:
             owed += config.updates_per_step * env.num_envs
         success = sum(recent) / max(1, len(recent))
         if step % config.log_every < env.num_envs:
@@ -179,10 +188,19 @@ def train_off_policy(
 
 @torch.no_grad()
 def _explore(
-    policy: ResidualPolicy, observation: dict[str, Tensor], noise: Tensor, rng: torch.Generator, warmup: bool
+    policy: ResidualPolicy, observation: dict[str, Tensor], noise: Tensor, rng: torch.Generator, warmup: float | None
 ) -> Tensor:
-    """Actions (n, A) around the policy's, or around its base's while the actor has learned nothing yet."""
+    """Actions (n, A) drawn from the policy, or around its base's while the actor has learned nothing yet.
+
+    `noise` (n, A) is normal; `warmup` is how much of it is a correction then, and None afterwards, when an actor of
+    fixed standard deviation adds as much, and one that learns it draws its own.
+    """
     policy.last_base = base = policy.base_action(observation, rng)
-    features = policy.features(observation["observation.state"], base)
-    correction = torch.zeros_like(base) if warmup else policy.actor.mean(features)
-    return policy.combine(base, (correction + noise).clamp(-1, 1))
+    features, std = policy.features(observation["observation.state"], base), policy.config.actor.std
+    if warmup is not None:
+        correction = warmup * noise
+    elif std is None:
+        correction, _ = policy.actor.sample(features, rng)
+    else:
+        correction = policy.actor.mean(features) + std * noise
+    return policy.combine(base, correction.clamp(-1, 1))

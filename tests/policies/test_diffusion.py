@@ -115,7 +115,9 @@ def test_steps_that_do_not_divide_are_refused(diffusion: Build) -> None:
         diffusion(train_steps=100, sample_steps=16)
 
 
-@pytest.mark.parametrize(("field", "value"), [("prediction", "v_prediction"), ("sample_steps", 0), ("train_steps", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("prediction", "v_prediction"), ("sample_steps", 0), ("train_steps", 0), ("execute", 17)]
+)
 def test_impossible_settings_are_refused_by_name(diffusion: Build, field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         diffusion(**{field: value})

@@ -184,11 +184,3 @@ def test_select_takes_rows_of_every_view(state: Any) -> None:
     assert torch.equal(second.joint_position, state.joint_position[1:])
     assert torch.equal(second.objects["bin"], state.objects["bin"][1:])
     assert second.last_action.shape == (1, 4)
-
-
-@pytest.mark.parametrize("view", ["joint_position", "gripper_width", "cube"])
-def test_finite_looks_at_every_view(state: Any, view: str) -> None:
-    assert state.finite.tolist() == [True, True]
-    tensor = state.objects["cube"] if view == "cube" else getattr(state, view)
-    tensor[1, 0] = torch.nan
-    assert state.finite.tolist() == [True, False]

@@ -57,10 +57,3 @@ def test_overwrite_is_put_in_place(standing: Build) -> None:
     state.overwrite(ids, other.select(ids))
     for name, view in state.views.items():
         assert view is views[name] and torch.equal(view, meant.views[name]), name
-
-
-def test_finite_sees_a_bad_number_in_any_view(standing: Build) -> None:
-    for name in standing(1).views:
-        state = standing(3)
-        getattr(state, name)[1, -1] = torch.inf
-        assert state.finite.tolist() == [True, False, True], name

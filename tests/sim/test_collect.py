@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from robot_rl import success
 from robot_rl.data import Dataset
-from robot_rl.errors import UserError
+from robot_rl.errors import Misfit, UserError
 from robot_rl.seeds import LEARNING, training_seed
 from sim.collect import collect
 from sim.env import TaskEnv
@@ -59,6 +60,16 @@ def test_an_episode_that_ends_in_failure_is_no_success(
     result = collect(env, tmp_path / "data", 4, seed=0, image_size=0, keep_failures=True)
     assert (result.episodes, result.attempts) == (4, 4)
     assert result.successes == (4 if name == "success" else 0)
+
+
+def test_a_rate_that_no_dataset_can_have_is_refused_before_anything_is_recorded(
+    task: Callable[..., Any], tmp_path: Path
+) -> None:
+    slow = task()
+    slow = replace(slow, interface=replace(slow.interface, controller=replace(slow.interface.controller, rate=12.5)))
+    with pytest.raises(Misfit, match=r"whole number of frames per second, and task 'panda-lift' runs at 12\.5 Hz"):
+        collect(TaskEnv(slow, 1, threads=1), tmp_path / "data", 1, seed=0, image_size=0)
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_task_without_demonstrator_says_so(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from robot_rl.cli.train import Train
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.interface import Pipeline
+from robot_rl.learning.critics import Critic
 from robot_rl.recipes import recipes
 from robot_rl.robots import panda as panda_module
 from robot_rl.robots import robots
@@ -541,6 +542,34 @@ def test_finetune_refuses_a_policy_that_walks_before_it_looks_for_demonstrations
     save_bundle(Bundle(policy, pipeline.interface, pipeline.robot.fingerprint(), provenance), tmp_path / "walk")
     words = ["finetune", tmp_path / "walk", "--robot", "go2"]
     sentence(*run(*words), "cannot continue a FeedforwardPolicy; it takes diffusion or residual", status=2)
+
+
+def test_finetune_refuses_other_critics_than_the_bundles_before_it_looks_for_demonstrations(
+    run: Run, bundle: Path
+) -> None:
+    made = load_bundle(bundle)
+    critic = Critic(SIZE, 4, 3, (8, 16)).state_dict()
+    save_bundle(replace(made, critic=critic, provenance={"dataset": "/nowhere/demos"}), bundle)
+    said = "the bundle's critics are others than asked for; go on with them by --agent.critics 3 --agent.hidden 8 16"
+    sentence(*run("finetune", bundle), said, status=2)
+    sentence(*run("finetune", bundle, "--agent.critics", "3", "--agent.hidden", "8", "16"), "/nowhere/demos")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "option"),
+    [
+        ("ppo", ["--base", "b"]),
+        ("ppo", ["--dataset", "d"]),
+        ("diffusion-bc", ["--base", "b"]),
+        ("diffusion-bc", ["--engine", "genesis"]),
+        ("diffusion-bc", ["--without", "cube.mas"]),
+        ("diffusion-bc", ["--compiled"]),
+    ],
+)
+def test_train_refuses_what_the_recipe_would_not_look_at(run: Run, recipe: str, option: list[str]) -> None:
+    said = f"recipe {recipe} does nothing with {option[0]}; leave it out"
+    sentence(*run("train", "panda-lift", "--recipe", recipe, *option), said, status=2)
+    assert not Path("runs").exists()
 
 
 def test_the_table_of_train_says_how_far_it_came(run: Run, dataset: Path) -> None:

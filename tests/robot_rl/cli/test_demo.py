@@ -90,6 +90,7 @@ def test_a_signal_at_the_very_end_does_not_hide_how_the_stage_ended(
 
     monkeypatch.setattr(os, "waitpid", reap_and_press)
     assert _finish([sys.executable, "-c", "raise SystemExit(3)"], dict(os.environ)) == 3
+    assert _finish([sys.executable, "-c", ""], dict(os.environ)) == 128 + number, "nor is it lost where it ended well"
 
 
 def test_a_signal_while_the_stage_starts_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:

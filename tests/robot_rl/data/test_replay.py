@@ -218,6 +218,20 @@ def test_sampling_from_nothing_is_an_error_not_a_hang() -> None:
         Replay(20, 1, 1, 1).sample(4, 1, 0.9, rng())
 
 
+@pytest.mark.timeout(5)
+def test_steps_that_are_not_known_yet_are_an_error_not_a_hang() -> None:
+    world = World(2, 50)
+    for _ in range(3):
+        world.step([None, None])
+        assert not world.replay.ready(3)
+        with pytest.raises(ValueError, match="no transition of the replay has 3 steps, or the end of its episode"):
+            world.replay.sample(4, 3, 0.9, rng())
+    assert world.replay.ready(2)
+    world.step([None, "terminated"])
+    assert len(world.replay.sample(4, 3, 0.9, rng())["state"]) == 4
+    assert not World(1, 50).replay.ready(1)
+
+
 def test_interventions_are_marked() -> None:
     replay = Replay(20, 1, 1, 1)
     column: Tensor = torch.tensor([False, True, False, True])

@@ -37,3 +37,52 @@ def test_the_first_success_rate_is_that_of_the_first_episodes(
     assert 0 < right.sum() < 8 and env.seed == training_seed(3)
     assert all(rows[8 * k] is None for k in range(1, 12)), "early successes only"
     assert rows[8 * 12] == pytest.approx(float(right.float().mean()))
+
+
+def started(task: Build, residual: Build, agent: Build, envs: int, **actor: Any) -> Any:
+    """Environments that nobody can end early, a learner, and a demonstration."""
+    env = TaskEnv(task(horizon=200), envs, threads=1)
+    size = env.pipeline.observer.spec.size
+    learner = agent(residual(size, 4, **actor))
+    demo = {"state": torch.randn(12, size), "action": torch.zeros(12, 4), "reward": torch.zeros(12)}
+    return env, learner, demo_replay(learner.policy, [demo], torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("config", [{"learning_starts": 0}, {"learning_starts": 8, "n_step": 6}])
+def test_learning_waits_until_a_transitions_steps_are_known(
+    task: Build, residual: Build, agent: Build, run: Build, config: dict[str, Any]
+) -> None:
+    """However many environments share the first steps: each has made too few then."""
+    env, learner, demos = started(task, residual, agent, 8)
+    chosen = OffPolicyConfig(steps=8 * 9, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, log_every=8, **config)
+    with run() as folder:
+        train_off_policy(env, learner, demos, chosen, folder, 0, lambda step, row: None)
+    # The k-th step is stored after the k-th update would be: n_step + 1 steps are there after as many.
+    assert learner.updates.critic == 9 - (chosen.n_step + 1)
+
+
+def test_too_small_a_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="leaves each of num_envs 32 environments 3 rows, too few for n_step 3"):
+        OffPolicyConfig(capacity=127)
+    OffPolicyConfig(capacity=128)
+
+
+@pytest.mark.parametrize("std", [None, 0.1])
+def test_it_explores_as_the_actor_does(
+    task: Build, residual: Build, agent: Build, run: Build, std: float | None
+) -> None:
+    """A standard deviation that is learned, too, reaches the robots: here two that begin like each other."""
+    env, learner, demos = started(task, residual, agent, 4, std=std, zero_init=True)
+    spread: list[float] = []
+    move = env.step
+
+    def look(action: Any) -> Any:
+        correction = (action - learner.policy.last_base) / learner.policy.config.scale
+        spread.append(float(correction[action.abs() < 1].std()))
+        return move(action)
+
+    env.step = look
+    config = OffPolicyConfig(steps=4 * 40, num_envs=4, warmup=0, learning_starts=10_000)
+    with run() as folder:
+        train_off_policy(env, learner, demos, config, folder, 0, lambda step, row: None)
+    assert 0.05 < sum(spread) / len(spread) < 0.15, "the 0.1 that both kinds of actor start with"
