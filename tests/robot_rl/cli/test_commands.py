@@ -45,6 +45,7 @@ SIZE = PIPELINE.observer.spec.size
 COLLECT = ["collect", "panda-lift", "--episodes", "2", "--num-envs", "2", "--skill", "STEADY", "--image-size", "0"]
 TRAIN = ["train", "panda-lift", "--training.updates", "4", "--training.batch", "8", "--policy.hidden", "16"]
 TRAIN += ["--policy.layers", "1"]
+PPO = ["train", "go2-velocity", "--training.num-envs", "2", "--training.rollout", "4", "--training.steps", "8"]
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def edit(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (["collect", "panda-lift", "--skill", "CLUMSEY"], "did you mean CLUMSY"),
         (["collect", "panda-lift", "--engine", "mujuco"], "did you mean mujoco?"),
         (["train", "panda-lfit"], "did you mean panda-lift"),
-        (["train", "panda-lift", "--engine", "mujuco"], "unknown engine 'mujuco'; did you mean mujoco?"),
+        (["train", "go2-velocity", "--engine", "mujuco"], "unknown engine 'mujuco'; did you mean mujoco?"),
         (["train", "panda-lift", "--recipe", "difusion-bc"], "unknown recipe 'difusion-bc'; did you mean diffusion-bc"),
         (["train", "panda-lift", "--recipe=resfitt"], "did you mean resfit?"),
         (["evaluate", "random:panda-lfit"], "did you mean panda-lift"),
@@ -666,9 +667,11 @@ def test_a_learning_rate_that_diverges_is_no_defect(run: Run, dataset: Path, che
     assert Path("r/checkpoint.safetensors").exists() == bool(checkpoint)
 
 
-@pytest.mark.parametrize("more", [["--mjcf", "same.xml"], ["--precision", "highest"]])
-def test_all_that_changes_results_is_on_record(run: Run, dataset: Path, more: list[str]) -> None:
-    words = [*TRAIN, "--dataset", dataset, "--out", "r"]
+@pytest.mark.parametrize(
+    ("learn", "more"), [(PPO, ["--mjcf", "same.xml"]), (PPO, ["--compiled"]), (TRAIN, ["--precision", "highest"])]
+)
+def test_all_that_changes_results_is_on_record(run: Run, dataset: Path, learn: list[str], more: list[str]) -> None:
+    words = [*learn, "--out", "r"] + (["--dataset", str(dataset)] if learn is TRAIN else [])
     assert run(*words)[0] == 0
     name = more[0][2:]
     config = json.loads(Path("r/config.json").read_text())
