@@ -165,15 +165,37 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
             "sha256": {file.name: _sha256(file.read_bytes()) for file in sorted(temporary.iterdir())},
         }
         (temporary / "policy.json").write_text(json.dumps(meta, indent=2))
-        old = path.with_name(f".{path.name}.{os.getpid()}.old")
-        if path.exists():
-            path.rename(old)
-        temporary.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
+        for written in (*temporary.iterdir(), temporary):
+            _sync(written)
+        _replace(temporary, path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write the bundle {path} ({error}); free space or choose another --out") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk, so that a name that outlives a power failure is of a whole."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(new: Path, path: Path) -> None:
+    """Give a folder its name; one that has it goes, or stays where that fails."""
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    if path.exists():
+        path.rename(old)
+    try:
+        new.rename(path)
+    except BaseException:
+        if old.exists():
+            old.rename(path)
+        raise
+    _sync(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def bundle_folder(path: Path | str) -> Path:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
-from robot_rl.limits import Count, Positive
+from robot_rl.limits import Count, Spread
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class FeedforwardConfig:
     """Widths of the hidden layers, ELU between them."""
     history: Count = 1
     """Observations that the actor sees: the newest and those before it."""
-    initial_std: Positive = 0.5
+    initial_std: Spread = 0.5
     """Standard deviation of exploration that learning starts from, in units of the action range [-1, 1]."""
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import mlp
-from robot_rl.limits import Count, NonNegative, Positive
+from robot_rl.limits import Count, NonNegative, Spread
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class GaussianConfig:
     """Widths of the hidden layers."""
     std: NonNegative | None = None
     """Fixed standard deviation added after tanh, clipped to the range (TD3); None learns it before tanh (SAC)."""
-    initial_std: Positive = 0.1
+    initial_std: Spread = 0.1
     """Standard deviation that a learned one starts from."""
     zero_init: bool = False
     """Start with the mean action 0 everywhere."""

@@ -33,6 +33,10 @@ Whole = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(0, open=True)]
 NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
+Seed = Annotated[int, Range(0, 2**62)]
+"""Of 64 bits, as generators take it, with room for one more per episode."""
+Spread = Annotated[float, Range(math.exp(-5), math.e)]
+"""A standard deviation of actions in [-1, 1] that is learned, within what learning keeps it."""
 Portion = Annotated[float, Range(0, 1, open=True)]
 """A share that leaves something."""
 

@@ -33,6 +33,16 @@ def _faults(robot: RobotSpec, wire: UnitreeInterface | None) -> Iterator[str]:
     for joint in robot.joints:
         for name in (*_POSITIVE, *_NOT_NEGATIVE):
             yield from _number(f"{joint.name}: {name}", getattr(joint, name), name in _POSITIVE)
+        yield from _place(joint.name, joint.position, joint.quat)
+        yield from _direction(f"{joint.name}: axis", joint.axis)
+    if robot.tool:
+        yield from _place(robot.tool.name, robot.tool.position, robot.tool.quat)
+        for axis, low, high in zip("xyz", *robot.tool.workspace, strict=True):
+            if not -math.inf < low < high < math.inf:
+                yield f", {robot.tool.name}: workspace in {axis}: low {low} is not below high {high}"
+    if robot.gripper:
+        for name in ("width", "force"):
+            yield from _number(f"gripper.{name}", getattr(robot.gripper, name), positive=True)
     if robot.base:
         yield from _number("base.height", robot.base.height, positive=True)
         yield from _number("base.foot_radius", robot.base.foot_radius, positive=False)
@@ -47,6 +57,17 @@ def _faults(robot: RobotSpec, wire: UnitreeInterface | None) -> Iterator[str]:
 def _number(name: str, value: float, positive: bool) -> Iterator[str]:
     if not math.isfinite(value) or value < 0 or (positive and value == 0):
         yield f", {name} {value} is not {'a positive' if positive else 'zero or a positive'} number"
+
+
+def _place(name: str, position: Sequence[float], quat: Sequence[float]) -> Iterator[str]:
+    if not all(map(math.isfinite, position)):
+        yield f", {name}: position {tuple(position)} is not finite"
+    yield from _direction(f"{name}: quat", quat)
+
+
+def _direction(name: str, vector: Sequence[float]) -> Iterator[str]:
+    if not math.isfinite(length := math.hypot(*vector)) or length < 1e-6:
+        yield f", {name} {tuple(vector)} has no direction"
 
 
 def _twice(kind: str, names: Sequence[str]) -> Iterator[str]:

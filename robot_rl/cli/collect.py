@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from robot_rl.limits import Count, Whole
+from robot_rl.limits import Count, Seed, Whole
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Collect:
     """Demonstrations to keep."""
     out: Path | None = None
     """Folder of the dataset; default datasets/<task>."""
-    seed: Whole = 0
+    seed: Seed = 0
     """Seed of everything random; two seeds share no episode, nor does any with held-out evaluation."""
     num_envs: Count = 8
     """Simulations side by side; each owes its share of the demonstrations."""
@@ -78,8 +78,9 @@ class Collect:
         }
         summary |= {"divergences": env.divergences} | (report(out / "diverged") if env.divergences else {})
         if self.log:
-            facts = summary | env.simulation | {"success_of_demonstrator": result.successes / max(1, result.attempts)}
-            facts["fps"] = env.task.interface.controller.rate
+            facts = summary | env.simulation | {"fps": env.task.interface.controller.rate}
+            if result.attempts:  # a resumed run may have had nothing left to do
+                facts["success_of_demonstrator"] = result.successes / result.attempts
             files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization]}
             for name, content in (files | {"provenance": provenance()}).items():
                 write_json(self.log / f"{name}.json", content)

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from robot_rl import strict_json
 
@@ -61,7 +62,7 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     for key, value in result.items():
         if isinstance(value, Mapping) and {"mean", "low", "high"} == set(value):
             value = _with_interval(**value)
-        table.add_row(key, _shown(value))
+        table.add_row(Text(key), Text(_shown(value), overflow="fold"))  # a name may hold what rich takes for markup
     out.print(table)
 
 

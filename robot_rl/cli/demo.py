@@ -16,7 +16,7 @@ from typing import Any
 
 import tyro
 
-from robot_rl.limits import Whole
+from robot_rl.limits import Seed
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Demo:
     """Which demonstration: panda-lift or go2."""
     quick: bool = False
     """Every stage small, in three minutes, with checks that learning learned."""
-    seed: Whole = 0
+    seed: Seed = 0
     """Seed of everything random but held-out episodes, which are the same for all."""
     out: Path | None = None
     """Folder; default runs/<date>-<time>-demo."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from robot_rl.limits import Count, NonNegative, Whole
+from robot_rl.limits import Count, NonNegative, Seed, Whole
 from robot_rl.seeds import HELD_OUT
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Deploy:
     """Robot to drive; a bundle for another one is refused."""
     episodes: Count = 10
     """Episodes to run."""
-    seed: Whole = HELD_OUT
+    seed: Seed = HELD_OUT
     """Episode k is placed by seed + k where a twin places the objects, and commanded by it on schedule."""
     seconds: NonNegative = 0.0
     """Length of an episode, s; 0: the task's."""
@@ -132,7 +132,7 @@ class Deploy:
         return int(failed)
 
     def _timed(self, interface: Interface) -> Interface:
-        steps = round(self.seconds * interface.controller.rate) or interface.horizon
+        steps = max(1, round(self.seconds * interface.controller.rate)) if self.seconds else interface.horizon
         return replace(interface, horizon=steps)
 
     def _schedule(self, interface: Interface) -> Schedule | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from robot_rl.limits import Count, Whole
+from robot_rl.limits import Count, Seed
 from robot_rl.seeds import HELD_OUT
 
 
@@ -21,7 +21,7 @@ class Evaluate:
     alone."""
     episodes: Count = 200
     """Episodes; number k is drawn from seed + k, so two policies meet the same ones."""
-    seed: Whole = HELD_OUT
+    seed: Seed = HELD_OUT
     """First seed; held-out seeds start at 1000000000."""
     num_envs: Count = 100
     """Simulations side by side."""
@@ -50,7 +50,6 @@ class Evaluate:
 
     def run(self) -> int:
         """Evaluate; return the exit status."""
-        import json
         import time
 
         import torch
@@ -98,13 +97,27 @@ class Evaluate:
         summary |= env.simulation | result.summary() | {"divergences": result.divergences}
         summary |= report(diverged) if diverged and result.divergences else {}
         summary["seconds"] = time.monotonic() - start
-        if self.video:
-            record(policy, env.task.name, self.video, self.video_episodes, self.seed, **simulation)
-            captions = self.video.parent / "captions.json"
-            kept = json.loads(captions.read_text()) if captions.is_file() else {}
-            write_json(captions, kept | {self.video.name: f"{summary['label']}, in simulation"})
-            summary["video"] = str(self.video)
-        show(summary, self.json, "evaluation")  # first: a disk that is full does not take the result along
-        if self.out:
-            write_json(self.out, summary)
+        try:
+            if self.video:
+                record(policy, env.task.name, self.video, self.video_episodes, self.seed, **simulation)
+                summary["video"] = str(self.video)
+                _caption(self.video, f"{summary['label']}, in simulation")
+        finally:  # a film that fails does not take the result along
+            show(summary, self.json, "evaluation")  # first: neither does a disk that is full
+            if self.out:
+                write_json(self.out, summary)
         return 0
+
+
+def _caption(video: Path, text: str) -> None:
+    """Say in the video's folder what it shows, for the report."""
+    import json
+
+    from robot_rl.training.run import write_json
+
+    path = video.parent / "captions.json"
+    try:
+        kept = json.loads(path.read_text())
+    except (OSError, ValueError):  # none yet, or damaged: what else it said cannot be had
+        kept = {}
+    write_json(path, (kept if isinstance(kept, dict) else {}) | {video.name: text})

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
-from robot_rl.limits import NonNegative, Whole
+from robot_rl.limits import NonNegative, Seed, Whole
 
 R = TypeVar("R")
 
@@ -34,7 +34,7 @@ class Finetune(Generic[R]):
     """Demonstrations; default is the dataset that the bundle was trained on."""
     out: Path | None = None
     """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
-    seed: Whole = 0
+    seed: Seed = 0
     """Seed of everything random."""
     resume: bool = False
     """Go on with the session in --out, or the latest of this task and recipe: its dataset, weights and learner."""
@@ -78,9 +78,10 @@ class Finetune(Generic[R]):
         spec = robots.get(self.robot)
         bundle.check_robot(spec)
         policy = recipe.policy(bundle)
-        dataset = self.dataset or Path(bundle.provenance.get("dataset", ""))
-        if not (dataset / "meta" / "info.json").exists():
-            raise UserError(f"no demonstrations at {dataset or '(unknown)'}: name the dataset with --dataset")
+        named = self.dataset or bundle.provenance.get("dataset")
+        if not named or not (Path(named) / "meta" / "info.json").exists():
+            raise UserError(f"no demonstrations at {named or '(unknown)'}: name the dataset with --dataset")
+        dataset = Path(named)
         load_episodes(dataset, Pipeline(bundle.interface))  # the learner will: a broken one is found before it moves
         which = Path("runs"), bundle.interface.task, self.recipe
         folder = self.out or (latest_folder(*which, "episodes.jsonl") if self.resume else new_folder(*which))

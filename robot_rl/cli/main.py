@@ -81,12 +81,13 @@ def _run(argv: list[str]) -> int:
     name, rest = _find(argv)
     module, attribute = COMMANDS[name][0].split(":")
     command = getattr(importlib.import_module(module), attribute)
-    ros = rest.index("--ros-args") if "--ros-args" in rest else len(rest)
     if not isinstance(command, type):
         return int(command(rest))
+    if "--ros-args" not in rest or "ros_args" not in vars(command)["__dataclass_fields__"]:
+        return int(parse(command, rest, name).run())
+    ros = rest.index("--ros-args")
     parsed = parse(command, rest[:ros], name)
-    if hasattr(parsed, "ros_args"):
-        parsed.ros_args = rest[ros:]
+    parsed.ros_args = rest[ros:]
     return int(parsed.run())
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import tyro
 
 from robot_rl.errors import UnknownName, UserError
-from robot_rl.limits import Positive, Whole
+from robot_rl.limits import Positive, Seed
 
 DEVICES = ("keyboard", "gamepad", "scripted", "none")
 RATES = (20.0, 50.0)  # Hz: the robot takes silence of 0.1 s for an operator who is gone
@@ -31,7 +31,7 @@ class Teleop:
     """Robot to steer: on one that walks, motion is its speed and its turning."""
     rate: Positive = 30.0
     """Messages per second, Hz, 20 to 50."""
-    seed: Whole = 0
+    seed: Seed = 0
     """Seed of the scripted operator."""
     path: str = ""
     """Device file of the gamepad; default the first at /dev/input/js*."""

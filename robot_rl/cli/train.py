@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from robot_rl.errors import Misfit
-from robot_rl.limits import Whole
+from robot_rl.limits import Seed, Whole
 
 R = TypeVar("R")
 _SIMULATION = ("engine", "device", "without", "mjcf", "compiled")
@@ -33,7 +33,7 @@ class Train(Generic[R]):
     """Bundle of the policy to start from."""
     out: Path | None = None
     """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
-    seed: Whole = 0
+    seed: Seed = 0
     """Seed of everything random."""
     resume: bool = False
     """Go on from the checkpoint in --out, or in the latest run of this task and recipe; with ppo also beyond the end,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from robot_rl.limits import NonNegative, Whole
+from robot_rl.limits import NonNegative, Seed
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Twin:
     """Name of the robot, see `robot-rl robots`."""
     task: str | None = None
     """Task of the robot, whose objects lie on the table; default the robot's first, see `robot-rl tasks`."""
-    seed: Whole = 0
+    seed: Seed = 0
     """Seed of noise and of the objects' first places."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""

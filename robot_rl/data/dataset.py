@@ -125,7 +125,10 @@ class Dataset:
             if not np.array_equal(index[row : row + length], np.arange(first, first + length)):
                 raise DatasetError(f"{path} lacks some of rows {first} to {first + length - 1}; restore it")
             for key, feature in features.items():
-                values = from_arrow(table[key].slice(row, length), feature)
+                try:
+                    values = from_arrow(table[key].slice(row, length), feature)
+                except DatasetError as error:
+                    raise DatasetError(f"{path}: '{key}' {error}; restore it from a copy") from error
                 parts[key].append(torch.from_numpy(values if values.flags.writeable else values.copy()))
         kept = self.episodes[done].start if done < self.num_episodes else self.num_frames
         for key, feature in features.items():
@@ -173,7 +176,9 @@ class Dataset:
     def stats_current(self) -> bool:
         """Whether `stats.json` is of the episodes that `info.json` counts."""
         counted = read_stats(self.root / STATS).get("index", {}).get("count")
-        return self.num_frames == 0 if counted is None else int(counted[0]) == self.num_frames
+        if counted is None:
+            return self.num_frames == 0
+        return np.size(counted) == 1 and int(np.ravel(counted)[0]) == self.num_frames
 
     def files(self) -> set[Path]:
         """Return the data, video and episode files of all episodes."""
@@ -248,6 +253,9 @@ class Dataset:
                 except DatasetError as error:  # may be a file that nobody counts
                     failure = error
                     continue
+                if any(row.get("episode_index") is None for row in found):
+                    failure = DatasetError(f"{path} has rows without an 'episode_index'; restore it from a copy")
+                    continue
                 counted = [row for row in found if row["episode_index"] < total]
                 rows.update((row["episode_index"], row) for row in counted)
                 if counted:
@@ -279,6 +287,11 @@ def is_reserved(column: str) -> bool:
 
 def _episode(row: dict[str, Any], cameras: list[str], root: Path) -> Episode:
     """Read a row of `meta/episodes`."""
+    places = [f"videos/{key}/{name}" for key in cameras for name in ("chunk_index", "file_index", "from_timestamp")]
+    for name in ("length", "dataset_from_index", "data/chunk_index", "data/file_index", *places):
+        if name in row and row[name] is None:
+            which = f"no '{name}' of episode {row['episode_index']}"
+            raise DatasetError(f"{root / 'meta/episodes'} has {which}; restore it from a copy")
     try:
         return Episode(
             index=row["episode_index"],

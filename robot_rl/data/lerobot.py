@@ -15,7 +15,8 @@ between the last renames; readers skip them, `DatasetWriter.append` removes them
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,31 @@ def read_info(root: Path) -> dict[str, Any]:
     for key in ("fps", "features", "total_episodes", "total_frames", "total_tasks", "data_path"):
         if key not in info:
             raise DatasetError(f"{path} has no '{key}'; restore the file from a copy")
+    for fault in _faults(info):
+        raise DatasetError(f"{path}: {fault}; restore the file from a copy")
     return info
+
+
+def _faults(info: Mapping[str, Any]) -> Iterator[str]:
+    """What in `info.json` nothing can be read with."""
+    for key, least in {"total_episodes": 0, "total_frames": 0, "total_tasks": 0, "fps": 1}.items():
+        if isinstance(info[key], bool) or not isinstance(info[key], int | float) or not least <= info[key] < math.inf:
+            yield f"{key} is {info[key]!r}, not a number of at least {least}"
+    features = info["features"]
+    if not isinstance(features, dict):
+        yield f"features is {features!r}, not a table of names"
+    for name, entry in features.items():
+        shape = entry.get("shape") if isinstance(entry, dict) else None
+        if not isinstance(shape, list) or not all(isinstance(n, int) and n > 0 for n in shape):
+            yield f"feature '{name}' has no shape"
+        if not isinstance(entry.get("dtype"), str):
+            yield f"feature '{name}' has no dtype"
+    video = any(entry["dtype"] == "video" for entry in features.values())
+    for key in ("data_path", *(["video_path"] if video else [])):
+        try:
+            file_path(info[key], (0, 0), "camera")
+        except (AttributeError, IndexError, KeyError, ValueError):
+            yield f"{key} {info.get(key)!r} names no files"
 
 
 def encode_json(value: Any) -> bytes:

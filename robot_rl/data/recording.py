@@ -100,6 +100,8 @@ def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: boo
     told = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
     columns = dataset.columns([STATE, ACTION, "next.success", "intervention", *told])
     terminated = columns["next.success"] | (columns["next.done"] & ~columns[TRUNCATED] if told else False)
+    for key in (STATE, ACTION):
+        _finite(dataset, key, columns[key])
     action = pipeline.actions.to_unit(columns[ACTION])
     out = []
     for episode in dataset.episodes[first:]:
@@ -118,6 +120,18 @@ def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: boo
     if not out and first == 0:
         raise DatasetError(f"{dataset.root} holds no {'successful ' if successes else ''}episode; collect more")
     return out
+
+
+def _finite(dataset: Dataset, key: str, values: Tensor) -> None:
+    """Raise DatasetError where something is not a number: the range of actions would make the largest of infinity."""
+    wrong = (~values.isfinite().flatten(1).all(1)).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        found = next(e for e in reversed(dataset.episodes) if e.start <= row)
+        raise DatasetError(
+            f"{dataset.root}: {key} of episode {found.index}, frame {row - found.start}, is not finite; nothing can be "
+            "learned from it: restore the dataset or record it again"
+        )
 
 
 def concatenate(episodes: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

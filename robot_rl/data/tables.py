@@ -30,14 +30,17 @@ def to_arrow(values: Array, feature: Feature) -> pa.Array:
 
 
 def from_arrow(column: pa.ChunkedArray, feature: Feature) -> Array:
-    """Return a stored column as values (T, *shape)."""
+    """Return a stored column as values (T, *shape); raise DatasetError where it is of another kind."""
     flat = column.combine_chunks()
     while isinstance(flat, pa.ExtensionArray):
         flat = flat.storage
     while pa.types.is_nested(flat.type):
         flat = flat.flatten()
-    values = flat.to_numpy(zero_copy_only=False).astype(numpy_dtype(feature), copy=False)
-    return np.ascontiguousarray(values).reshape(len(column), *feature.shape)
+    try:
+        values = flat.to_numpy(zero_copy_only=False).astype(numpy_dtype(feature), copy=False)
+        return np.ascontiguousarray(values).reshape(len(column), *feature.shape)
+    except (TypeError, ValueError) as error:
+        raise DatasetError(f"is not {feature.dtype} of shape {feature.shape} ({error})") from error
 
 
 def encode_table(table: pa.Table) -> memoryview:

@@ -96,7 +96,7 @@ def _check_data(data: Dataset) -> Iterator[str]:
             except KeyError:
                 yield f"{path} has no column '{key}'"
                 continue
-            except (ValueError, TypeError):
+            except DatasetError:
                 yield f"{path}: column '{key}' is {table.schema.field(key).type}, not {_words(feature)}"
                 continue
             if table[key].null_count:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -126,17 +126,23 @@ def decode_frames(path: Path, numbers: Sequence[int] | Array, fps: int, out: Arr
             out[row] = image
 
 
-def _open(source: Path | bytes) -> Any:
-    """Open a video for reading."""
+@contextmanager
+def _open(source: Path | bytes) -> Iterator[Any]:
+    """Open a video for reading; damage found while it is read is said with its name."""
     name = "video" if isinstance(source, bytes) else str(source)
     try:
         container = av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source))
     except (OSError, ValueError) as error:  # av.FFmpegError is one of both
         raise DatasetError(f"{name} cannot be opened as a video ({error}); restore the file") from error
-    if not container.streams.video:
-        container.close()
-        raise DatasetError(f"{name} holds no video; restore the file")
-    return container
+    with container:
+        if not container.streams.video:
+            raise DatasetError(f"{name} holds no video; restore the file")
+        if container.streams.video[0].codec_context is None:
+            raise DatasetError(f"{name} is damaged (its codec is unknown); restore the file")
+        try:
+            yield container
+        except av.FFmpegError as error:
+            raise DatasetError(f"{name} is damaged ({error}); restore the file") from error
 
 
 def _encoder() -> tuple[str, dict[str, str]]:

@@ -296,7 +296,8 @@ def _clean_up(data: Dataset) -> None:
     """Remove what a killed writer left behind; LeRobot would read it."""
     clear_staging(data.root)
     for path in data.uncounted_files():
-        if file_id(path):
+        folder, camera = path.relative_to(data.root).parts[:2]
+        if file_id(path) and (folder != "videos" or camera in data.cameras):
             logger.warning("%s was left by a writer that died before its commit; removed", path)
             path.unlink()
         else:

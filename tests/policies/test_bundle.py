@@ -284,6 +284,23 @@ def test_a_full_disk_leaves_the_old_bundle(saved: Path, bundle: Bundle) -> None:
     assert [p.name for p in saved.parent.iterdir()] == ["lift"]
 
 
+def test_a_bundle_that_cannot_take_its_name_leaves_the_old_one(
+    saved: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, rename = {p.name: p.read_bytes() for p in saved.iterdir()}, Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.suffix == ".part":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(UserError, match="cannot write the bundle"):
+        save_bundle(bundle, saved)
+    assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
+    assert [p.name for p in saved.parent.iterdir()] == ["lift"]
+
+
 def test_a_place_that_cannot_hold_a_folder(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the bundle"):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -64,6 +66,25 @@ def test_the_executed_action_is_stored_and_the_policys_beside_it(recorder: Calla
     assert torch.allclose(episode["action"], executed, atol=1e-6), "what a learner reads is what was executed"
     assert episode["state"][:, 0].tolist() == [0, 1, 2]
     assert data.robot_type == "panda" and data.fps == 20
+
+
+@pytest.mark.parametrize("key", ["observation.state", "action"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_not_learned_from(recorder: Callable[..., Recorder], key: str, value: float) -> None:
+    r = recorder()
+    for k in range(3):
+        r.add(step(k, done=k == 2), {})
+    r.end_episode({"success": True, "policy_version": 7})
+    r.close()
+    (file,) = r.writer.root.glob("data/*/*.parquet")  # our own writer refuses such values, another may not
+    table = pq.read_table(file)
+    rows = table[key].to_pylist()
+    rows[1][0] = value
+    pq.write_table(
+        table.set_column(table.column_names.index(key), table.schema.field(key), pa.array(rows, table[key].type)), file
+    )
+    with pytest.raises(DatasetError, match=f"{key} of episode 0, frame 1, is not finite"):
+        load_episodes(r.writer.root, PIPELINE)
 
 
 def test_a_missing_picture_is_black_and_a_present_one_is_copied(recorder: Callable[..., Recorder]) -> None:

@@ -24,6 +24,8 @@ from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.cli import main as cli
+from robot_rl.cli.deploy import Deploy
+from robot_rl.cli.evaluate import _caption
 from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.train import Train
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
@@ -746,6 +748,9 @@ def test_collect_counts_what_it_did(run: Run) -> None:
     assert facts["success_of_demonstrator"] <= 1, "episodes of before are no successes of these attempts"
     assert facts["frames"] == Dataset("set").num_frames > first["frames"], "totals are of the dataset"
     assert (facts["new_episodes"], facts["new_attempts"] >= 2) == (2, True), "and what is new is named so"
+    assert run(*COLLECT[:3], "4", *COLLECT[4:], "--out", "set", "--log", "log", "--resume")[0] == 0
+    facts = json.loads(Path("log/dataset.json").read_text())
+    assert "success_of_demonstrator" not in facts, "nothing was tried: a rate of 0 would be a lie"
 
 
 @pytest.mark.parametrize("option", ["--seed 1", "--skill CLUMSY", "--without cube.mass", "--image-size 16"])
@@ -796,9 +801,20 @@ def test_a_file_that_does_not_fit_on_the_disk_is_named_and_not_left(tmp_path: Pa
     file = tmp_path / "new" / ("e.json" if flag == "--out" else "v.mp4")
     argv = [sys.executable, "-B", "-c", limited, *words, flag, str(file), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=110)
-    assert flag == "--video" or json.loads(done.stdout)["episodes"] == 1, "the result is not lost"
+    assert json.loads(done.stdout)["episodes"] == 1, "the result is not lost"
     sentence(done.returncode, done.stdout, done.stderr, file)
     assert list(file.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.0, LIFT.horizon), (1e-3, 1), (5.0, round(5 * LIFT.controller.rate))])
+def test_the_seconds_of_an_episode_are_control_periods(seconds: float, steps: int) -> None:
+    assert Deploy(Path("b"), seconds=seconds)._timed(LIFT).horizon == steps
+
+
+def test_damaged_captions_do_not_cost_a_film(tmp_path: Path) -> None:
+    (tmp_path / "captions.json").write_text('{"other.mp4": ')
+    _caption(tmp_path / "v.mp4", "walks")
+    assert json.loads((tmp_path / "captions.json").read_text()) == {"v.mp4": "walks"}
 
 
 def test_a_display_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:

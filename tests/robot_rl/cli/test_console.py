@@ -16,6 +16,11 @@ def test_means_are_shown_with_their_intervals(capsys: pytest.CaptureFixture[str]
     assert "0.3123 [0.3, 0.33]" in shown and "5" in shown
 
 
+def test_a_name_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    show({"[/x]": "runs/[bold]walk[/bold]/:wave:"}, False)
+    assert capsys.readouterr().out.split() == ["[/x]", "runs/[bold]walk[/bold]/:wave:"]
+
+
 @pytest.mark.parametrize("values", [[], [0.3], [float("nan")]])
 def test_a_measure_without_interval_can_be_shown_and_read(
     capsys: pytest.CaptureFixture[str], values: list[float]

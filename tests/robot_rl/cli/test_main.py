@@ -218,6 +218,11 @@ def test_ros_arguments_are_not_the_parsers(run: Run, command: Callable[..., None
     assert seen.count == 3 and seen.ros_args == ["--ros-args", "-r", "__ns:=/left", "-p", "x:=1"]
 
 
+def test_ros_arguments_of_a_command_that_is_no_node_are_refused(run: Run) -> None:
+    code, out, err = run("evaluate", "random:panda-lift", "--ros-args", "-r", "__ns:=/left")
+    assert code == 2 and out == "" and "--ros-args" in err
+
+
 def test_an_unknown_flag_suggests_the_nearest(run: Run, command: Callable[..., None]) -> None:
     command(lambda: 0)
     code, out, err = run("work", "--cuont", "3")

@@ -185,6 +185,15 @@ def test_append_removes_orphans(recorded: Path, episode, caplog) -> None:
     assert (recorded / "meta/stats.json").read_bytes() == stats
 
 
+def test_append_keeps_what_is_not_its_own(recorded: Path, caplog) -> None:
+    """Of a camera that info.json does not list, no writer of this dataset can have left a video."""
+    other = recorded / "videos/observation.images.wrist/chunk-000/file-000.mp4"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"somebody's")
+    DatasetWriter.append(recorded).close()
+    assert other.read_bytes() == b"somebody's" and f"{other} is no file of this dataset" in caplog.text
+
+
 def test_two_writers(recorded: Path, tmp_path: Path) -> None:
     code = "import sys; from robot_rl.data import DatasetWriter; w = DatasetWriter.append(sys.argv[1]); "
     code += "print('open', flush=True); sys.stdin.read()"

@@ -63,6 +63,18 @@ def drop(name: str, key: str) -> Plant:
     return lambda root: pq.write_table(pq.read_table(root / name).drop_columns([key]), root / name)
 
 
+def garble(name: str) -> Plant:
+    """Damage behind the header, where only decoding finds it."""
+
+    def plant(root: Path) -> None:
+        data = bytearray((root / name).read_bytes())
+        at = data.index(b"mdat") + 4
+        data[at : at + 200] = b"\xff" * len(data[at : at + 200])
+        (root / name).write_bytes(data)
+
+    return plant
+
+
 def rows(root: Path) -> None:
     pq.write_table(pq.read_table(root / DATA).slice(0, 8), root / DATA)
 
@@ -89,6 +101,7 @@ def video(count: int, height: int) -> Plant:
         (column(DATA, "next.reward", 2, None), "'next.reward' has 1 empty rows"),
         (truncate(VIDEO), "cannot be opened as a video|frames"),
         (remove(VIDEO), "cannot be opened as a video"),
+        (garble(VIDEO), "file-001.mp4 is damaged .*restore"),
         (video(8, 32), "has 8 frames, its episodes 9"),
         (video(9, 64), r"frames of \(64, 48\), meta/info.json says \(32, 48\)"),
         (truncate(EPISODES), "file-001.parquet is truncated or damaged"),
@@ -143,6 +156,7 @@ def test_verify_finds(recorded: Path, plant: Plant, words: str) -> None:
         (rows, lambda d: d.column("action"), f"{DATA} lacks some of rows 4 to 12"),
         (drop(DATA, "action"), lambda d: d.column("action"), f"{DATA} has no column 'action'"),
         (remove(VIDEO), lambda d: d.frames(CAMERA, [5]), "cannot be opened as a video"),
+        (garble(VIDEO), lambda d: d.frames(CAMERA, [5]), "file-001.mp4 is damaged .*restore"),
         (video(5, 32), lambda d: d.frames(CAMERA, [12]), "ends before frame 8"),
         (video(9, 64), lambda d: d.frames(CAMERA, [12]), "has frames of"),
         (
@@ -190,3 +204,41 @@ def test_cli(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (recorded / VIDEO).unlink()
     assert Verify(recorded, json=True).run() == 1
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
+
+
+EPISODE_0 = "meta/episodes/chunk-000/file-000.parquet"
+
+
+def info(**changes: object) -> Plant:
+    return entry("meta/info.json", lambda i: i.update(changes))
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        (info(fps=0), r"info.json: fps is 0, not a number of at least 1"),
+        (info(fps="abc"), r"info.json: fps is 'abc'"),
+        (info(total_frames=None), r"info.json: total_frames is None"),
+        (info(features=[]), r"info.json: features is \[\], not a table of names"),
+        (info(video_path=None), r"info.json: video_path None names no files"),
+        (info(data_path="data/{episode}.parquet"), r"info.json: data_path .* names no files"),
+        (entry("meta/info.json", lambda i: i["features"]["action"].pop("shape")), "feature 'action' has no shape"),
+        (entry("meta/info.json", lambda i: i["features"]["action"].pop("dtype")), "feature 'action' has no dtype"),
+        (drop(EPISODE_0, "episode_index"), "has rows without an 'episode_index'"),
+        (column(EPISODE_0, "episode_index", 0, None), "has rows without an 'episode_index'"),
+        (column(EPISODE_0, "length", 0, None), "has no 'length' of episode 0"),
+        (column(EPISODE_0, f"videos/{CAMERA}/from_timestamp", 0, None), "has no 'videos/.*/from_timestamp' of ep"),
+    ],
+)
+def test_opening_says_what_is_damaged(recorded: Path, plant: Plant, words: str) -> None:
+    plant(recorded)
+    with pytest.raises(DatasetError, match=f"{words}.*restore"):
+        Dataset(recorded)
+    assert verify(recorded), "and so does verify"
+
+
+def test_a_column_of_another_width_is_named(recorded: Path) -> None:
+    entry("meta/info.json", lambda i: i["features"]["action"].update(shape=[3], names=None))(recorded)
+    with pytest.raises(DatasetError, match="file-000.parquet: 'action' is not float32 of shape"):
+        Dataset(recorded).column("action")
+    assert any("column 'action' is fixed" in problem for problem in verify(recorded))
