@@ -33,11 +33,8 @@ class ProximalPolicy:
     policy: FeedforwardConfig = field(
         default_factory=lambda: FeedforwardConfig(hidden=_HIDDEN, history=3, initial_std=0.3)
     )
-    # A fortieth of the paper's steps: larger updates, of advantages with less noise (docs/methods.md has the figures).
-    agent: PPOConfig = field(
-        default_factory=lambda: PPOConfig(hidden=_HIDDEN, epochs=4, gae_lambda=0.9, target_kl=0.02)
-    )
-    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=4_000_000))
+    agent: PPOConfig = field(default_factory=lambda: PPOConfig(hidden=_HIDDEN, epochs=4))
+    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=4_200_000))
     symmetry: bool = True
     """Learn from every step and its mirror image, where the task says how it is mirrored."""
     reads: ClassVar[tuple[str, ...]] = ("simulation",)
