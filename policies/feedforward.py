@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
-from robot_rl.limits import Count, Spread
+from robot_rl.limits import Count, Spread, require
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,7 @@ class FeedforwardConfig:
     """Standard deviation of exploration that learning starts from, in units of the action range [-1, 1]."""
 
     def __post_init__(self) -> None:
-        if self.history < 1:
-            raise ValueError(f"history is {self.history}; the actor sees at least 1 observation")
-        if self.initial_std <= 0:
-            raise ValueError(f"initial_std is {self.initial_std}; it must be above 0")
+        require(self)
 
 
 class History:

@@ -23,7 +23,7 @@ from robot_rl.data.lerobot import (
     file_path,
     read_info,
 )
-from robot_rl.data.stats import Stats, merge_stats, read_stats
+from robot_rl.data.stats import QUANTILES, STATISTICS, Stats, merge_stats, read_stats, stats_shape
 from robot_rl.data.tables import from_arrow, read_table, read_tasks
 from robot_rl.data.video import decode_frames
 
@@ -166,8 +166,7 @@ class Dataset:
         """Statistics of every feature: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
         stats = read_stats(self.root / STATS)
         if not self.stats_current():  # a writer is between two renames, or died there
-            parts = self.episode_stats()
-            stats = {key: merge_stats([part[key] for part in parts]) for key in parts[0]} if parts else {}
+            stats = {key: merge_stats(parts) for key, parts in self.episode_stats().items()}
         return {
             key: {name: torch.from_numpy(np.asarray(value, dtype=np.float64)) for name, value in entry.items()}
             for key, entry in stats.items()
@@ -197,19 +196,34 @@ class Dataset:
         ]
         return sorted(set(found) - self.files())
 
-    def episode_stats(self) -> list[dict[str, Stats]]:
-        """Return each episode's own statistics."""
-        found: dict[int, dict[str, Stats]] = {}
+    def episode_stats(self) -> dict[str, list[Stats]]:
+        """Return the statistics of every feature that can be read, one of each episode; empty without episodes."""
+        found: dict[int, dict[str, Any]] = {}
         for path in self.episode_files():
-            if path not in self._used:
+            if path in self._used:
+                table = read_table(path, lambda name: name == "episode_index" or name.startswith("stats/"))
+                found.update((row["episode_index"], row) for row in table.to_pylist())
+        if not self.episodes:
+            return {}
+        readable = {key: f for key, f in self.features.items() if f.is_video or f.dtype in DTYPES}
+        return {key: [self._stats_of(found[e.index], key, f) for e in self.episodes] for key, f in readable.items()}
+
+    def _stats_of(self, row: dict[str, Any], key: str, feature: Feature) -> Stats:
+        """Statistics of one feature from a row of `meta/episodes`; other programs may leave out its quantiles."""
+        stats: Stats = {}
+        for name in STATISTICS:
+            value, shape = row.get(f"stats/{key}/{name}"), stats_shape(name, feature)
+            if value is None and name in QUANTILES:
                 continue
-            table = read_table(path, lambda name: name == "episode_index" or name.startswith("stats/"))
-            for row in table.to_pylist():
-                stats = found.setdefault(row.pop("episode_index"), {})
-                for name, value in row.items():
-                    _, key, stat = name.split("/")
-                    stats.setdefault(key, {})[stat] = np.asarray(value)
-        return [found.get(episode.index, {}) for episode in self.episodes]
+            try:
+                stats[name] = np.asarray(value, dtype=np.float64)
+                sound = stats[name].shape == shape and bool(np.isfinite(stats[name]).all())
+            except ValueError:  # lists of different lengths
+                sound = False
+            if not sound:
+                where = f"{self.root / 'meta/episodes'}: 'stats/{key}/{name}' of episode {row['episode_index']}"
+                raise DatasetError(f"{where} is {value}, not finite numbers {shape}; restore it from a copy")
+        return stats
 
     def _feature(self, key: str, video: bool) -> Feature:
         """Look up a feature of the right kind."""

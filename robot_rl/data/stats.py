@@ -13,16 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.data.lerobot import DatasetError, encode_json
+from robot_rl.data.lerobot import DatasetError, Feature, encode_json
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Stats = dict[str, Array]
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+STATISTICS = ("min", "max", "mean", "std", "count", *QUANTILES)
 IMAGE_SAMPLES = 100
 """Frames of one episode that image statistics look at, evenly spaced."""
 IMAGE_PIXELS = 150
 """Rows and columns of one frame that image statistics look at, about."""
+
+
+def stats_shape(name: str, feature: Feature) -> tuple[int, ...]:
+    """Return the shape that a statistic of a feature has."""
+    return (1,) if name == "count" else (feature.shape[-1], 1, 1) if feature.is_video else feature.shape
 
 
 def column_stats(values: Array) -> Stats:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from robot_rl.data.dataset import Dataset, Episode
 from robot_rl.data.lerobot import DTYPES, STATS, TASKS, DatasetError, Feature, FileId, file_path
-from robot_rl.data.stats import QUANTILES, read_stats
+from robot_rl.data.stats import STATISTICS, read_stats, stats_shape
 from robot_rl.data.tables import from_arrow, read_table, read_tasks
 from robot_rl.data.video import count_frames
 
@@ -164,6 +164,10 @@ def _check_stats(data: Dataset) -> Iterator[str]:
         return
     path = data.root / STATS
     try:
+        data.episode_stats()
+    except DatasetError as error:
+        yield str(error)
+    try:
         stats = read_stats(path)
     except DatasetError as error:
         yield str(error)
@@ -176,9 +180,8 @@ def _check_stats(data: Dataset) -> Iterator[str]:
             if feature.dtype in DTYPES or feature.is_video:
                 yield f"{path} has no statistics of '{key}'"
             continue
-        for name in ("min", "max", "mean", "std", "count", *QUANTILES):
-            value = entry.get(name)
-            shape = (1,) if name == "count" else (feature.shape[-1], 1, 1) if feature.is_video else feature.shape
+        for name in STATISTICS:
+            value, shape = entry.get(name), stats_shape(name, feature)
             if value is None or value.shape != shape:
                 yield f"{path}: '{name}' of '{key}' has shape {getattr(value, 'shape', None)}, not {shape}"
             elif not np.isfinite(np.asarray(value, dtype=np.float64)).all():

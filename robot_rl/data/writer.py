@@ -281,8 +281,7 @@ def _read_state(data: Dataset) -> _State:
     if data.num_frames:
         numbers = [key for key, feature in data.features.items() if not feature.is_video]
         sample.add(0, {key: values.numpy() for key, values in data.columns(numbers).items()})
-    parts = data.episode_stats()
-    stats = _merge({key: [part[key] for part in parts] for key in data.features} if parts else {}, sample)
+    stats = _merge(data.episode_stats(), sample)
     paths = data.episode_files()
     first_file, schema = (0, 0), None
     if paths:

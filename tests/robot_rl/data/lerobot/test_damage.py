@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robot_rl.cli.dataset import Info, Verify
-from robot_rl.data import Dataset, DatasetError, verify
+from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
 from robot_rl.data.video import encode_video
 
 CAMERA = "observation.images.front"
@@ -139,8 +140,6 @@ def video(count: int, height: int) -> Plant:
     ],
 )
 def test_verify_finds(recorded: Path, plant: Plant, words: str) -> None:
-    import re
-
     assert verify(recorded) == []
     plant(recorded)
     problems = verify(recorded)
@@ -242,3 +241,29 @@ def test_a_column_of_another_width_is_named(recorded: Path) -> None:
     with pytest.raises(DatasetError, match="file-000.parquet: 'action' is not float32 of shape"):
         Dataset(recorded).column("action")
     assert any("column 'action' is fixed" in problem for problem in verify(recorded))
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        (drop(EPISODE_0, "stats/action/mean"), r"'stats/action/mean' of episode 0 is None, not finite numbers \(2,\)"),
+        (column(EPISODE_0, "stats/action/std", 0, [1.0]), r"'stats/action/std' of episode 0 is \[1.0\]"),
+        (column(EPISODE_0, f"stats/{CAMERA}/mean", 0, [[[1.0, 2.0]]]), "'stats/.*/mean' of episode 0 is"),
+        (column(EPISODE_0, "stats/index/count", 0, None), "'stats/index/count' of episode 0 is None"),
+    ],
+)
+def test_damaged_statistics_are_not_built_upon(recorded: Path, plant: Plant, words: str) -> None:
+    plant(recorded)
+    assert any(re.search(words, problem) for problem in verify(recorded))
+    with pytest.raises(DatasetError, match=f"meta/episodes: {words}.*restore"):
+        DatasetWriter.append(recorded)
+    (recorded / "meta/stats.json").unlink()
+    with pytest.raises(DatasetError, match=words):
+        _ = Dataset(recorded).stats
+
+
+def test_statistics_under_other_names_are_no_obstacle(recorded: Path) -> None:
+    table = pq.read_table(recorded / EPISODE_0)
+    pq.write_table(table.append_column("stats/odd", pa.array([1.0])), recorded / EPISODE_0)
+    (recorded / "meta/stats.json").unlink()
+    assert Dataset(recorded).stats["action"]["count"] == 13
