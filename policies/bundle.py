@@ -12,9 +12,10 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -28,6 +29,7 @@ from policies.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.errors import Misfit, UnknownName, UserError, nearest
 from robot_rl.interface import Interface, Pipeline
+from robot_rl.limits import require
 from robot_rl.robots import robots
 from robot_rl.spec import RobotSpec
 from robot_rl.success import objects_of
@@ -121,20 +123,29 @@ class WrongBundle(BundleError):  # noqa: N818 - it reads as a sentence
     """A sound bundle for something else."""
 
 
+Config = TypeVar("Config")
+
+
 def _build(spec: dict[str, Any]) -> Policy:
     config = spec["config"]
     if spec["class"] == "diffusion":
-        return DiffusionPolicy(Size(**spec["size"]), DiffusionConfig(**config))
+        return DiffusionPolicy(Size(**spec["size"]), _config(DiffusionConfig, config))
     if spec["class"] == "feedforward":
-        hidden = tuple(config["hidden"])
-        return FeedforwardPolicy(Size(**spec["size"]), FeedforwardConfig(**config | {"hidden": hidden}))
+        return FeedforwardPolicy(Size(**spec["size"]), _config(FeedforwardConfig, config))
     if spec["class"] == "residual":
         base = _build(spec["base"])
         if not isinstance(base, DiffusionPolicy):
             raise ValueError(f"base class {spec['base']['class']!r}")
-        actor = config["actor"] | {"hidden": tuple(config["actor"]["hidden"])}
-        return ResidualPolicy(base, ResidualConfig(**config | {"actor": GaussianConfig(**actor)}))
+        actor = _config(GaussianConfig, config["actor"], "actor.")
+        return ResidualPolicy(base, _config(ResidualConfig, config | {"actor": actor}))
     raise KeyError(f"class {spec['class']!r}")
+
+
+def _config(kind: Callable[..., Config], values: dict[str, Any], prefix: str = "") -> Config:
+    """Settings as JSON has them, lists for tuples, within their ranges."""
+    made = kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    require(made, prefix)
+    return made
 
 
 def _describe(policy: Policy) -> dict[str, Any]:

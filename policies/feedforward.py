@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
-from robot_rl.limits import Count, Spread, require
+from robot_rl.limits import Count, Spread
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,6 @@ class FeedforwardConfig:
     """Observations that the actor sees: the newest and those before it."""
     initial_std: Spread = 0.5
     """Standard deviation of exploration that learning starts from, in units of the action range [-1, 1]."""
-
-    def __post_init__(self) -> None:
-        require(self)
 
 
 class History:

@@ -122,6 +122,8 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         "residual on residual": lambda m: m["policy"].update(base=dict(m["policy"])),
         "size is a word": lambda m: m["policy"]["base"]["size"].update(observation="three"),
         "negative size": lambda m: m["policy"]["base"]["size"].update(observation=-3),
+        "a width of 0": lambda m: m["policy"]["config"]["actor"].update(hidden=[16, 0]),
+        "a negative scale": lambda m: m["policy"]["config"].update(scale=-1.0),
         "no denoising steps": lambda m: m["policy"]["base"]["config"].update(sample_steps=0),
         "interface without horizon": lambda m: m["interface"].update(horzon=m["interface"].pop("horizon")),
         "interface is a list": lambda m: m.update(interface=[]),

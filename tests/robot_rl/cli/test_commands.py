@@ -244,6 +244,10 @@ def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) ->
         (["train", "panda-lift", "--training.batch", "0"], "--training.batch is 0"),
         (["train", "panda-lift", "--recipe", "ppo", "--policy.hidden", "16", "0"], "--policy.hidden is 0"),
         (
+            ["train", "panda-lift", "--recipe", "ppo", "--policy.history", "0"],
+            "--policy.history is 0; it must be at least 1",
+        ),
+        (
             ["train", "panda-lift", "--recipe", "ppo", "--agent.target-kl", "-1"],
             "--agent.target-kl is -1; it must be above 0",
         ),
