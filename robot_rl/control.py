@@ -108,6 +108,9 @@ class ToolDeltaController:
         return self.actions.to_unit(torch.cat([torch.zeros_like(action[:, :3]), gripper], -1)[:, : action.shape[1]])
 
 
+Angle = Annotated[float, Range(-math.pi, math.pi)]
+
+
 @dataclass(frozen=True)
 class JointOffsetConfig:
     """Joint control: a set-point of each motor's spring, as an offset from the home posture."""
@@ -117,21 +120,26 @@ class JointOffsetConfig:
     """Rate of actions, Hz."""
     reach: Positive = 0.6
     """Largest offset that an action asks for, rad."""
-    swing: tuple[Annotated[float, Range(-math.pi, math.pi)], ...] = ()
+    swing: tuple[Angle, ...] = ()
     """Offset of each joint from home at the top of its leg's swing, rad; empty: the policy alone moves the legs."""
     swing_from: tuple[Share, ...] = ()
     """Phase of the gait clock at which the leg of each joint begins its swing, which lasts half a cycle."""
+    stride: tuple[tuple[Angle, ...], ...] = ()
+    """Offset of each joint as its foot lands, rad per unit of every number of the command; the leg sweeps from there to
+    the opposite while it stands. Empty: swings are up and down, and the policy alone walks."""
 
     def __post_init__(self) -> None:
         require(self, "controller.")
 
 
 class JointOffsetController:
-    """Set-point = home + swing(clock) + action, inside the joint limits; the springs' gains are the robot spec's.
+    """Set-point = home + swing(clock) + stride(clock, command) + action, inside the joint limits.
 
-    With a swing the legs step in place while something is asked of the robot, and the policy turns that into a walk
-    (policies modulating trajectory generators: Iscen et al. 2018, arXiv 1910.02812). Without one, legs that never leave
-    the ground earn nothing for doing so: in trials a Go2 still stood after 0.9 million steps of learning.
+    With a swing and a stride the legs step as the command says while something is asked of the robot, and the policy
+    turns that into a walk that keeps its balance (policies modulating trajectory generators: Iscen et al. 2018, arXiv
+    1910.02812). Without a swing, legs that never leave the ground earn nothing for doing so: in trials a Go2 still
+    stood after 0.9 million steps of learning. Feet on the ground move evenly against the command, and begin to just
+    before they land (swing-leg retraction: Seyfarth et al. 2003). The springs' gains are the robot spec's.
     """
 
     def __init__(self, robot: RobotSpec, config: JointOffsetConfig):
@@ -148,17 +156,27 @@ class JointOffsetController:
         self.actions = VectorSpec((Field("joint_offset", robot.joint_names, "rad", tuple(-r for r in reach), reach),))
         self.home = torch.tensor(robot.home)
         self.low, self.high = robot.limit("low"), robot.limit("high")
-        for name, numbers in (("swing", config.swing), ("swing_from", config.swing_from)):
-            if len(numbers) != (len(robot.joints) if config.swing else 0):
+        for name, numbers, needed in (
+            ("swing", config.swing, config.swing or config.stride),
+            ("swing_from", config.swing_from, config.swing),
+            ("stride", config.stride, config.stride),
+        ):
+            if len(numbers) != (len(robot.joints) if needed else 0):
                 raise ValueError(f"controller.{name} has {len(numbers)} numbers for the {len(robot.joints)} joints")
         self.swing, self.swing_from = torch.tensor(config.swing), torch.tensor(config.swing_from)
+        self.stride = torch.tensor(config.stride)
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
         posture = self.home
         if self.config.swing:
-            angle = 2 * math.pi * ((state.phase - self.swing_from) % 1.0)
-            up = angle.sin().clamp_min(0).square()  # smooth at both ends, 0 in the other half of the cycle
-            posture = self.home + up * self.swing * asked(state)[:, None]
+            u = 2 * ((state.phase - self.swing_from) % 1.0)  # from 0 to 1 in the swing, to 2 on the ground
+            up = (math.pi * u).sin().clamp_min(0).square()  # smooth at both ends, 0 on the ground
+            offset = up * self.swing
+            if self.config.stride:
+                # From 1 to -1 on the ground; the cubic back has the same speed at both ends.
+                ahead = torch.where(u < 1, ((12 - 8 * u) * u - 2) * u - 1, 3 - 2 * u)
+                offset = offset + ahead * (state.command[:, None] * self.stride).sum(-1)
+            posture = self.home + offset * asked(state)[:, None]
         return JointTarget((posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1))
 
     def still(self, action: Tensor, gripper: Tensor) -> Tensor:
@@ -178,8 +196,13 @@ def controller_config(data: dict[str, Any]) -> ControllerConfig:
     kind = data.get("kind", "tool_delta")
     if kind not in _KINDS:
         raise UnknownName("controller", kind, _KINDS)
-    config: ControllerConfig = _KINDS[kind][0](**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+    config: ControllerConfig = _KINDS[kind][0](**{k: _frozen(v) for k, v in data.items()})
     return config
+
+
+def _frozen(value: Any) -> Any:
+    """Tuples for JSON's lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def build_controller(robot: RobotSpec, config: ControllerConfig) -> Controller:

@@ -58,6 +58,10 @@ class Interface:
 
     def __post_init__(self) -> None:
         require(self)
+        asked = sum(len(f.dims) for f in self.command)
+        for row in getattr(self.controller, "stride", ()):
+            if len(row) != asked:
+                raise ValueError(f"controller.stride has {len(row)} numbers a joint for the {asked} of the command")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -34,7 +34,7 @@ class ProximalPolicy:
         default_factory=lambda: FeedforwardConfig(hidden=_HIDDEN, history=3, initial_std=0.3)
     )
     agent: PPOConfig = field(default_factory=lambda: PPOConfig(hidden=_HIDDEN, epochs=4))
-    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=4_200_000))
+    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
     symmetry: bool = True
     """Learn from every step and its mirror image, where the task says how it is mirrored."""
     reads: ClassVar[tuple[str, ...]] = ("simulation",)

@@ -104,11 +104,19 @@ def test_an_interface_that_cannot_be_is_refused(task: Any, change: dict[str, Any
         ({"reach": math.inf}, "controller.reach is inf; it must be a finite number"),
         ({"swing": (math.nan,) * 12}, "controller.swing is nan; it must be at least -3.14159 and at most 3.14159"),
         ({"swing_from": (0.0, 1.5)}, "controller.swing_from is 1.5; it must be at least 0 and at most 1"),
+        ({"stride": ((0.0, 4.0),)}, "controller.stride is 4; it must be at least -3.14159 and at most 3.14159"),
+        ({"stride": (0.1,)}, "controller.stride is 0.1; it must be a list"),
     ],
 )
 def test_a_controller_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         JointOffsetConfig(**change)
+
+
+def test_a_stride_for_another_command_is_refused(walk: Any) -> None:
+    shipped = walk().interface
+    with pytest.raises(ValueError, match=r"controller\.stride has 3 numbers a joint for the 1 of the command"):
+        replace(shipped, command=shipped.command[1:])
 
 
 @pytest.mark.parametrize(

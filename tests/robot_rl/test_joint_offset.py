@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -87,10 +87,39 @@ def test_who_is_to_stand_does_not_swing_and_the_action_adds_to_the_swing(go2: An
     assert torch.allclose(controller(state, action).position - action, torch.stack([still, walking]), atol=1e-6)
 
 
+STRIDE = replace(SWING, swing=(0.0,) * 12, stride=((0.0, 0.3, 0.1), (-0.3, 0.0, 0.1), (0.0, 0.0, 0.0)) * 4)
+
+
+def test_legs_stride_as_commanded(go2: Any, standing: Build) -> None:
+    """Ahead by the stride as the swing ends, evenly to the opposite on the ground, and back with no jump in speed."""
+    controller = JointOffsetController(go2, STRIDE)
+    phase = torch.linspace(0, 1, 1001)[:, None]
+    command = torch.tensor([[0.5, -0.2, 1.0]])
+    state = standing(1001, phase=phase, command=command.expand(1001, 3))
+    offset = controller(state, torch.zeros(1001, 12)).position - torch.tensor(go2.home)
+    ahead = command @ torch.tensor(STRIDE.stride).T
+    assert ahead[0, :3].tolist() == pytest.approx([0.04, -0.05, 0.0])
+    rises_first = offset[:, 3:6]  # of the leg that swings in the first half of the clock
+    assert torch.allclose(rises_first[[500, 750, 1000]], ahead[:, 3:6] * torch.tensor([[1.0], [0], [-1]]), atol=1e-5)
+    assert torch.allclose(offset[:501, :3], rises_first[500:], atol=1e-5), "the other diagonal half a cycle later"
+    speed = rises_first.double().diff(dim=0)
+    assert torch.allclose(speed[500:], speed[500:].mean(0), atol=1e-6), "even on the ground"
+    assert torch.allclose(speed[[0, 499]], speed[500:].mean(0).expand(2, 3), atol=0.05 * float(speed[500:].abs().max()))
+    assert rises_first.abs().max() < 1.1 * ahead.abs().max()
+
+
+def test_who_is_to_stand_does_not_stride(go2: Any, standing: Build) -> None:
+    state = standing(1, phase=torch.tensor([[0.1]]), command=torch.tensor([[0.0, 0.04, 0.0]]))
+    still = JointOffsetController(go2, STRIDE)(state, torch.zeros(1, 12)).position
+    assert torch.allclose(still, torch.tensor(go2.home), atol=1e-6)
+
+
 def test_a_swing_that_does_not_fit_the_joints_is_refused(go2: Any) -> None:
     for config, name in (
         (JointOffsetConfig(swing=(0.1,)), "controller.swing has 1 numbers for the 12 joints"),
         (JointOffsetConfig(swing=(0.1,) * 12), "swing_from has 0 numbers"),
+        (replace(SWING, stride=((0.1,),)), "controller.stride has 1 numbers for the 12 joints"),
+        (JointOffsetConfig(stride=((0.1,),) * 12), "controller.swing has 0 numbers"),
     ):
         with pytest.raises(ValueError, match=name):
             JointOffsetController(go2, config)
@@ -111,7 +140,7 @@ def test_a_stiff_robot_is_refused_by_name(panda: Any) -> None:
 def test_a_controller_is_built_from_its_kind(go2: Any, panda: Any) -> None:
     assert isinstance(build_controller(go2, JointOffsetConfig()), JointOffsetController)
     assert isinstance(build_controller(panda, ToolDeltaConfig()), ToolDeltaController)
-    for config in (JointOffsetConfig(rate=25.0, reach=0.2), SWING, ToolDeltaConfig(step=0.01)):
+    for config in (JointOffsetConfig(rate=25.0, reach=0.2), SWING, STRIDE, ToolDeltaConfig(step=0.01)):
         assert controller_config(json.loads(json.dumps(asdict(config)))) == config
 
 

@@ -6,12 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import mujoco
 import numpy as np
+import pytest
 import torch
 
 from policies.base import RandomPolicy
 from robot_rl.evaluation import evaluate
+from robot_rl.interface import Pipeline
+from robot_rl.state import RobotState
 from sim.commands import CommandSchedule
+from sim.engines.model import compile_model
 from sim.env import TaskEnv
 from sim.randomization import Randomize
 from sim.tasks import tasks
@@ -51,6 +56,30 @@ def test_a_bad_action_keeps_the_set_points() -> None:
     observation = env.step(bad)[0]["observation.state"]
     assert torch.equal(env.goal[1], goal[1]) and not torch.equal(env.goal[0], goal[0])
     assert torch.equal(env.last_action[1], first[1].clamp(-1, 1)) and observation.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "command", [(1.0, 0.0, 0.0), (-0.8, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 1.0), (0.5, 0.3, -0.7)]
+)
+def test_the_feet_of_the_stride_move_with_the_ground(walk: Build, command: tuple[float, float, float]) -> None:
+    """Seen from a trunk that moves as commanded; at 0.7 of the ground's speed, which leaves the policy the rest."""
+    task = walk()
+    pipeline, gait = Pipeline(task.interface), task.interface.gait
+    model = compile_model(pipeline.robot, task.scene)
+    data = mujoco.MjData(model)
+    joints = [model.joint(name).qposadr[0] for name in pipeline.robot.joint_names]
+
+    def feet(phase: float) -> np.ndarray:
+        state = RobotState(*(torch.zeros(1, 12),) * 3, command=torch.tensor([command]), phase=torch.tensor([[phase]]))
+        data.qpos[joints] = pipeline.controller(state, torch.zeros(1, 12)).position[0]
+        mujoco.mj_kinematics(model, data)
+        return np.array([data.body(name).xpos - data.body("base").xpos for name in pipeline.robot.base.feet])[:, :2]
+
+    for begins, on_ground in ((0.0, [0, 3]), (0.5, [1, 2])):
+        moved = (feet(begins + 0.45) - feet(begins + 0.05))[on_ground] / (0.4 / gait)
+        at = feet(begins + 0.25)[on_ground]
+        ground = -np.array(command[:2]) - command[2] * np.stack([-at[:, 1], at[:, 0]], -1)
+        assert np.abs(moved - 0.7 * ground).max() < 0.12 * np.abs(ground).max()
 
 
 def test_a_robot_told_to_stand_stands(walk: Build) -> None:
