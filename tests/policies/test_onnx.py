@@ -161,7 +161,7 @@ def test_an_action_that_is_not_centred_has_its_offset(task: Build, panda: Any, t
         ("history", 5, "3 in policy.json"),
         ("control_rate", 100.0, "50.0 in policy.json"),
         ("command_rate", 200.0, "500.0 on robot go2"),
-        ("gait", 1.5, "2.5 in policy.json"),
+        ("gait", 1.5, "2.75 in policy.json"),
         ("command", [], "'velocity'"),
     ],
 )

@@ -93,12 +93,12 @@ def test_the_robot_is_steered_damped_and_stands_up_again(
         env = RobotEnv(policy, replace(WALK, horizon=200), arbiter=Arbiter(OperatorInput(policy)), safety=steady)
         try:
             env.reset(seed=0)
-            asked = 0.0
-            while not env.loop.stopped:
+            asked, over = 0.0, False
+            while not over:  # the operator's stop comes at any moment, also just after a step has judged
                 *_, over, infos = env.step(action)
                 asked = max(asked, float(env.command[0, 0]))
                 assert env.steps < 150
-            assert asked == pytest.approx(0.8) and bool(over) and not infos["success"]
+            assert asked == pytest.approx(0.8) and env.loop.stopped == "operator" and not infos["success"]
             eventually(lambda: robot.limp)
             env.reset(seed=1)
             assert not env.loop.stopped and not robot.limp
