@@ -192,14 +192,15 @@ class RobotEnv(VectorEnv):
         )
         failed, halted, walks = self._failed(), bool(self.loop.stopped), self.loop.walks
         stopped = decision.phase is Phase.STOPPED or (walks and halted)
+        unasked = self.loop.stopped != "operator"  # legs that a person let fold have not failed the task
         # Whatever damps a walking robot unasked makes it go down, if only after the episode's last step.
-        self.falls += self.loop.stopped != "operator" and (failed or (walks and halted))
+        self.falls += unasked and (failed or (walks and halted))
         marked = operator is not None and operator.failure
         # The clock does not cut a correction off, within reason.
         late = self.steps >= self.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         bad = failed or stopped or marked
         success = (won or (test is None and late)) and not (bad or halted or (walks and self.loop.limp))
-        return success, won or failed, won or bad or late
+        return success, won or (failed and unasked), won or bad or late
 
     def _failed(self) -> bool:
         """The task's failure test, which no dry run fails: nothing is its doing there. A robot's own sensors do not
