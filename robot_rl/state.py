@@ -6,7 +6,7 @@ success tests and the shield read nothing else, which is why they run unchanged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -79,10 +79,16 @@ class RobotState:
         new = rows.views
         return self.map(lambda name, view: view.index_copy(0, ids, new[name]))
 
-    def overwrite(self, ids: Tensor, rows: RobotState) -> None:
-        """The same in place."""
-        for view, new in zip(self.views.values(), rows.views.values(), strict=True):
-            view.index_copy_(0, ids, new)
+
+def leaves(values: Iterable[Tensor | RobotState]) -> list[Tensor]:
+    """The tensors, and the views of the states, in their order."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        else:
+            found.extend(value.views.values())
+    return found
 
 
 def asked(state: RobotState) -> Tensor:

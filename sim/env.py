@@ -20,7 +20,7 @@ from robot_rl.interface import Pipeline
 from robot_rl.observations import Observer
 from robot_rl.robots import robots
 from robot_rl.shield import ramp
-from robot_rl.state import RobotState
+from robot_rl.state import RobotState, leaves
 from sim.commands import PURPOSE as COMMAND
 from sim.divergence import Recorder, quiet
 from sim.engines import engines
@@ -186,6 +186,9 @@ class TaskEnv(VectorEnv):
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Act for one control period; see the class for what comes back."""
         actions = torch.as_tensor(actions, dtype=torch.float32)
+        if actions.shape != self.action_space.shape:
+            shape, given = self.action_space.shape, tuple(actions.shape)
+            raise ValueError(f"actions for {self.num_envs} copies of {self.task.name} are {shape}, not {given}")
         commands, shoves, changed = self._decide(actions)
         if shoves:
             self._push(*shoves)
@@ -385,14 +388,13 @@ class TaskEnv(VectorEnv):
         return observation
 
     def _exchange(
-        self, ids: Tensor, observation: dict[str, Tensor], theirs: list[Any], first: dict[str, Tensor]
+        self, ids: Tensor, observation: dict[str, Tensor], theirs: list[np.ndarray], first: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Go on with the tensors and first observations of another environment in rows `ids` (k,)."""
-        for mine, new in zip(attrgetter(*self.own)(self), theirs, strict=True):
-            if isinstance(mine, RobotState):  # of this very step: nobody else holds its views yet
-                mine.overwrite(ids, new.select(ids))
-            else:
-                mine.index_copy_(0, ids, new.index_select(0, ids))
+        rows = ids.numpy()
+        # In place: the states are of this very step, and nobody else holds their views yet.
+        for mine, new in zip(leaves(attrgetter(*self.own)(self)), theirs, strict=True):
+            mine.numpy()[rows] = new[rows]
         return {n: view.index_copy(0, ids, first[n].index_select(0, ids)) for n, view in observation.items()}
 
     @cached_property

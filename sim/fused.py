@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.errors import Misfit
-from robot_rl.state import RobotState
+from robot_rl.state import RobotState, leaves
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -84,7 +84,7 @@ class Graph:
         from torch.fx.experimental.proxy_tensor import make_fx
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        names, what = owner.remembered, f"{type(owner).__name__}.{method.__name__}"
+        names, self._what = owner.remembered, f"{type(owner).__name__}.{method.__name__}"
         self._read = attrgetter(*names)
         before = self._read(owner)
         numbered = _numbered([list(before), list(arguments)])
@@ -119,7 +119,7 @@ class Graph:
             graph = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
         except RuntimeError as error:
             raise Misfit(
-                f"{what} cannot be compiled: {str(error).splitlines()[0]}; "
+                f"{self._what} cannot be compiled: {str(error).splitlines()[0]}; "
                 "a task's functions may not look at the numbers in tensors; leave compiled out"
             ) from error
         entries = graph.graph.find_nodes(op="placeholder")
@@ -131,27 +131,30 @@ class Graph:
         used: list[Any] = [inputs[k] for k in self._used]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
-            # Without an environment of shapes inductor keeps nothing on disk of what it makes.
-            fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(assume_static_by_default=True))
+            # Without an environment of shapes inductor keeps nothing on disk of what it makes. With one it takes sizes
+            # for variables, which makes slower loops, unless it is given tensors that know better.
+            fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+            known: list[Any] = [fake.from_tensor(t, static_shapes=True) for t in used]
             with tracing(TracingContext(fake)):
-                self._run = compiled(graph, used)
+                self._run = compiled(graph, known, {"size_asserts": False})
+        self._shapes = [t.shape for t in used]
         if not all(map(_alike, self._run(*used), meant)):
-            raise Misfit(f"{what} comes out otherwise when it is compiled; leave compiled out")
+            raise Misfit(f"{self._what} comes out otherwise when it is compiled; leave compiled out")
 
     def _given(self, owner: Any, arguments: Sequence[Any]) -> list[Tensor]:
-        given: list[Tensor] = []
-        for value in self._read(owner):
-            if isinstance(value, Tensor):
-                given.append(value)
-            else:
-                given.extend(value.views.values())
+        given = leaves(self._read(owner))
         _map(arguments, given.append)
         return given
 
     def __call__(self, owner: Any, arguments: Sequence[Any]) -> Any:
         """Do to the owner what the method does, and return what it returns."""
         given = self._given(owner, arguments)
-        outputs = self._run(*[given[k].contiguous() for k in self._used])
+        used = [given[k].contiguous() for k in self._used]
+        if [t.shape for t in used] != self._shapes:  # machine code would read past their ends
+            both = zip(used, self._shapes, strict=True)
+            other = next(f"{tuple(t.shape)} where it had {tuple(shape)}" for t, shape in both if t.shape != shape)
+            raise Misfit(f"{self._what} was compiled for tensors of other shapes: {other}")
+        outputs = self._run(*used)
         tensors = [*outputs, *reversed(given)]  # the last is number ~0
         write(owner, self._changed, [_map(value, tensors.__getitem__) for value in self._changed.values()])
         return _map(self._result, tensors.__getitem__)

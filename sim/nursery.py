@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.state import RobotState
+from robot_rl.state import RobotState, leaves
 
 if TYPE_CHECKING:
     from sim.engines.base import Engine
@@ -52,12 +52,13 @@ class Nursery:
         """Number of the episode that stands ready for each environment; -1 for none."""
         self.observation: dict[str, Tensor]
         """The first of these."""
+        self.theirs: list[np.ndarray]
+        """What else is theirs, under the names of `TaskEnv.own`."""
 
-    def take(self, env: TaskEnv, ids: Tensor) -> tuple[list[Any], dict[str, Tensor]]:
+    def take(self, env: TaskEnv, ids: Tensor) -> tuple[list[np.ndarray], dict[str, Tensor]]:
         """Begin the physics of the next episodes of environments `ids` (k,) of the one that this is a copy of.
 
-        Returns what the copy holds under the names of `TaskEnv.own`, and its observations: rows `ids` are
-        those of the episodes that begin.
+        Returns `theirs` and `observation`, whose rows `ids` are those of the episodes that begin.
         """
         ahead, rows = self.ahead, ids.numpy()
         missing = (self.ready != env.episode) | (ahead.seed != env.seed)
@@ -65,7 +66,7 @@ class Nursery:
             self._prepare(env, missing.nonzero()[0])
         env.episode[rows] = ahead.episode[rows]
         env.engine.adopt(rows, ahead.engine)
-        return list(attrgetter(*ahead.own)(ahead)), self.observation
+        return self.theirs, self.observation
 
     def _prepare(self, env: TaskEnv, rows: np.ndarray) -> None:
         ahead, ids = self.ahead, torch.from_numpy(rows)
@@ -75,4 +76,5 @@ class Nursery:
         if len(rows) < env.num_envs:
             start = Start(ahead.true, ahead.state, self.observation).put(ids, start)
         ahead.true, ahead.state, self.observation = start.true, start.state, start.observation
+        self.theirs = [tensor.numpy() for tensor in leaves(attrgetter(*ahead.own)(ahead))]
         self.ready[rows] = env.episode[rows]

@@ -15,7 +15,8 @@ class Sim:
     """Environment steps per second with everything on, beside bare physics and beside Gymnasium's vector environments.
 
     Bare physics is `mujoco.Batch` on the same model, from the same states (those of delay lines and solver, too), with
-    the same commands. All take turns, so that what else the machine does hits all of them."""
+    the same commands: as MuJoCo comes, and without the clock that our environments stop (`sim.gl`), a higher limit. All
+    take turns, so that what else the machine does hits all of them."""
 
     tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
     """Tasks to measure."""
@@ -85,34 +86,46 @@ class Bare:
 
 
 def share_of_physics(task: str, size: int, seconds: float, compiled: bool = False) -> dict[str, float]:
-    """Steps/s of our environment and of bare physics, and their ratio."""
+    """Steps/s of our environment and of bare physics, with and without MuJoCo's clock, and their ratios."""
     import torch
 
     from sim.env import TaskEnv
+    from sim.gl import clocked
 
     env = TaskEnv(task, size, compiled=compiled)
     env.reset(seed=0, options={"stagger": True})
     rng = torch.Generator().manual_seed(0)
     actions = torch.rand(64, size, env.pipeline.actions.size, generator=rng) * 2 - 1
     engine: Any = env.engine
-    bare = Bare(engine)
-    ours, physics, steps = 0.0, 0.0, 0
-    while ours + physics < seconds:
+    bare, unclocked = Bare(engine), Bare(engine)
+    commands: list[Any] = []
+
+    def act() -> None:
+        for k in range(_ROUND):
+            env.step(actions[(steps + k) % len(actions)])
+
+    ours, comes, limit, steps = 0.0, 0.0, 0.0, 0
+    while ours + comes + limit < seconds:
         bare.start()
-        commands: list[Any] = []
+        unclocked.start()
+        commands.clear()
         with engine.recording(commands):
-            start = time.perf_counter()
-            for k in range(8):
-                env.step(actions[(steps + k) % len(actions)])
-            spent = time.perf_counter() - start
-        start = time.perf_counter()
-        bare.follow(commands)
+            first = _timed(act)
+        with clocked():
+            second = _timed(lambda: bare.follow(commands))
+        third = _timed(lambda: unclocked.follow(commands))
         if steps:  # the first round warms up
-            ours, physics = ours + spent, physics + time.perf_counter() - start
-        steps += 8
+            ours, comes, limit = ours + first, comes + second, limit + third
+        steps += _ROUND
     env.close()
-    counted = size * (steps - 8)
-    return {"steps_per_second": counted / ours, "bare_physics": counted / physics, "share": physics / ours}
+    counted = size * (steps - _ROUND)
+    return {
+        "steps_per_second": counted / ours,
+        "bare_physics": counted / comes,
+        "share": comes / ours,
+        "without_clock": counted / limit,
+        "share_without_clock": limit / ours,
+    }
 
 
 def against_gymnasium(task: str, size: int, seconds: float, compiled: bool = False) -> dict[str, float]:
@@ -150,13 +163,16 @@ def against_gymnasium(task: str, size: int, seconds: float, compiled: bool = Fal
     }
 
 
-_BURST = 10
+_ROUND, _BURST = 8, 10
 """Steps between two looks at the clock."""
 
 
 def _burst(step: Callable[[Any], Any], sample: Callable[[], Any]) -> float:
     actions = [sample() for _ in range(_BURST)]
+    return _timed(lambda: [step(action) for action in actions])
+
+
+def _timed(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
-    for action in actions:
-        step(action)
+    work()
     return time.perf_counter() - start

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from robot_rl.state import ABSENT, RobotState
+from robot_rl.state import ABSENT, RobotState, leaves
 
 Build = Callable[..., Any]
 
@@ -49,11 +49,8 @@ def test_put_gives_back_what_select_took(standing: Build) -> None:
     assert all(torch.equal(again.views[k], v) for k, v in state.views.items())
 
 
-def test_overwrite_is_put_in_place(standing: Build) -> None:
-    rng = torch.Generator().manual_seed(0)
-    state, other = (standing(5).map(lambda name, view: torch.randn(view.shape, generator=rng)) for _ in range(2))
-    ids, views = torch.tensor([4, 0, 2]), state.views
-    meant = state.put(ids, other.select(ids))
-    state.overwrite(ids, other.select(ids))
-    for name, view in state.views.items():
-        assert view is views[name] and torch.equal(view, meant.views[name]), name
+def test_leaves_are_the_tensors_and_the_views_in_their_order(standing: Build) -> None:
+    one, state = torch.zeros(1), standing(2)
+    found = leaves([state, one])
+    assert found[-1] is one
+    assert all(a is b for a, b in zip(found[:-1], state.views.values(), strict=True))

@@ -172,6 +172,14 @@ def test_an_episode_that_begins_with_a_bad_action_stands_still(task: Build) -> N
     assert env.last_action.tolist() == [[0.0, 0.0, 0.0, 1.0]]
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (2, 4), (4,), (3, 4, 1)])
+def test_actions_of_another_shape_are_refused(task: Build, shape: tuple[int, ...]) -> None:
+    env = TaskEnv(task(), 3, threads=1)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"actions for 3 copies of .* are \(3, 4\), not \("):
+        env.step(torch.zeros(shape))
+
+
 def test_actions_beyond_the_range_are_clipped(task: Build) -> None:
     env, reference = TaskEnv(task(), 1, threads=1), TaskEnv(task(), 1, threads=1)
     for one in (env, reference):

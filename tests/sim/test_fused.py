@@ -131,6 +131,14 @@ def test_numbers_that_are_looked_at_are_refused_instead_of_frozen(method: str) -
 
 
 @needs_compiler
+def test_tensors_of_other_shapes_are_refused_instead_of_read_past_their_ends() -> None:
+    scale = Scale(2.0, 3.0)
+    scale.times(torch.ones(3))
+    with pytest.raises(Misfit, match=r"Scale\.times was compiled for .* other shapes: \(2,\) where it had \(3,\)"):
+        scale.times(torch.ones(2))
+
+
+@needs_compiler
 def test_what_comes_out_otherwise_is_refused() -> None:
     counter = Counter(True)
     with pytest.raises(Misfit, match=r"Counter\.counts comes out otherwise when it is compiled; leave compiled out"):
