@@ -15,7 +15,7 @@ from robot_rl.data.replay import Replay, sample_batches
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.limits import Count, NonNegative, Positive, Share, Whole
 from robot_rl.seeds import training_seed
-from robot_rl.training.metrics import Progress, counts, report
+from robot_rl.training.metrics import Progress, check_finite, counts, report
 from robot_rl.training.run import Run
 
 
@@ -123,7 +123,15 @@ def train_off_policy(
     metrics: dict[str, Tensor] = {}
     learns = False
     physics = ThreadPoolExecutor(1, "physics", torch.set_num_threads, (1,))
-    while step < config.steps:
+
+    def good_enough() -> bool:
+        return len(recent) == recent.maxlen and sum(recent) / len(recent) >= config.stop_at
+
+    def figures() -> dict[str, float]:
+        success = {"train/success": sum(recent) / len(recent)} if ended.all() else {}
+        return {name: float(value) for name, value in metrics.items()} | success
+
+    while step < config.steps and not good_enough():
         noise = config.noise_memory * noise + fresh * torch.randn(noise.shape, generator=rng)
         warmup = step < config.warmup
         action = _explore(policy, observation, noise, rng, config.warmup_noise if warmup else None)
@@ -156,13 +164,11 @@ def train_off_policy(
         learns = learns or (step >= config.learning_starts and replay.ready(config.n_step))
         if learns:
             owed += config.updates_per_step * env.num_envs
-        success = sum(recent) / max(1, len(recent))
-        if step % config.log_every < env.num_envs:
-            row_out = {k: float(v) for k, v in metrics.items()} | counts(env, step)
-            row_out |= {"train/success": success} if ended.all() else {}
-            report(run, step, row_out, progress)
-        stop = len(recent) == recent.maxlen and success >= config.stop_at
-        if step % config.checkpoint_every < env.num_envs or step >= config.steps or stop or run.asked:
+        over = step >= config.steps or good_enough()
+        if over or step % config.log_every < env.num_envs:
+            report(run, step, figures() | counts(env, step), progress)
+        if over or run.asked or step % config.checkpoint_every < env.num_envs:
+            check_finite(run, step, figures())
             assert policy.runner is not None
             run.save(
                 step,
@@ -180,8 +186,6 @@ def train_off_policy(
                 },
             )
             run.end_if_asked(step)
-        if stop:
-            break
     physics.shutdown()
     policy.actor.load_state_dict(agent.average.state_dict())
 

@@ -10,6 +10,7 @@ import torch
 
 from robot_rl import success
 from robot_rl.seeds import training_seed
+from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.run import read_metrics
 from sim.env import TaskEnv
@@ -65,6 +66,67 @@ def test_too_small_a_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="leaves each of num_envs 32 environments 3 rows, too few for n_step 3"):
         OffPolicyConfig(capacity=127)
     OffPolicyConfig(capacity=128)
+
+
+def test_a_run_that_is_good_enough_logs_its_end_and_resumed_changes_nothing(
+    task: Build, residual: Build, agent: Build, run: Build, monkeypatch: pytest.MonkeyPatch, same: Build
+) -> None:
+    monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
+    demo = {"action": torch.zeros(12, 4), "reward": torch.zeros(12)}
+    config = OffPolicyConfig(
+        steps=4000,
+        num_envs=8,
+        batch=8,
+        updates_per_step=1 / 8,
+        warmup=0,
+        learning_starts=0,
+        log_every=1000,
+        stop_at=0.5,
+    )
+
+    def learned(resume: bool) -> tuple[Any, list[dict[str, Any]]]:
+        env = TaskEnv(task(success="always", success_hold=2), 8, threads=1)
+        size = env.pipeline.observer.spec.size
+        learner = agent(residual(size, 4))
+        demos = demo_replay(learner.policy, [demo | {"state": torch.randn(12, size)}], torch.Generator())
+        with run(resume=resume) as folder:
+            train_off_policy(env, learner, demos, config, folder, 3, lambda step, row: None)
+        return learner.state_dict(), read_metrics(folder.folder)
+
+    ends, rows = learned(False)
+    # Two hundred episodes of two steps each, eight at a time.
+    assert [(row["step"], row["train/steps"], row["train/success"]) for row in rows] == [(400, 400, 1.0)]
+    again = learned(True)
+    assert same(again[0], ends) and again[1] == rows
+
+
+@pytest.mark.parametrize("steps", [72, 80])
+def test_the_last_step_is_logged_whatever_it_is(
+    task: Build, residual: Build, agent: Build, run: Build, steps: int
+) -> None:
+    env, learner, demos = started(task, residual, agent, 8)
+    config = OffPolicyConfig(steps=steps, num_envs=8, batch=4, warmup=0, learning_starts=1000, log_every=40)
+    with run() as folder:
+        train_off_policy(env, learner, demos, config, folder, 0, lambda step, row: None)
+    assert [row["step"] for row in read_metrics(folder.folder)] == [40, steps]
+
+
+@pytest.mark.parametrize("due", ["end", "checkpoint"])
+def test_numbers_that_are_none_do_not_reach_a_checkpoint(
+    task: Build, residual: Build, agent: Build, run: Build, due: str
+) -> None:
+    """Also where nothing is logged in that step."""
+    env, learner, demos = started(task, residual, agent, 8)
+    every = 48 if due == "checkpoint" else 1000
+    config = OffPolicyConfig(
+        steps=80, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
+        checkpoint_every=every,
+    )  # fmt: skip
+    learner.update = lambda batch, learn_actor: {"critic/loss": torch.tensor(torch.nan)}
+    step = 80 if due == "end" else 48
+    with run() as folder, pytest.raises(Diverged, match=f"NaN at step {step}; no checkpoint had been written"):
+        train_off_policy(env, learner, demos, config, folder, 0, lambda step, row: None)
+    assert not folder.checkpoint_file.exists()
 
 
 @pytest.mark.parametrize("std", [None, 0.1])
