@@ -19,7 +19,8 @@ PARAMETERS = (
     "sensor.object_noise", "sensor.object_bias", "sensor.object_delay",
 )  # fmt: skip
 _ALL = slice(None)
-_UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
+UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
+"""Views that no sensor of a robot measures."""
 _OF_TRUNK = ("sensor.velocity_noise", "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias")
 
 
@@ -133,7 +134,7 @@ class SensorModel:
         for channel, part in zip(self.channels, late.split([c.width for c in self.channels], 1), strict=True):
             parts.setdefault(channel.view, []).append(part)
         objects = {n: torch.cat([parts[n][0], _unit(parts[n][1])], 1) for n in self.objects}
-        views = {n: part for n, (part, *_) in parts.items() if n not in self.objects} | dict.fromkeys(_UNSEEN, ABSENT)
+        views = {n: part for n, (part, *_) in parts.items() if n not in self.objects} | dict.fromkeys(UNSEEN, ABSENT)
         if self.kinematics is not None:
             views["tool_position"] = self.kinematics.forward(views["joint_position"])[0]
         if self.robot.base:

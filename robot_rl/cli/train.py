@@ -89,9 +89,11 @@ class Train(Generic[R]):
         else:
             folder = (latest_folder if self.resume else new_folder)(runs, self.task, self.recipe)
         dataset = self.dataset or Path("datasets") / self.task
-        settings = {"task": self.task, "recipe": self.recipe, "seed": self.seed, "dataset": str(dataset.resolve())}
-        settings |= {"base": str(self.base) if self.base else None, "engine": self.engine}
-        settings |= {"device": self.device, "without": without}
+        settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
+        # What is not read may be elsewhere, or nowhere, when the run is resumed.
+        settings |= {"dataset": str(dataset.resolve())} if "dataset" in recipe.reads else {}
+        settings |= {"base": str(self.base) if self.base else None} if "base" in recipe.reads else {}
+        settings |= {"engine": self.engine, "device": self.device, "without": without}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"precision": self.precision, "threads": threads, "compiled": self.compiled}
         config = settings | {"config": asdict(recipe)}

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from policies.feedforward import FeedforwardPolicy
 from policies.gaussian import divergence, entropy, log_density
+from robot_rl.errors import Misfit
 from robot_rl.learning.critics import StateValue
 from robot_rl.limits import Count, NonNegative, Positive, Share
 from robot_rl.symmetry import Mirror, joined
@@ -84,7 +85,10 @@ class PPO:
             parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
             for name, wanted in parts.items():
                 if len(getattr(mirror, name)) != wanted:
-                    raise ValueError(f"the mirror's {name} has {len(getattr(mirror, name))} numbers, not {wanted}")
+                    raise Misfit(
+                        f"the mirror's {name} has {len(getattr(mirror, name))} numbers, not {wanted}; mend the task's "
+                        "`mirror`, or leave it out"
+                    )
             self.reflect = {
                 "frames": mirror.observation.repeated(history),
                 "state": joined(mirror.observation, mirror.privileged),

@@ -12,7 +12,7 @@ import torch
 from robot_rl.errors import Misfit, UnknownName, UserError
 from robot_rl.spec import RobotSpec
 from sim.engines.base import DEVICES
-from sim.engines.model import box_model_spec, compile_model, robot_model_spec
+from sim.engines.model import box_model_spec, compile_model, foot_shapes, robot_model_spec
 from sim.gl import mujoco
 from sim.scenes import Scene
 
@@ -105,7 +105,7 @@ class World:
 
     def _soften(self, foot: str, geoms: list[Any]) -> None:
         """Contacts as soft as in MuJoCo, where a foot's numbers decide; Genesis takes the mean of both sides."""
-        at = self.model.body(foot).geomadr[0]
+        at = foot_shapes(self.model, foot)[0]
         soft = np.concatenate([self.model.geom_solref[at], self.model.geom_solimp[at]])
         self.solver.set_sol_params(np.tile(soft, (len(geoms), 1)), [g.idx for g in geoms])
 

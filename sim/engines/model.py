@@ -235,3 +235,13 @@ def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.
     if absent:
         raise Misfit(f"the model of {robot!r} has no position actuator for the joints {absent}")
     return np.array([of_joint[name] for name in joints])
+
+
+def foot_shapes(model: mujoco.MjModel, foot: str) -> list[int]:
+    """The shapes of a foot that touch the ground."""
+    body = model.body(foot)
+    shapes = range(int(body.geomadr[0]), int(body.geomadr[0] + body.geomnum[0])) if body.geomnum[0] else range(0)
+    found = [g for g in shapes if model.geom_contype[g] or model.geom_conaffinity[g]]
+    if not found:
+        raise Misfit(f"the foot {foot!r} has no shape that collides in the robot's model file; give it one")
+    return found

@@ -19,7 +19,7 @@ from robot_rl.errors import Misfit
 from robot_rl.rotation import rotate_back
 from robot_rl.spec import RobotSpec
 from sim.engines.base import Engine, Setter
-from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, find_servos
+from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, find_servos, foot_shapes
 from sim.engines.trunk import defaults, trunk_inertia
 from sim.gl import batch, mujoco
 from sim.scenes import Scene
@@ -235,9 +235,10 @@ class MujocoEngine(Engine):
         if self.robot.base:
             for name in self._trunk:
                 out[name] = self._remember(self._trunk, name)
-            self._links = np.setdiff1d(m.body_mass.nonzero()[0], [m.body(self.robot.base.body).id])
+            others = (self.robot.base.body, *self._objects)
+            self._links = np.setdiff1d(m.body_mass.nonzero()[0], [m.body(name).id for name in others])
             out["robot.link_mass_scale"] = self._link_mass
-            feet = [int(m.body(foot).geomadr[0]) for foot in self.robot.base.feet]
+            feet = [g for foot in self.robot.base.feet for g in foot_shapes(m, foot)]
             out["ground.friction"] = self._writer("geom_friction", np.array(feet), 0)
         for box in self.scene.boxes:
             body, geom = m.body(box.name).id, m.geom(box.name).id
@@ -301,7 +302,7 @@ class MujocoEngine(Engine):
         self._stale = True
 
     def _link_mass(self, ids: np.ndarray, values: np.ndarray) -> None:
-        """Links of other density: masses and inertias of all bodies but the trunk."""
+        """Links of other density: masses and inertias of all the robot's bodies but the trunk."""
         expand, links = self.batch.expand, self._links
         expand("body_mass")[ids[:, None], links] = self.model.body_mass[links] * values[:, None]
         expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]

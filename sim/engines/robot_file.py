@@ -35,6 +35,36 @@ def check_robot_file(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
         _check_place(body, path)
     for joint in spec.joints:
         _check_limits(joint, robot, path, spec.compiler.degree)
+    if not robot.compliant:  # whose springs take the place of the file's actuators
+        _check_actuators(spec, robot, path)
+
+
+def _check_actuators(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
+    """A position actuator for each joint, which takes angles for angles and not for torques; others for the gripper."""
+    own = [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT and a.target in robot.joint_names]
+    servos = [a.target for a in own if _servo(a)]
+    if missing := [name for name in robot.joint_names if name not in servos]:
+        raise Misfit(
+            f"{path} has no position actuator for the joints {missing} of robot {robot.name!r}; add <position>s"
+        )
+    if len(own) > len(robot.joint_names):
+        doubled = sorted({a.target for a in own if [b.target for b in own].count(a.target) > 1})
+        raise Misfit(
+            f"{path} has several actuators for the joints {doubled} of robot {robot.name!r}; leave one of each"
+        )
+    others = [a.name or a.target for a in spec.actuators if a not in own]
+    if robot.gripper and not others:
+        raise Misfit(
+            f"{path} has no actuator for the gripper of robot {robot.name!r}, {list(robot.gripper.joints)}; add one"
+        )
+    if others and not robot.gripper:
+        raise Misfit(f"{path} has the actuators {others}, and robot {robot.name!r} has nothing for them; take them out")
+
+
+def _servo(actuator: mujoco.MjsActuator) -> bool:
+    """torque = kp (command - position) - kd speed"""
+    affine = actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE and actuator.gaintype == mujoco.mjtGain.mjGAIN_FIXED
+    return bool(affine and actuator.gainprm[0] > 0 and actuator.biasprm[1] == -actuator.gainprm[0])
 
 
 def _check_mass(body: mujoco.MjsBody, robot: RobotSpec, path: Path) -> None:

@@ -20,6 +20,7 @@ from sim.commands import CommandSchedule
 from sim.randomization import Randomize
 from sim.rewards import Moment, Reward
 from sim.scenes import Scene
+from sim.tasks.views import check_views
 
 PLACE = ("x", "y", "z", "yaw")
 """What places a box, as `<box>.x`."""
@@ -55,6 +56,7 @@ class Task:
         for name in (*pipeline.observer.objects, *true.objects, *(o for test in tests for o in objects_of(test))):
             if name not in boxes:
                 raise UnknownName("object of the scene", name, boxes)
+        check_views(self, pipeline, true)
 
     @property
     def name(self) -> str:

@@ -58,3 +58,13 @@ def test_nothing_else_may_differ(train: Train) -> None:
         code, said = train("r", 160, "--resume", *more)
         assert code == 2 and "was begun with other settings" in said and "80" not in said, said
     assert json.loads(Path("r/config.json").read_text())["config"]["training"]["steps"] == 80
+
+
+def test_a_run_that_read_no_files_goes_on_from_another_folder(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train("r", 80)[0] == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert train("../r", 160, "--resume")[0] == 0
+    assert curves("../r")[-1]["step"] == 160

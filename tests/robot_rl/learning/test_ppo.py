@@ -12,6 +12,7 @@ from torch import Tensor
 
 from policies.base import Size
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from robot_rl.errors import Misfit
 from robot_rl.learning.ppo import PPO, PPOConfig
 from robot_rl.symmetry import Mirror, Reflection
 
@@ -262,5 +263,5 @@ def test_images_bring_an_asymmetric_policy_closer() -> None:
 
 def test_a_mirror_of_another_size_is_refused() -> None:
     small = Mirror(Reflection([0], [1]), MIRROR.privileged, MIRROR.action)
-    with pytest.raises(ValueError, match="the mirror's observation has 1 numbers, not 4"):
+    with pytest.raises(Misfit, match="the mirror's observation has 1 numbers, not 4"):
         make(small)

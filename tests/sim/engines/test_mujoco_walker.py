@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.errors import Misfit
 from robot_rl.robots.go2 import GO2
 from robot_rl.rotation import quat_to_matrix
-from sim.engines.model import MAX_ACTION_DELAY, robot_model_spec
+from sim.engines.model import MAX_ACTION_DELAY, foot_shapes, robot_model_spec
 from sim.engines.mujoco import MujocoEngine
 from sim.engines.trunk import PAYLOAD_EDGE, PAYLOAD_PLACE
-from sim.scenes import Scene
+from sim.scenes import Box, Scene
 from sim.tasks import tasks
 
 Build = Callable[..., MujocoEngine]
@@ -216,6 +217,25 @@ def test_friction_decides_whether_the_robot_slides_down_a_slope(walker: Build) -
     expected = [G * (np.sin(slope) - mu * np.cos(slope)) for mu in frictions[:2]]
     assert gained[:2].tolist() == pytest.approx(expected, rel=0.12)
     assert abs(gained[2]) < 0.15 and abs(late[2]) < 0.05, "0.35 is below a friction of 0.6"
+
+
+def test_friction_is_of_all_shapes_of_a_foot_that_touch_the_ground() -> None:
+    """Many files show a foot by a mesh that touches nothing, and list that first."""
+    shown = '<geom size="1" contype="0" conaffinity="0"/>'
+    feet = f'<body name="a">{shown}<geom size="1"/><geom size="2" conaffinity="0"/></body><body name="b">{shown}</body>'
+    model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{feet}</worldbody></mujoco>")
+    assert foot_shapes(model, "a") == [1, 2]
+    with pytest.raises(Misfit, match="the foot 'b' has no shape that collides in the robot's model file; give it one"):
+        foot_shapes(model, "b")
+
+
+def test_the_density_of_links_is_not_that_of_a_box_in_the_scene() -> None:
+    crate = Box("crate", size=0.1, mass=2.0)
+    one = MujocoEngine(GO2, Scene(timestep=DT, boxes=(crate,)), 1, threads=1)
+    one.parameters["robot.link_mass_scale"](np.array([0]), np.array([1.2]))
+    mass = one.batch.expand("body_mass")[0]
+    assert mass[one.model.body("crate").id] == 2.0
+    assert mass[one.model.body("FL_calf").id] == pytest.approx(1.2 * mass_of(one, "FL_calf"))
 
 
 def test_strength_scales_torque_and_its_limit(adrift: Build) -> None:

@@ -15,7 +15,8 @@ from sim.scenes import Scene, robot_model
 
 MINIMAL = """<mujoco><compiler angle="{angle}"/><worldbody>
 <body name="arm">{inertia}<joint name="turn" range="{range}"/><geom name="g" size="0.1" {geom}/>{inside}</body>
-</worldbody></mujoco>"""
+</worldbody><actuator>{actuators}</actuator></mujoco>"""
+SERVO = '<position joint="turn" kp="5"/>'
 CALF = r'(name="FL_calf_joint"\s+type=")'
 INERTIA = '<inertial mass="1" pos="0 0 0" diaginertia="1 1 1"/>'
 
@@ -81,7 +82,8 @@ def arm(panda: Any) -> Any:
 
 def written(**changes: str) -> str:
     return MINIMAL.format(
-        **{"angle": "degree", "inertia": INERTIA, "range": "-10 10", "geom": "", "inside": ""} | changes
+        **{"angle": "degree", "inertia": INERTIA, "range": "-10 10", "geom": "", "inside": "", "actuators": SERVO}
+        | changes
     )
 
 
@@ -117,3 +119,27 @@ def test_bodies_that_collide_must_be_there(panda: Any) -> None:
     misspelt = replace(panda, collision_bodies=("hand", "left_fingr"))
     with pytest.raises(Misfit, match=r"panda\.xml lacks the bodies \['left_fingr'\].*did you mean left_finger"):
         robot_model_spec(misspelt, Scene())
+
+
+@pytest.mark.parametrize(
+    ("actuators", "message"),
+    [
+        ("", "has no position actuator for the joints ['turn'] of robot 'panda'; add <position>s"),
+        ('<motor joint="turn"/>', "has no position actuator for the joints ['turn']"),
+        ('<velocity joint="turn" kv="3"/>', "has no position actuator for the joints ['turn']"),
+        (f'{SERVO}<motor joint="turn"/>', "has several actuators for the joints ['turn']"),
+        (f'{SERVO}<motor name="grip" site="s"/>', "has the actuators ['grip'], and robot 'panda' has nothing for them"),
+    ],
+)
+def test_an_arm_gets_angles_and_nothing_takes_them_for_torques(
+    arm: Any, tmp_path: Path, actuators: str, message: str
+) -> None:
+    text = written(actuators=actuators, inside='<site name="s"/>')
+    assert message in refusal(arm, tmp_path / "mine.xml", text)
+
+
+def test_a_gripper_needs_an_actuator(panda: Any, tmp_path: Path) -> None:
+    text, count = re.subn(r'<general[^>]*name="actuator8"[^>]*/>', "", robot_model(panda).read_text())
+    assert count == 1
+    said = refusal(panda, tmp_path / "mine.xml", text)
+    assert "has no actuator for the gripper of robot 'panda', ['finger_joint1', 'finger_joint2']; add one" in said

@@ -18,7 +18,9 @@ from sim.collect import make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
 from sim.scenes import Scene
+from sim.sensors import UNSEEN
 from sim.tasks import tasks
+from sim.tasks.views import view_sizes
 
 every = pytest.mark.parametrize("name", list(tasks))
 
@@ -163,3 +165,32 @@ def test_an_expert_that_is_not_there_is_named(expert: str, skill: str, message: 
     task = replace(tasks.get("panda-lift"), expert=expert)
     with pytest.raises(Misfit, match=f"expert of task 'panda-lift' .*{message}"):
         task.make_expert(Pipeline(task.interface), 1, skill, 0)
+
+
+@every
+def test_a_task_is_tried_with_the_views_that_it_will_have(name: str) -> None:
+    env = TaskEnv(name, 1, threads=1)
+    env.reset(seed=0)
+    sizes = view_sizes(env.task, env.pipeline)
+    true, seen = ({k: v.shape[1] for k, v in s.views.items() if k not in s.objects} for s in (env.true, env.state))
+    assert true == sizes
+    assert seen == {k: size for k, size in sizes.items() if k not in UNSEEN}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("go2-velocity", {"commands": None}, "the controller reads command, and the task has no commands"),
+        ("go2-velocity", {"gait": 0.0}, "the controller reads phase, and the interface has no gait"),
+        ("go2-velocity", {"observations": ("base_velocity",)}, "'base_velocity' .* which no sensor measures"),
+        ("panda-lift", {"observations": ("projected_gravity",)}, "reads base_quat, which robot 'panda' does not have"),
+        ("panda-lift", {"privileged": ("base_height",)}, "'base_height' reads base_position, which robot 'panda' does"),
+        ("panda-lift", {"failure": "fallen:60:0.15"}, "test 'fallen:60:0.15' reads base_quat, which robot 'panda'"),
+    ],
+)
+def test_a_task_that_reads_what_will_not_be_there_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
+    task = tasks.get(name)
+    of_task = {k: v for k, v in changes.items() if k in ("commands", "privileged")}
+    of_interface = {k: v for k, v in changes.items() if k not in of_task}
+    with pytest.raises((Misfit, ValueError), match=message):
+        replace(task, interface=replace(task.interface, **of_interface), **of_task)
