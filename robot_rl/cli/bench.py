@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from robot_rl.limits import Count, Positive, Whole
@@ -29,7 +30,7 @@ class Sim:
     threads: Count = 2
     """Threads of everything outside the physics; that uses all cores."""
     compiled: bool = False
-    """Measure our environments compiled, see `robot-rl train --help`."""
+    """Measure our environments compiled, too, see `robot-rl train --help`."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -39,22 +40,29 @@ class Sim:
 
         from robot_rl.cli.console import bar, show
         from robot_rl.training.run import provenance
+        from sim.fused import check_compiler
         from sim.tasks import tasks
 
         torch.set_num_threads(self.threads)
         for name in self.tasks:
             tasks.get(name)
-        rows: dict[str, Any] = {}
-        todo = len(self.tasks) * (len(self.sizes) + bool(self.peers))
-        with bar("bench sim") as update:
-            for name in self.tasks:
+        ways = {"": False}
+        if self.compiled:
+            check_compiler()
+            ways[", compiled"] = True
+        jobs: dict[str, Callable[[], dict[str, float]]] = {}
+        for name in self.tasks:
+            for how, compiled in ways.items():
                 for size in self.sizes:
-                    rows |= {f"{name}, {size}": share_of_physics(name, size, self.seconds, self.compiled)}
-                    update(len(rows), todo, f"{name}, {size} environments")
+                    jobs[f"{name}, {size}{how}"] = partial(share_of_physics, name, size, self.seconds, compiled)
                 if self.peers:
-                    figures = against_gymnasium(name, self.peers, self.seconds, self.compiled)
-                    rows |= {f"{name}, {self.peers}, gymnasium": figures}
-                    update(len(rows), todo, f"{name} in Gymnasium")
+                    figures = partial(against_gymnasium, name, self.peers, self.seconds, compiled)
+                    jobs[f"{name}, {self.peers}{how}, gymnasium"] = figures
+        rows: dict[str, Any] = {}
+        with bar("bench sim") as update:
+            for name, measure in jobs.items():
+                rows[name] = measure()
+                update(len(rows), len(jobs), name)
         if self.json:
             show(rows | {"provenance": provenance()}, True)
         else:

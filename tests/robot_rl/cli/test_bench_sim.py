@@ -55,6 +55,24 @@ def test_the_figures_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(capsys.readouterr().out)
     assert code == 0 and result.pop("provenance")["command"]
     assert set(result) == {f"{task}, {rest}" for task in TASKS for rest in ("4", "2, gymnasium")}
+    check(result)
+
+
+def test_compiled_environments_stand_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    words = ["--tasks", "ur5e-reach", "--sizes", "5", "--peers", "0", "--seconds", "0.2", "--compiled", "--json"]
+    try:
+        code = main(["bench", "sim", *words])
+    finally:
+        torch.set_num_threads(threads)
+    result = json.loads(capsys.readouterr().out)
+    assert code == 0 and result.pop("provenance")["command"]
+    assert list(result) == ["ur5e-reach, 5", "ur5e-reach, 5, compiled"]
+    check(result)
+
+
+def check(result: dict[str, dict[str, float]]) -> None:
+    """Every figure is one, and every ratio is that of its figures."""
     for name, row in result.items():
         assert all(math.isfinite(value) and value > 0 for value in row.values()), (name, row)
         if name.endswith("gymnasium"):
