@@ -28,8 +28,8 @@ from policies.residual import ResidualPolicy
 from real.twin.arm import HiddenArm
 from robot_rl.cli.operator import Watch
 from robot_rl.evaluation import evaluate, wilson
+from robot_rl.interface.state import RobotState
 from robot_rl.recipes.hil_serl import HilSerl
-from robot_rl.state import RobotState
 from robot_rl.training.human_in_the_loop import corrections
 from robot_rl.training.numerics import learning_floats
 from robot_rl.training.off_policy import add_episode

@@ -27,12 +27,12 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from policies.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
-from robot_rl.errors import Misfit, UnknownName, UserError, nearest
-from robot_rl.interface import Interface, Pipeline
-from robot_rl.limits import require
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.success import objects_of
 from robot_rl.robots import robots
-from robot_rl.spec import RobotSpec
-from robot_rl.success import objects_of
+from robot_rl.util.errors import Misfit, UnknownName, UserError, nearest
+from robot_rl.util.limits import require
 
 FORMAT = 1
 LATER = {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Normalizer, Observation, Policy, Size, mlp
-from robot_rl.limits import Count, Whole
+from robot_rl.util.limits import Count, Whole
 
 
 @dataclass(frozen=True)

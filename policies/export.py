@@ -19,9 +19,9 @@ from policies.feedforward import FeedforwardPolicy
 from policies.metadata import FILE, describe, exportable
 from policies.onnx import TOLERANCE, OnnxPolicy, difference, require
 from robot_rl import __version__
-from robot_rl.errors import UserError
-from robot_rl.files import replace_file
 from robot_rl.robots import robots
+from robot_rl.util.errors import UserError
+from robot_rl.util.files import replace_file
 
 OPSET, IR = 17, 8
 """Versions of ONNX's operators and of its file format, both of 2022."""

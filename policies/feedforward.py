@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
-from robot_rl.limits import Count, Spread
+from robot_rl.util.limits import Count, Spread
 
 
 @dataclass(frozen=True)

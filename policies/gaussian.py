@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import mlp
-from robot_rl.limits import Count, NonNegative, Spread
+from robot_rl.util.limits import Count, NonNegative, Spread
 
 
 @dataclass(frozen=True)

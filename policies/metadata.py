@@ -12,9 +12,9 @@ from policies.base import Policy
 from policies.bundle import Bundle, BundleError
 from policies.feedforward import FeedforwardPolicy
 from policies.onnx import TOLERANCE, OnnxPolicy, difference, require
-from robot_rl.interface import Interface, Pipeline
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.spec import RobotSpec, VectorSpec
 from robot_rl.robots import robots
-from robot_rl.spec import RobotSpec, VectorSpec
 
 FILE = "policy.onnx"
 OF_ROBOT = ("robot", "joint_names", "stiffness", "damping", "home", "command_rate")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from policies.base import Observation, Policy, Size
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from robot_rl.errors import UserError
+from robot_rl.util.errors import UserError
 
 TOLERANCE = 1e-4
 """Largest difference from torch's action, in units of the action range [-1, 1]."""

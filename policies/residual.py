@@ -10,7 +10,7 @@ from torch import Tensor
 from policies.base import ChunkRunner, Normalizer, Observation, Policy
 from policies.diffusion import DiffusionPolicy
 from policies.gaussian import GaussianActor, GaussianConfig
-from robot_rl.limits import NonNegative
+from robot_rl.util.limits import NonNegative
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from real.standing import Standing
 from real.steering import Schedule, Steering
 from real.teleop.commands import Operator
 from real.topics import RESET_TOPIC, TRUTH_TOPIC
-from robot_rl.interface import Interface, Pipeline
-from robot_rl.state import RobotState
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.state import RobotState
 
 logger = logging.getLogger(__name__)
 EPISODE_TOPIC = "episode"

@@ -17,9 +17,9 @@ from real.env import RobotEnv
 from real.journal import Journal
 from real.recorder import Recorder
 from real.session import Filming, uninterrupted
-from robot_rl.errors import UserError
 from robot_rl.training.human_in_the_loop import fetch
 from robot_rl.training.run import Run
+from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 HOPELESS = 2

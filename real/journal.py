@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from real.session import uninterrupted
-from robot_rl import strict_json
 from robot_rl.training.run import write_text
+from robot_rl.util import strict_json
 
 if TYPE_CHECKING:
     from real.env import RobotEnv

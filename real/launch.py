@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from robot_rl.errors import UnknownName, UserError
 from robot_rl.robots import robots
+from robot_rl.util.errors import UnknownName, UserError
 
 _NAMESPACE = re.compile(r"/?[A-Za-z_]\w*(/[A-Za-z_]\w*)*/?")
 

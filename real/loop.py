@@ -19,8 +19,8 @@ from torch import Tensor
 from real.clock import Ticker, prefer_realtime, reschedule, scheduling
 from real.histogram import Histogram
 from real.robots.base import Driver, JointReading, NotReady
-from robot_rl.interface import Pipeline
-from robot_rl.spec import RobotSpec
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.spec import RobotSpec
 
 logger = logging.getLogger(__name__)
 STALE_STATE, STALE_GOAL = "stale state", "stale goal"

@@ -14,7 +14,7 @@ import numpy as np
 from robot_rl.data import DatasetWriter
 from robot_rl.data.lerobot import Feature
 from robot_rl.data.recording import TRUNCATED, features, frames_per_second
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 WAITING = 4

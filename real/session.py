@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robot_rl.data.video import encode_video
-from robot_rl.files import replace_file
 from robot_rl.training.run import write_json
+from robot_rl.util.files import replace_file
 
 if TYPE_CHECKING:
     from real.env import RobotEnv

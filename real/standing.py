@@ -16,7 +16,7 @@ from real.clock import Ticker
 from real.robots.base import NotReady
 from real.robots.lowlevel import FIRMEST
 from real.robots.unitree import GUARD_GONE, UnitreeDriver
-from robot_rl.state import RobotState
+from robot_rl.interface.state import RobotState
 
 if TYPE_CHECKING:
     from real.env import RobotEnv

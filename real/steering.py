@@ -11,9 +11,9 @@ from torch import Tensor
 
 from real.bus import Node, qos
 from real.teleop.commands import Operator
-from robot_rl.errors import UserError
-from robot_rl.interface import COMMAND_RAMP
-from robot_rl.spec import VectorSpec
+from robot_rl.interface.pipeline import COMMAND_RAMP
+from robot_rl.interface.spec import VectorSpec
+from robot_rl.util.errors import UserError
 
 TOPIC = "cmd_vel"
 """geometry_msgs/Twist: m/s forward and to the left, rad/s to the left; trunk frame."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from policies.base import ChunkRunner, Policy
-from robot_rl.seeds import HELD_OUT
+from robot_rl.util.seeds import HELD_OUT
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -10,6 +10,6 @@ if sys.platform == "linux":
 _ON_OR_OFF = ("0", "1", "off", "on", "false", "true", "disable", "disabled", "enable", "enabled")
 _KNOWN = ("egl", "osmesa", "glfw", "glx", "cgl", "wgl", *_ON_OR_OFF)
 if (_backend := os.environ.get("MUJOCO_GL", "").strip().lower()) and _backend not in _KNOWN:
-    from robot_rl.errors import UserError
+    from robot_rl.util.errors import UserError
 
     raise UserError(f"MUJOCO_GL is {_backend!r}; unset it, or set it to egl or osmesa")

@@ -12,10 +12,10 @@ import numpy as np
 
 from robot_rl.data import DatasetWriter, EpisodeData
 from robot_rl.data.recording import features, frames_per_second
-from robot_rl.errors import UserError
-from robot_rl.files import replace_file
-from robot_rl.seeds import training_seed
-from robot_rl.settings import check_same, settled
+from robot_rl.util.errors import UserError
+from robot_rl.util.files import replace_file
+from robot_rl.util.seeds import training_seed
+from robot_rl.util.settings import check_same, settled
 from sim.env import TaskEnv
 
 

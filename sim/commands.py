@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.interface import COMMAND_RAMP
-from robot_rl.spec import VectorSpec
+from robot_rl.interface.pipeline import COMMAND_RAMP
+from robot_rl.interface.spec import VectorSpec
 from sim.randomization.noise import episode_keys, uniforms
 
 PURPOSE = 1

@@ -20,8 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from robot_rl.errors import UserError
-from robot_rl.files import replace_file, sync_folder
+from robot_rl.util.errors import UserError
+from robot_rl.util.files import replace_file, sync_folder
 
 if TYPE_CHECKING:
     from sim.env import TaskEnv

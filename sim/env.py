@@ -15,12 +15,12 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from robot_rl.errors import Misfit, UnknownName
-from robot_rl.interface import Pipeline
-from robot_rl.observations import Observer
+from robot_rl.interface.observations import Observer
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.shield import ramp
+from robot_rl.interface.state import RobotState, leaves
 from robot_rl.robots import robots
-from robot_rl.shield import ramp
-from robot_rl.state import RobotState, leaves
+from robot_rl.util.errors import Misfit, UnknownName
 from sim.commands import PURPOSE as COMMAND
 from sim.divergence import Recorder, quiet
 from sim.engines import engines

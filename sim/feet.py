@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robot_rl.state import RobotState
+from robot_rl.interface.state import RobotState
 
 CONTACT_FORCE = 1.0
 """Smallest force that counts as contact, N."""

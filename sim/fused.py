@@ -22,8 +22,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from robot_rl.errors import Misfit
-from robot_rl.state import RobotState, leaves
+from robot_rl.interface.state import RobotState, leaves
+from robot_rl.util.errors import Misfit
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

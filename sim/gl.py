@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from robot_rl.errors import UserError
+from robot_rl.util.errors import UserError
 
 BACKEND = os.environ.get("MUJOCO_GL", "").strip().lower()
 _missing: Exception | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
-from robot_rl.seeds import LEARNING
+from robot_rl.util.seeds import LEARNING
 from sim.tasks import tasks
 
 if TYPE_CHECKING:  # imports nothing heavy

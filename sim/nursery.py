@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.state import RobotState, leaves
+from robot_rl.interface.state import RobotState, leaves
 
 if TYPE_CHECKING:
     from sim.engines.base import Engine

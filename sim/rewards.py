@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from robot_rl.observations import down
-from robot_rl.spec import RobotSpec
-from robot_rl.state import RobotState, asked
+from robot_rl.interface.observations import down
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.state import RobotState, asked
 from sim.feet import FootTracker
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from robot_rl.errors import Misfit, UserError, nearest
-from robot_rl.limits import Count, Positive, Range, require
-from robot_rl.rates import command_ticks, is_whole
-from robot_rl.spec import RobotSpec
+from robot_rl.interface.rates import command_ticks, is_whole
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import Misfit, UserError, nearest
+from robot_rl.util.limits import Count, Positive, Range, require
 
 Cone = Literal["elliptic", "pyramidal"]
 

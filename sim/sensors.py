@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.kinematics import Kinematics
-from robot_rl.spec import RobotSpec
-from robot_rl.state import ABSENT, RobotState
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.state import ABSENT, RobotState
 
 PARAMETERS = (
     "sensor.joint_noise", "sensor.velocity_noise", "sensor.encoder_offset",

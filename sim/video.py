@@ -11,7 +11,7 @@ import torch
 
 from policies.base import ChunkRunner, Policy
 from robot_rl.data.video import encode_video
-from robot_rl.files import replace_file
+from robot_rl.util.files import replace_file
 from sim.env import TaskEnv
 
 HEIGHT, WIDTH = 360, 480

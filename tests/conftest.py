@@ -98,8 +98,8 @@ def panda() -> Any:
 @pytest.fixture
 def state_at(panda: Any) -> Callable[..., Any]:
     """Measured state of robots at joint positions (n, J), tool by forward kinematics."""
-    from robot_rl.kinematics import Kinematics
-    from robot_rl.state import RobotState
+    from robot_rl.interface.kinematics import Kinematics
+    from robot_rl.interface.state import RobotState
 
     def build(q: torch.Tensor, **views: Any) -> RobotState:
         n = len(q)
@@ -125,7 +125,7 @@ def go2() -> Any:
 @pytest.fixture
 def standing(go2: Any) -> Callable[..., Any]:
     """True state of n Go2s that stand still at home on level ground; every view of a walking robot is there."""
-    from robot_rl.state import RobotState
+    from robot_rl.interface.state import RobotState
 
     def build(n: int = 2, **views: Any) -> RobotState:
         feet = len(go2.base.feet)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robot_rl.errors import UserError
+from robot_rl.util.errors import UserError
 
 
 class BusError(UserError, RuntimeError):

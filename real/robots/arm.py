@@ -12,9 +12,9 @@ from torch import Tensor
 
 from real.bus import Node, Stamped, make, qos
 from real.robots.base import Driver, JointReading
-from robot_rl.kinematics import Kinematics
-from robot_rl.spec import RobotSpec, RosInterface
-from robot_rl.state import ABSENT, RobotState
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.spec import RobotSpec, RosInterface
+from robot_rl.interface.state import ABSENT, RobotState
 
 
 class ArmDriver(Driver):

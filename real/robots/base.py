@@ -15,9 +15,9 @@ from torch import Tensor
 
 from real.bus import Node, Publisher, Stamped, Subscription, qos
 from real.clock import prefer_realtime_bus
-from robot_rl.errors import UserError
-from robot_rl.spec import RobotSpec
-from robot_rl.state import RobotState
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.state import RobotState
+from robot_rl.util.errors import UserError
 
 
 class NotReady(UserError):  # noqa: N818 - it reads as a sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from real.robots.wire import LOW_COMMAND, layout
-from robot_rl.spec import RobotSpec, UnitreeInterface
+from robot_rl.interface.spec import RobotSpec, UnitreeInterface
 
 NO_POSITION, NO_SPEED = 2.146e9, 16000.0
 """What a motor that is to do nothing is told: rad, rad/s."""

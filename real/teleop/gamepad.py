@@ -14,7 +14,7 @@ from contextlib import suppress
 from glob import glob
 
 from real.teleop.commands import PRESSES, Operator
-from robot_rl.errors import UserError
+from robot_rl.util.errors import UserError
 
 DEAD_ZONE = 0.08  # of full deflection: a stick that is let go does not come back to exactly 0
 _EVENT = struct.Struct("=IhBB")  # js_event: time in ms, value, type, number (linux/joystick.h)

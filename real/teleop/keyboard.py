@@ -25,7 +25,7 @@ from typing import Any
 
 from real.teleop.commands import PRESSES, Operator
 from real.teleop.stream import Finished
-from robot_rl.errors import UserError
+from robot_rl.util.errors import UserError
 
 HOLD = 0.2  # s a key counts as down after its last byte
 BRIDGE = 0.7  # s of control after a key's first byte: beyond X11's first repeat at 0.66 s, the slowest

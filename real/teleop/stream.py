@@ -13,7 +13,7 @@ from typing import Protocol
 
 from real.bus import Node
 from real.teleop.commands import QOS, RELEASED, TOPIC, TYPE, Operator, to_joy
-from robot_rl.errors import UserError
+from robot_rl.util.errors import UserError
 
 _CHECK = 1.0  # s between looks at who else is on the topic
 

@@ -11,8 +11,8 @@ import torch
 
 from real.bus import Node, make, qos
 from real.twin.base import Twin, pose
+from robot_rl.interface.spec import RosInterface
 from robot_rl.robots import robots
-from robot_rl.spec import RosInterface
 from sim.randomization import episode_uniforms
 from sim.tasks.base import PLACE, Task
 

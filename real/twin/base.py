@@ -15,8 +15,8 @@ import numpy as np
 from real.bus import Node, Publisher, Stamped, make, qos
 from real.clock import Ticker, prefer_realtime
 from real.topics import RESET_TOPIC
-from robot_rl.errors import UserError
 from robot_rl.robots import robots
+from robot_rl.util.errors import UserError
 from sim.engines.mujoco import MujocoEngine
 from sim.scenes import Scene
 from sim.tasks.base import Task

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from robot_rl.limits import Count, Positive, Whole
+from robot_rl.util.limits import Count, Positive, Whole
 
 
 @dataclass

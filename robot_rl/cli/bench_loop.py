@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from robot_rl.limits import Range
+from robot_rl.util.limits import Range
 
 if TYPE_CHECKING:
     from policies.bundle import Bundle
-    from robot_rl.spec import RobotSpec
+    from robot_rl.interface.spec import RobotSpec
 
 
 @dataclass
@@ -68,7 +68,7 @@ def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
     from policies.base import Size
     from policies.bundle import Bundle, load_bundle
     from policies.feedforward import FeedforwardPolicy
-    from robot_rl.interface import Pipeline
+    from robot_rl.interface.pipeline import Pipeline
     from sim.tasks import task_of, tasks
 
     if policy is not None:
@@ -96,7 +96,7 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
     from real.launch import describe
     from real.processes import ProcessRunner
     from robot_rl.cli.launch import EXECUTABLE, private_domain
-    from robot_rl.errors import Interrupted, UserError
+    from robot_rl.util.errors import Interrupted, UserError
 
     said: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory(prefix="robot-rl-bench-") as name:

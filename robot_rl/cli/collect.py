@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from robot_rl.limits import Count, Seed, Whole
+from robot_rl.util.limits import Count, Seed, Whole
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Collect:
     def run(self) -> int:
         """Record; return the exit status."""
         from robot_rl.cli.console import bar, say_nominal, show
-        from robot_rl.errors import UnknownName
         from robot_rl.training.run import provenance, write_json
+        from robot_rl.util.errors import UnknownName
         from sim.collect import collect
         from sim.divergence import report
         from sim.env import TaskEnv

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from robot_rl import strict_json
+from robot_rl.util import strict_json
 
 console = Console(stderr=True, highlight=False)
 """Progress goes to stderr, results to stdout."""

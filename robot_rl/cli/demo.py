@@ -16,7 +16,7 @@ from typing import Any
 
 import tyro
 
-from robot_rl.limits import Seed
+from robot_rl.util.limits import Seed
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Demo:
         from robot_rl.cli.console import console
         from robot_rl.cli.journeys import JOURNEYS, Options
         from robot_rl.cli.launch import private_domain
-        from robot_rl.errors import UnknownName, UserError
+        from robot_rl.util.errors import UnknownName, UserError
 
         if self.name not in JOURNEYS:
             raise UnknownName("demo", self.name, JOURNEYS)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from robot_rl.limits import Count, NonNegative, Seed, Whole
-from robot_rl.seeds import HELD_OUT
+from robot_rl.util.limits import Count, NonNegative, Seed, Whole
+from robot_rl.util.seeds import HELD_OUT
 
 if TYPE_CHECKING:
     from real.steering import Schedule
-    from robot_rl.interface import Interface
+    from robot_rl.interface.pipeline import Interface
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Deploy:
         """The commands that the episode of a seed has in simulation, so that both can be compared."""
         if not interface.command or self.commands == "person":
             return None
-        from robot_rl.spec import VectorSpec
+        from robot_rl.interface.spec import VectorSpec
         from sim.tasks import tasks
 
         schedule = tasks.get(interface.task).commands

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import tyro
 
-from robot_rl.limits import Count, Seed
-from robot_rl.seeds import HELD_OUT
+from robot_rl.util.limits import Count, Seed
+from robot_rl.util.seeds import HELD_OUT
 
 
 @dataclass
@@ -57,10 +57,10 @@ class Evaluate:
         from policies.base import Policy, RandomPolicy
         from policies.bundle import load_bundle
         from robot_rl.cli.console import bar, say_nominal, show
-        from robot_rl.errors import UserError
         from robot_rl.evaluation import evaluate
         from robot_rl.robots import robots
         from robot_rl.training.run import write_json
+        from robot_rl.util.errors import UserError
         from sim.divergence import report
         from sim.env import TaskEnv
         from sim.tasks import tasks

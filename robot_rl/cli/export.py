@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from robot_rl.limits import Count
+from robot_rl.util.limits import Count
 
 if TYPE_CHECKING:
     from policies.base import Policy

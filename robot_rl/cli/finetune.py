@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
-from robot_rl.limits import NonNegative, Seed, Whole
+from robot_rl.util.limits import NonNegative, Seed, Whole
 
 R = TypeVar("R")
 
@@ -63,12 +63,12 @@ class Finetune(Generic[R]):
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.data.recording import load_episodes
-        from robot_rl.errors import Interrupted, Misfit, UserError
-        from robot_rl.interface import Pipeline
+        from robot_rl.interface.pipeline import Pipeline
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.human_in_the_loop import WEIGHTS
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance
+        from robot_rl.util.errors import Interrupted, Misfit, UserError
 
         recipe: Any = self.config
         if not hasattr(recipe, "learner"):

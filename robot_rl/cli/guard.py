@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from robot_rl.limits import NonNegative
+from robot_rl.util.limits import NonNegative
 
 
 @dataclass

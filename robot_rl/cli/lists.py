@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from robot_rl.errors import UnknownName
-from robot_rl.registry import Registry
+from robot_rl.util.errors import UnknownName
+from robot_rl.util.registry import Registry
 
 
 def _show(registry: Registry, argv: list[str]) -> int:

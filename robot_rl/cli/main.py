@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from robot_rl.errors import Interrupted, UnknownName, UserError
+from robot_rl.util.errors import Interrupted, UnknownName, UserError
 
 if "OMP_WAIT_POLICY" not in os.environ:
     # PyTorch's threads wait for more work in a loop, by default for milliseconds. MuJoCo's threads, which step the
@@ -95,7 +95,7 @@ def parse(command: Any, argv: list[str], name: str) -> Any:
     """The command's dataclass from its flags; numbers out of their range are refused."""
     import tyro
 
-    from robot_rl.limits import check
+    from robot_rl.util.limits import check
 
     parsed = tyro.cli(command, args=argv, prog=f"robot-rl {name}")
     check(parsed)

@@ -16,8 +16,8 @@ from real.env import EPISODE_TOPIC
 from real.robots.arm import ArmDriver
 from real.teleop import stream, until_signal
 from real.teleop.commands import RELEASED, Operator
-from robot_rl.errors import UserError
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.util.errors import UserError
 from sim.tasks import task_of
 from sim.tasks.base import Task
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from robot_rl.limits import Whole
+from robot_rl.util.limits import Whole
 
 if TYPE_CHECKING:
     from sim.env import TaskEnv

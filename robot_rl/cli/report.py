@@ -26,9 +26,9 @@ class Report:
         from rich.table import Table
 
         from robot_rl.cli.console import show
-        from robot_rl.errors import UserError
         from robot_rl.report import write_report
         from robot_rl.report.figures import figure, interval, percent
+        from robot_rl.util.errors import UserError
 
         if not self.runs:
             raise UserError("name at least one run folder: robot-rl report runs/<date>-<time>-demo")

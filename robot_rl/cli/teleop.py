@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from robot_rl.errors import UnknownName, UserError
-from robot_rl.limits import Positive, Seed
+from robot_rl.util.errors import UnknownName, UserError
+from robot_rl.util.limits import Positive, Seed
 
 DEVICES = ("keyboard", "gamepad", "scripted", "none")
 RATES = (20.0, 50.0)  # Hz: the robot takes silence of 0.1 s for an operator who is gone

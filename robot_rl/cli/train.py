@@ -9,8 +9,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
-from robot_rl.errors import Misfit
-from robot_rl.limits import Seed, Whole
+from robot_rl.util.errors import Misfit
+from robot_rl.util.limits import Seed, Whole
 
 R = TypeVar("R")
 _SIMULATION = ("engine", "device", "without", "mjcf", "compiled")

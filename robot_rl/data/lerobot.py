@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.errors import UserError
+from robot_rl.util.errors import UserError
 
 VERSION = "v3.0"
 INFO = "meta/info.json"

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.lerobot import DatasetError, Feature
-from robot_rl.errors import Misfit
-from robot_rl.interface import Interface, Pipeline
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.util.errors import Misfit
 
 STATE, ACTION = "observation.state", "action"
 TRUNCATED = "next.truncated"

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from robot_rl.data.lerobot import DatasetError
-from robot_rl.files import sync_folder, write_file
+from robot_rl.util.files import sync_folder, write_file
 
 STAGING = ".staging"
 LOCK = ".lock"

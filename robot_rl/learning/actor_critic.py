@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from policies.residual import ResidualPolicy
 from robot_rl.learning.critics import Critic
-from robot_rl.limits import Count, NonNegative, Positive, Share
+from robot_rl.util.limits import Count, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True)

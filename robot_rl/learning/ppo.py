@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from policies.feedforward import FeedforwardPolicy
 from policies.gaussian import divergence, entropy, log_density
-from robot_rl.errors import Misfit
+from robot_rl.interface.symmetry import Mirror, joined
 from robot_rl.learning.critics import StateValue
-from robot_rl.limits import Count, NonNegative, Positive, Share
-from robot_rl.symmetry import Mirror, joined
+from robot_rl.util.errors import Misfit
+from robot_rl.util.limits import Count, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robot_rl.registry import Registry
+from robot_rl.util.registry import Registry
 
 recipes = Registry(
     "recipe",

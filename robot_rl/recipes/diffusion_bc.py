@@ -12,7 +12,7 @@ from policies.base import Size
 from policies.bundle import Bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.data.recording import concatenate
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.recipes.job import Job
 from robot_rl.training.supervised import Demonstrations, SupervisedConfig, clone
 

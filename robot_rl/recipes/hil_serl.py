@@ -20,11 +20,11 @@ from policies.bundle import Bundle
 from policies.diffusion import DiffusionPolicy
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.data.recording import load_episodes
-from robot_rl.errors import Misfit
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
 from robot_rl.training.off_policy import demo_replay
+from robot_rl.util.errors import Misfit
 
 
 @dataclass(frozen=True)

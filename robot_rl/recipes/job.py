@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from robot_rl.data.recording import load_episodes
-from robot_rl.errors import Misfit
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.training.run import Run
+from robot_rl.util.errors import Misfit
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
 """Called with what is counted, how many are done, how many there are, and the latest metrics."""

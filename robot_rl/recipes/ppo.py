@@ -18,9 +18,9 @@ import torch
 from policies.base import Size
 from policies.bundle import Bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from robot_rl.interface.symmetry import Mirror
 from robot_rl.learning.ppo import PPO, PPOConfig
 from robot_rl.recipes.job import Job
-from robot_rl.symmetry import Mirror
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
 
 _HIDDEN = (128, 128, 128)

@@ -16,11 +16,11 @@ import torch
 from policies.bundle import Bundle, load_bundle
 from policies.diffusion import DiffusionPolicy
 from policies.residual import ResidualConfig, ResidualPolicy
-from robot_rl.errors import Misfit
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.recipes.job import Job
 from robot_rl.robots import robots
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
+from robot_rl.util.errors import Misfit
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from robot_rl.errors import UserError
+from robot_rl.util.errors import UserError
 
 Row = dict[str, Any]
 

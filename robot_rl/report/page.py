@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robot_rl.errors import UserError
-from robot_rl.files import replace_file
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
 from robot_rl.report.interventions import interventions_section
@@ -25,6 +23,8 @@ from robot_rl.report.record import (
 )
 from robot_rl.report.style import STYLE
 from robot_rl.report.timing import loop_section, shield_section
+from robot_rl.util.errors import UserError
+from robot_rl.util.files import replace_file
 
 _MARK = "robot-rl report"
 """The page's generator; a file that does not bear it is never overwritten."""

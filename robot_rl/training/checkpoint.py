@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from robot_rl.errors import UserError
-from robot_rl.files import replacing
+from robot_rl.util.errors import UserError
+from robot_rl.util.files import replacing
 
 
 def save_state(state: Any, path: Path) -> None:

@@ -22,13 +22,13 @@ from policies.residual import ResidualPolicy
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import episodes_of
 from robot_rl.data.replay import Replay, sample_mixed
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.limits import Count, NonNegative, Share, Whole
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import add_episode
 from robot_rl.training.run import Run
+from robot_rl.util.limits import Count, NonNegative, Share, Whole
 
 WEIGHTS = "weights.safetensors"
 

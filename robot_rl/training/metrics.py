@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robot_rl.errors import UserError
 from robot_rl.training.run import Run
+from robot_rl.util.errors import UserError
 
 Progress = Callable[[int, dict[str, float]], None]
 """Called with what the loop counts and the latest metrics."""

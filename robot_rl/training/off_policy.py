@@ -13,10 +13,10 @@ from torch import Tensor
 from policies.residual import ResidualPolicy
 from robot_rl.data.replay import Replay, sample_batches
 from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.limits import Count, NonNegative, Positive, Share, Whole
-from robot_rl.seeds import training_seed
 from robot_rl.training.metrics import Progress, check_finite, counts, report
 from robot_rl.training.run import Run
+from robot_rl.util.limits import Count, NonNegative, Positive, Share, Whole
+from robot_rl.util.seeds import training_seed
 
 
 @dataclass(frozen=True)

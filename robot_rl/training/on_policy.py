@@ -17,10 +17,10 @@ from torch import Tensor
 
 from robot_rl.learning.gae import advantages
 from robot_rl.learning.ppo import PPO
-from robot_rl.limits import Count
-from robot_rl.seeds import training_seed
 from robot_rl.training.metrics import Episodes, Progress, counts, diverged, report
 from robot_rl.training.run import Run
+from robot_rl.util.limits import Count
+from robot_rl.util.seeds import training_seed
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from robot_rl import strict_json
-from robot_rl.errors import Interrupted, UserError
-from robot_rl.files import replace_file
-from robot_rl.settings import check_same, grown, settled
 from robot_rl.training.checkpoint import load_state, save_state
+from robot_rl.util import strict_json
+from robot_rl.util.errors import Interrupted, UserError
+from robot_rl.util.files import replace_file
+from robot_rl.util.settings import check_same, grown, settled
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

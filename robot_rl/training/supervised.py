@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from policies.diffusion import DiffusionPolicy
-from robot_rl.limits import Count, NonNegative, Positive, Whole
 from robot_rl.training.metrics import Progress, check_finite, report
 from robot_rl.training.run import Run
+from robot_rl.util.limits import Count, NonNegative, Positive, Whole
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.spec import RobotSpec
+from robot_rl.interface.spec import RobotSpec
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.scenes import Scene
 

@@ -31,9 +31,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.errors import Misfit
-from robot_rl.rotation import rotate_back
-from robot_rl.spec import RobotSpec
+from robot_rl.interface.rotation import rotate_back
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import Misfit
 from sim.engines.base import Engine
 from sim.engines.genesis_parameters import Parameters
 from sim.engines.genesis_world import World, start

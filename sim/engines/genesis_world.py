@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from robot_rl.errors import Misfit, UnknownName, UserError
-from robot_rl.spec import RobotSpec
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import Misfit, UnknownName, UserError
 from sim.engines.base import DEVICES
 from sim.engines.model import box_model_spec, compile_model, foot_shapes, robot_model_spec
 from sim.gl import mujoco

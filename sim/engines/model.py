@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from robot_rl.errors import Misfit
-from robot_rl.spec import FloatingBase, RobotSpec
+from robot_rl.interface.spec import FloatingBase, RobotSpec
+from robot_rl.util.errors import Misfit
 from sim.engines.base import Engine
 from sim.engines.robot_file import check_robot_file
 from sim.gl import mujoco

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.errors import Misfit
-from robot_rl.rotation import rotate_back
-from robot_rl.spec import RobotSpec
+from robot_rl.interface.rotation import rotate_back
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import Misfit
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, find_servos, foot_shapes
 from sim.engines.trunk import defaults, trunk_inertia

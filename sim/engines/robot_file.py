@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from robot_rl.errors import Misfit, nearest
-from robot_rl.spec import RobotSpec
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import Misfit, nearest
 from sim.gl import mujoco
 
 TOLERANCE = 1e-3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.spec import VectorSpec
+from robot_rl.interface.spec import VectorSpec
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robot_rl.spec import VectorSpec
+from robot_rl.interface.spec import VectorSpec
 
 CLUMSY, STEADY = 0.3, 0.05
 """Standard deviation of the action noise, in units of the largest action."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from robot_rl.errors import Misfit, nearest
-from robot_rl.spec import RobotSpec
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import Misfit, nearest
 from sim.engines import engines
 from sim.engines.base import Engine
 from sim.randomization import Randomize

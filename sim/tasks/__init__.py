@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robot_rl.errors import Misfit
-from robot_rl.registry import Registry
+from robot_rl.util.errors import Misfit
+from robot_rl.util.registry import Registry
 
 if TYPE_CHECKING:
     from sim.tasks.base import Task

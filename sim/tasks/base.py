@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
-from robot_rl.errors import Misfit, UnknownName
-from robot_rl.interface import Interface, Pipeline
-from robot_rl.observations import Observer
-from robot_rl.registry import load
-from robot_rl.success import objects_of
-from robot_rl.symmetry import Mirror
+from robot_rl.interface.observations import Observer
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.success import objects_of
+from robot_rl.interface.symmetry import Mirror
+from robot_rl.util.errors import Misfit, UnknownName
+from robot_rl.util.registry import load
 from sim.commands import CommandSchedule
 from sim.randomization import Randomize
 from sim.rewards import Moment, Reward

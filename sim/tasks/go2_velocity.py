@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from robot_rl.control import JointOffsetConfig
-from robot_rl.interface import Interface
-from robot_rl.shield import ShieldConfig
-from robot_rl.spec import Field
-from robot_rl.symmetry import Mirror, Reflection, joined
+from robot_rl.interface.control import JointOffsetConfig
+from robot_rl.interface.pipeline import Interface
+from robot_rl.interface.shield import ShieldConfig
+from robot_rl.interface.spec import Field
+from robot_rl.interface.symmetry import Mirror, Reflection, joined
 from sim import rewards as r
 from sim.commands import CommandSchedule
 from sim.randomization import Randomize

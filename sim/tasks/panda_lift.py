@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robot_rl.interface import Interface
+from robot_rl.interface.pipeline import Interface
 from sim.randomization import Randomize
 from sim.scenes import Box, Camera, Scene
 from sim.tasks.base import Task

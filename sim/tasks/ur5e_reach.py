@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from robot_rl.interface import Interface
+from robot_rl.interface.pipeline import Interface
 from sim import rewards as r
 from sim.randomization import Randomize
 from sim.rewards import Moment, Reward

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from robot_rl.errors import Misfit
-from robot_rl.interface import Pipeline
-from robot_rl.observations import Observer
+from robot_rl.interface.observations import Observer
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.util.errors import Misfit
 from sim.sensors import UNSEEN
 
 if TYPE_CHECKING:

@@ -209,41 +209,6 @@ def test_links_and_paths_exist(page: Path) -> None:
         assert (ROOT / path).exists(), f"{page.name} names {path}, which does not exist"
 
 
-def layout() -> Iterator[str]:
-    """Files in the layout of the architecture page."""
-    folder = ""
-    inner = ""
-    for line in blocks(ROOT / "docs" / "architecture.md", "text")[1].splitlines():
-        entry = line.split()[0]
-        depth = len(line) - len(line.lstrip())
-        if entry.endswith("/"):
-            folder, inner = (entry, "") if depth == 0 else (folder, entry)
-        else:
-            yield folder + (inner if depth == 4 else "") + entry
-
-
-def test_the_layout_is_the_tree() -> None:
-    listed = set(layout())
-    modules = {
-        str(path.relative_to(ROOT))
-        for top in (*PACKAGES, "launch", "benchmarks")
-        for path in (ROOT / top).rglob("*.py")
-        if path.name != "__init__.py"
-    }
-    assert listed == modules, f"not there: {listed - modules}; not listed: {modules - listed}"
-
-
-def test_the_layers_are_those_that_are_checked() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    checked = []
-    for layer in next(c["layers"] for c in contracts if c["type"] == "layers"):
-        names = {name.strip(" ()") for name in layer.split(":")}
-        there = {n for n in names if list(ROOT.glob(n.replace(".", "/") + "*"))}  # the design names more than there is
-        checked.append(there)
-    shown = blocks(ROOT / "docs" / "architecture.md", "text")[2].splitlines()
-    assert [set(line.split()) for line in shown] == checked
-
-
 def option_tables(page: Path) -> Iterator[tuple[list[str], str, str, str]]:
     """(command words, flag, other columns' first, documented default) of each row of each table of options."""
     words: list[str] = []

@@ -28,7 +28,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, ModuleTyp
             path = re.match(r"# ([\w/]+)\.py\n", code)
             assert path, f"{name}: a block does not say which file it is for"
             module_name = path[1].replace("/", ".").removesuffix(".__init__")
-            if path[1].endswith("__init__") or module_name == "robot_rl.success":
+            if path[1].endswith("__init__") or module_name == "robot_rl.interface.success":
                 # An addition to a file that exists: run it among that file's names.
                 existing = sys.modules.get(module_name) or __import__(module_name, fromlist=["_"])
                 scope = dict(vars(existing))
@@ -38,7 +38,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, ModuleTyp
                 for registry in ("tasks", "robots"):
                     if isinstance(vars(existing).get(registry), type(scope.get(registry))) and registry in scope:
                         monkeypatch.setattr(vars(existing)[registry], "entries", scope[registry].entries)
-                if module_name == "robot_rl.success":
+                if module_name == "robot_rl.interface.success":
                     shown = code.partition("\n")[2]
                     assert shown in inspect.getsource(existing), f"{name} shows another {path[1]}.py"
                 continue
@@ -92,8 +92,8 @@ def test_the_walking_robot_of_the_page_is_driven_in_the_order_of_its_messages(pa
 
 
 def test_a_spec_may_name_a_model_file_of_its_own(tmp_path: Path) -> None:
-    from robot_rl.errors import Misfit
     from robot_rl.robots.go2 import GO2
+    from robot_rl.util.errors import Misfit
     from sim.scenes import robot_model
 
     own = tmp_path / "own.urdf"

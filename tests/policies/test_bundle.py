@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from policies.bundle import LATER, Bundle, BundleError, load_bundle, save_bundle
-from robot_rl.errors import UserError
-from robot_rl.shield import ShieldConfig
+from robot_rl.interface.shield import ShieldConfig
+from robot_rl.util.errors import UserError
 
 Build = Callable[..., Any]
 

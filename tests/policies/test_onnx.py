@@ -21,8 +21,8 @@ from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
 from policies.export import build, export_onnx
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from policies.onnx import TOLERANCE, OnnxPolicy
-from robot_rl.errors import UserError
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.util.errors import UserError
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

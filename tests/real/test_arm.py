@@ -14,9 +14,9 @@ from real.bus import qos as profiles
 from real.loop import CommandLoop
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
-from robot_rl.errors import UserError
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.robots.panda import PANDA
+from robot_rl.util.errors import UserError
 from sim.tasks import tasks
 
 Eventually = Callable[..., Any]

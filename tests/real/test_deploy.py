@@ -21,8 +21,8 @@ from real.env import RobotEnv
 from real.intervention import Arbiter
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.cli.deploy import Deploy
-from robot_rl.errors import Interrupted
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.util.errors import Interrupted
 from sim.tasks import tasks
 
 pytestmark = pytest.mark.usefixtures("stopping")

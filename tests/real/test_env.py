@@ -22,8 +22,8 @@ from real.loop import SafetyConfig
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
 from real.teleop.commands import RELEASED, Operator
-from robot_rl.interface import Pipeline
-from robot_rl.state import RobotState
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.state import RobotState
 from sim.env import TaskEnv
 from sim.tasks import tasks
 

@@ -28,10 +28,10 @@ from real.intervention import Arbiter
 from real.session import Filming, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
-from robot_rl.errors import UserError
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.training.human_in_the_loop import corrections, fetch, publish
 from robot_rl.training.run import Run
+from robot_rl.util.errors import UserError
 from sim.tasks import tasks
 
 Build = Callable[..., Any]

@@ -19,9 +19,9 @@ from real.bus import open_node, qos
 from real.guard import COMMAND_TIMEOUT, Guard, Wanted
 from real.robots.lowlevel import JUMP, STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, layout
-from robot_rl.errors import UserError
 from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
+from robot_rl.util.errors import UserError
 
 MOTORS, WIRE = Motors(GO2), layout(LOW_COMMAND)
 STAND = MOTORS.command(np.array(GO2.home))

@@ -15,7 +15,7 @@ import pytest
 import robot_rl.cli.launch as cli
 from real.launch import LaunchError, NodeProcess, arguments, describe, files
 from robot_rl.cli.main import main
-from robot_rl.errors import UnknownName, UserError
+from robot_rl.util.errors import UnknownName, UserError
 
 ROOT = Path(__file__).parents[2]
 LAUNCH_FILES = sorted((ROOT / "launch").glob("*.launch.py"))

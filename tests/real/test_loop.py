@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from real import loop as loop_module
 from real.loop import CommandLoop, SafetyConfig
 from real.robots.base import JointReading, NotReady
-from robot_rl.interface import Pipeline
-from robot_rl.shield import ramp
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.shield import ramp
 from sim.tasks import tasks
 
 PIPELINE = Pipeline(tasks.get("panda-lift").interface)

@@ -23,7 +23,7 @@ from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from real.bus import Node, open_node, qos
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from real.twin import HiddenQuadruped, QuadrupedTwin
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.robots.go2 import GO2
 from sim.tasks import tasks
 

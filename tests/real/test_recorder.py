@@ -16,7 +16,7 @@ import torch
 from real.recorder import WAITING, Recorder
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
 from robot_rl.data.recording import load_episodes
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
 
 PIPELINE = Pipeline(tasks.get("panda-lift").interface)

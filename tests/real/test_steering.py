@@ -14,9 +14,9 @@ from real import steering as steering_module
 from real.bus import make, open_node, qos
 from real.steering import TOPIC, Steering
 from real.teleop.commands import RELEASED, Operator
-from robot_rl.errors import UserError
-from robot_rl.interface import COMMAND_RAMP
-from robot_rl.spec import VectorSpec, box
+from robot_rl.interface.pipeline import COMMAND_RAMP
+from robot_rl.interface.spec import VectorSpec, box
+from robot_rl.util.errors import UserError
 from sim.tasks import tasks
 
 TASK = tasks.get("go2-velocity")

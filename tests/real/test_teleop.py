@@ -45,7 +45,7 @@ from real.teleop import (
 from real.teleop import gamepad as pads
 from real.teleop.commands import QOS, TYPE
 from robot_rl.cli.teleop import Teleop
-from robot_rl.errors import UnknownName, UserError
+from robot_rl.util.errors import UnknownName, UserError
 
 WAIT = 20.0  # s at most for what takes 1 to 2
 TELEOP = [sys.executable, "-m", "robot_rl.cli.main", "teleop"]

@@ -20,7 +20,7 @@ from real.intervention import Arbiter
 from real.teleop import OperatorInput, stream
 from real.teleop.commands import RELEASED
 from robot_rl.cli.walker import AGAIN, LIE, PRESS, RESET, ROUTE, STOP, Walker
-from robot_rl.interface import COMMAND_RAMP
+from robot_rl.interface.pipeline import COMMAND_RAMP
 from sim.tasks import tasks
 
 WALK = tasks.get("go2-velocity").interface

@@ -22,7 +22,7 @@ from real.journal import Journal
 from real.loop import SafetyConfig
 from real.robots.base import NotReady
 from real.teleop.commands import RELEASED, Operator
-from robot_rl.interface import COMMAND_RAMP
+from robot_rl.interface.pipeline import COMMAND_RAMP
 from sim.tasks import tasks
 
 WALK = replace(tasks.get("go2-velocity").interface, horizon=8)

@@ -14,7 +14,7 @@ import torch
 from real import loop as loop_module
 from real.loop import CommandLoop
 from real.robots.unitree import TrunkReading
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
 
 PIPELINE = Pipeline(tasks.get("go2-velocity").interface)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl import success
 from robot_rl.data import Dataset
-from robot_rl.errors import Misfit, UserError
-from robot_rl.seeds import LEARNING, training_seed
+from robot_rl.interface import success
+from robot_rl.util.errors import Misfit, UserError
+from robot_rl.util.seeds import LEARNING, training_seed
 from sim.collect import collect
 from sim.env import TaskEnv
 from sim.randomization import episode_uniforms

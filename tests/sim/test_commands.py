@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robot_rl.interface import COMMAND_RAMP
-from robot_rl.seeds import HELD_OUT
-from robot_rl.spec import Field, VectorSpec
+from robot_rl.interface.pipeline import COMMAND_RAMP
+from robot_rl.interface.spec import Field, VectorSpec
+from robot_rl.util.seeds import HELD_OUT
 from sim.commands import CommandSchedule
 from sim.randomization.noise import episode_keys
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from robot_rl.cli import main as cli
-from robot_rl.errors import UserError
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
+from robot_rl.util.errors import UserError
 from sim import divergence
 from sim.divergence import read, replay
 from sim.engines.model import OVERSPEED

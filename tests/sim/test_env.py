@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl import success
-from robot_rl.errors import UserError
+from robot_rl.interface import success
+from robot_rl.util.errors import UserError
 from sim.engines.mujoco import MujocoEngine
 from sim.env import TaskEnv
 from sim.randomization import Randomize

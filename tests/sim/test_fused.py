@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.errors import Misfit
-from robot_rl.state import RobotState
+from robot_rl.interface.state import RobotState
+from robot_rl.util.errors import Misfit
 from sim.env import TaskEnv
 from sim.fused import Graph, check_compiler, fused
 from sim.rewards import Reward

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from robot_rl.seeds import HELD_OUT
+from robot_rl.util.seeds import HELD_OUT
 from sim.env import TaskEnv
 from sim.gym import GymTask
 

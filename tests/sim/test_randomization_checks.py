@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from robot_rl.errors import Misfit
+from robot_rl.util.errors import Misfit
 from sim.env import TaskEnv
 from sim.randomization import Randomize
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.state import asked
+from robot_rl.interface.state import asked
 from sim import rewards as r
 from sim.feet import FootTracker
 from sim.rewards import Moment, Reward, total

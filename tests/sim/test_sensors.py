@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.kinematics import Kinematics
+from robot_rl.interface.kinematics import Kinematics
 from sim.sensors import PARAMETERS, SensorModel
 
 Build = Callable[..., Any]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.observations import down
-from robot_rl.rotation import quat_to_matrix, rotation_error
-from robot_rl.state import ABSENT
+from robot_rl.interface.observations import down
+from robot_rl.interface.rotation import quat_to_matrix, rotation_error
+from robot_rl.interface.state import ABSENT
 from sim.sensors import PARAMETERS, SensorModel, can_randomize
 
 Build = Callable[..., Any]

@@ -30,7 +30,7 @@ from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.train import Train
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.critics import Critic
 from robot_rl.recipes import recipes
 from robot_rl.robots import panda as panda_module

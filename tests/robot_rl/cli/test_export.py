@@ -14,7 +14,7 @@ from policies.base import Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.cli import main as cli
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -28,7 +28,7 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.cli.main import main
 from robot_rl.data import Dataset, DatasetWriter, verify
 from robot_rl.data.recording import features
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.run import read_metrics
 from sim.tasks import tasks

@@ -18,7 +18,7 @@ import tyro
 
 from robot_rl import __version__
 from robot_rl.cli import main as cli
-from robot_rl.errors import Interrupted, UserError
+from robot_rl.util.errors import Interrupted, UserError
 from sim.tasks import tasks
 
 PROGRAM = [sys.executable, "-m", "robot_rl.cli.main"]

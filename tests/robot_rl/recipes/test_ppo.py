@@ -11,14 +11,14 @@ import torch
 
 from policies.bundle import BundleError, load_bundle, save_bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.ppo import PPOConfig
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.ppo import ProximalPolicy, mirror_of
 from robot_rl.robots import robots
-from robot_rl.seeds import training_seed
 from robot_rl.training.on_policy import OnPolicyConfig
+from robot_rl.util.seeds import training_seed
 from sim.env import TaskEnv
 from sim.tasks import tasks
 

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robot_rl.cli.report import Report
-from robot_rl.errors import UserError
 from robot_rl.report import write_report
 from robot_rl.report.folders import RunFolder
 from robot_rl.report.journey import stages
 from robot_rl.report.page import render
 from robot_rl.report.style import DARK, LIGHT
+from robot_rl.util.errors import UserError
 
 
 class Page(HTMLParser):

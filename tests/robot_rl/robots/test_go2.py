@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.interface.spec import UnitreeInterface
 from robot_rl.robots.go2 import GO2, LEGS
-from robot_rl.spec import UnitreeInterface
 from sim.engines.model import compile_model
 from sim.scenes import Scene, robot_model
 

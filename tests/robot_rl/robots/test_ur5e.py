@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.kinematics import Kinematics
+from robot_rl.interface.kinematics import Kinematics
 from sim.engines.model import compile_model
 from sim.scenes import Scene, robot_model
 

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from robot_rl.errors import UserError
 from robot_rl.training.checkpoint import load_state, save_state
+from robot_rl.util.errors import UserError
 
 Same = Callable[[Any, Any], bool]
 

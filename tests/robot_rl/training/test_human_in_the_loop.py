@@ -24,7 +24,7 @@ from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.data import DatasetWriter
 from robot_rl.data.recording import features, load_episodes
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.human_in_the_loop import (
@@ -213,7 +213,7 @@ def test_older_weights_do_not_replace_newer_ones(residual: Build, tmp_path: Path
 
 
 def test_damaged_weights_are_named(residual: Build, tmp_path: Path) -> None:
-    from robot_rl.errors import UserError
+    from robot_rl.util.errors import UserError
 
     (tmp_path / WEIGHTS).write_bytes(b"no weights")
     with pytest.raises(UserError, match=WEIGHTS):
@@ -433,8 +433,8 @@ def test_save_state_is_what_publish_uses(tmp_path: Path) -> None:
     """The file appears only when it is whole: a full disk leaves the last weights."""
     save_state({"version": 1, "actor": {}}, tmp_path / WEIGHTS)
     with pytest.MonkeyPatch.context() as patch:
-        from robot_rl.errors import UserError
         from robot_rl.training import checkpoint
+        from robot_rl.util.errors import UserError
 
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl import success
-from robot_rl.seeds import training_seed
+from robot_rl.interface import success
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.run import read_metrics
+from robot_rl.util.seeds import training_seed
 from sim.env import TaskEnv
 
 Build = Callable[..., Any]

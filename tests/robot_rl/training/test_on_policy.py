@@ -12,11 +12,11 @@ from torch import Tensor
 
 from policies.base import ChunkRunner, Policy, Size
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from robot_rl.errors import Interrupted
 from robot_rl.learning.ppo import PPO, PPOConfig
 from robot_rl.training.metrics import Episodes
 from robot_rl.training.on_policy import OnPolicyConfig, collect, train_on_policy
 from robot_rl.training.run import read_metrics
+from robot_rl.util.errors import Interrupted
 
 Build = Callable[..., Any]
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.errors import Interrupted
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.run import read_metrics
 from robot_rl.training.supervised import Demonstrations, SupervisedConfig, clone
+from robot_rl.util.errors import Interrupted
 from sim.env import TaskEnv
 
 Build = Callable[..., Any]

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.errors import Interrupted, UserError
 from robot_rl.training.run import latest_folder, new_folder, provenance, read_metrics
+from robot_rl.util.errors import Interrupted, UserError
 
 Build = Callable[..., Any]
 

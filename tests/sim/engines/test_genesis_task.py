@@ -15,9 +15,9 @@ from torch import Tensor
 
 from policies.bundle import load_bundle
 from robot_rl.cli.main import main
-from robot_rl.errors import Misfit
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.run import read_metrics
+from robot_rl.util.errors import Misfit
 from sim.divergence import replay
 from sim.env import TaskEnv
 from sim.randomization import Randomize

@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from robot_rl.interface.rotation import rotate_back
 from robot_rl.robots import robots
-from robot_rl.rotation import rotate_back
 from robot_rl.training.checkpoint import load_state, save_state
 from sim.engines.genesis import GenesisEngine
 from sim.engines.model import MAX_ACTION_DELAY

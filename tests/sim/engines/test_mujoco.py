@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.errors import UserError
+from robot_rl.util.errors import UserError
 from sim.engines.model import compile_model
 from sim.gl import clocked, mujoco
 from sim.scenes import Scene, robot_model

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.errors import Misfit
+from robot_rl.interface.rotation import quat_to_matrix
 from robot_rl.robots.go2 import GO2
-from robot_rl.rotation import quat_to_matrix
+from robot_rl.util.errors import Misfit
 from sim.engines.model import MAX_ACTION_DELAY, foot_shapes, robot_model_spec
 from sim.engines.mujoco import MujocoEngine
 from sim.engines.trunk import PAYLOAD_EDGE, PAYLOAD_PLACE

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.interface.rotation import rotate_back
 from robot_rl.robots.go2 import GO2
-from robot_rl.rotation import rotate_back
 from sim.engines.mujoco import MujocoEngine
 from sim.scenes import Camera, Scene
 

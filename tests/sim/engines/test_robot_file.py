@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from robot_rl.errors import Misfit
+from robot_rl.util.errors import Misfit
 from sim.engines.model import compile_model, robot_model_spec
 from sim.scenes import Scene, robot_model
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.errors import Misfit, UserError
-from robot_rl.interface import Pipeline
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.util.errors import Misfit, UserError
 from sim.collect import make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.symmetry import Reflection
+from robot_rl.interface.symmetry import Reflection
 from sim.env import TaskEnv
 from sim.tasks import tasks
 

@@ -13,8 +13,8 @@ import torch
 
 from policies.base import RandomPolicy
 from robot_rl.evaluation import evaluate
-from robot_rl.interface import Pipeline
-from robot_rl.state import RobotState
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.state import RobotState
 from sim.commands import CommandSchedule
 from sim.engines.model import compile_model
 from sim.env import TaskEnv

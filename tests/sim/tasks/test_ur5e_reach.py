@@ -14,8 +14,8 @@ import torch
 import sim.gym
 from robot_rl.data import Dataset
 from robot_rl.data.recording import load_episodes
-from robot_rl.errors import UnknownName, UserError
 from robot_rl.robots import robots
+from robot_rl.util.errors import UnknownName, UserError
 from sim.collect import collect, make_expert
 from sim.env import TaskEnv
 from sim.randomization import Randomize

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.control import (
+from robot_rl.interface.control import (
     JointOffsetConfig,
     JointOffsetController,
     ToolDeltaConfig,
@@ -18,7 +18,7 @@ from robot_rl.control import (
     build_controller,
     controller_config,
 )
-from robot_rl.errors import UnknownName
+from robot_rl.util.errors import UnknownName
 
 Build = Callable[..., Any]
 

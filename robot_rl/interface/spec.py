@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from robot_rl.spec_checks import check_robot
+from robot_rl.interface.spec_checks import check_robot
 
 if TYPE_CHECKING:  # torch is imported where a tensor is made: a robot's guard reads a spec without it
     from torch import Tensor

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.control import ToolDeltaConfig, ToolDeltaController
-from robot_rl.kinematics import Kinematics
-from robot_rl.rotation import rotation_error
+from robot_rl.interface.control import ToolDeltaConfig, ToolDeltaController
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.rotation import rotation_error
 
 Build = Callable[..., Any]
 

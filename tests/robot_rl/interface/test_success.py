@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.errors import UserError
-from robot_rl.state import ABSENT
-from robot_rl.success import objects_of, state_test
+from robot_rl.interface.state import ABSENT
+from robot_rl.interface.success import objects_of, state_test
+from robot_rl.util.errors import UserError
 
 Build = Callable[..., Any]
 

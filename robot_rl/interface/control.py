@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from robot_rl.errors import UnknownName
-from robot_rl.kinematics import Kinematics
-from robot_rl.limits import Positive, Range, Share, require
-from robot_rl.rotation import rotation_error
-from robot_rl.spec import Field, RobotSpec, VectorSpec
-from robot_rl.state import RobotState, asked
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.rotation import rotation_error
+from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
+from robot_rl.interface.state import RobotState, asked
+from robot_rl.util.errors import UnknownName
+from robot_rl.util.limits import Positive, Range, Share, require
 
 
 @dataclass

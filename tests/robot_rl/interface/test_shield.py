@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from robot_rl.interface.shield import Shield, ShieldConfig, ramp
 from robot_rl.robots.panda import PANDA
-from robot_rl.shield import Shield, ShieldConfig, ramp
 
 DT = 1 / PANDA.command_rate
 SHIELD = Shield(PANDA)

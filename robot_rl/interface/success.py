@@ -9,10 +9,10 @@ from typing import Annotated, Any, get_type_hints
 
 from torch import Tensor
 
-from robot_rl.errors import Misfit, UnknownName
-from robot_rl.limits import NonNegative, Positive, Range, fault
-from robot_rl.observations import down
-from robot_rl.state import ABSENT, RobotState
+from robot_rl.interface.observations import down
+from robot_rl.interface.state import ABSENT, RobotState
+from robot_rl.util.errors import Misfit, UnknownName
+from robot_rl.util.limits import NonNegative, Positive, Range, fault
 
 Test = Callable[[RobotState], Tensor]
 

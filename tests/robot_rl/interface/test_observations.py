@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
-from robot_rl.errors import UnknownName, UserError
-from robot_rl.observations import TERMS, Observer, down
-from robot_rl.rotation import quat_to_matrix
-from robot_rl.spec import VectorSpec, box
-from robot_rl.success import state_test
+from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
+from robot_rl.interface.observations import TERMS, Observer, down
+from robot_rl.interface.rotation import quat_to_matrix
+from robot_rl.interface.spec import VectorSpec, box
+from robot_rl.interface.success import state_test
+from robot_rl.util.errors import UnknownName, UserError
 
 Build = Callable[..., Any]
 

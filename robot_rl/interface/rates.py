@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robot_rl.errors import Misfit
+from robot_rl.util.errors import Misfit
 
 
 def is_whole(count: float) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from robot_rl import strict_json
-from robot_rl.errors import Misfit
+from robot_rl.util import strict_json
+from robot_rl.util.errors import Misfit
 
 
 def settled(config: Any) -> Any:

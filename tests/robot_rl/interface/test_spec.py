@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robot_rl.spec import Field, VectorSpec, box
+from robot_rl.interface.spec import Field, VectorSpec, box
 
 number = st.floats(-100, 100, allow_nan=False, width=32)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robot_rl.symmetry import Reflection, joined
+from robot_rl.interface.symmetry import Reflection, joined
 
 
 def test_a_reflection_swaps_and_flips() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robot_rl.rotation import matrix_to_quat, quat_to_matrix, rotate_back, rotation_error
+from robot_rl.interface.rotation import matrix_to_quat, quat_to_matrix, rotate_back, rotation_error
 
 
 def matrix(vector: Tensor) -> Tensor:

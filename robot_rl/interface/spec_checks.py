@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from robot_rl.errors import nearest
+from robot_rl.util.errors import nearest
 
 if TYPE_CHECKING:
-    from robot_rl.spec import RobotSpec, UnitreeInterface
+    from robot_rl.interface.spec import RobotSpec, UnitreeInterface
 
 _POSITIVE = ("velocity", "acceleration", "effort")
 _NOT_NEGATIVE = ("stiffness", "damping")

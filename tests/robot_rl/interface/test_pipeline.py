@@ -15,12 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robot_rl.control import JointOffsetConfig, ToolDeltaConfig
-from robot_rl.errors import Misfit, UnknownName, UserError
-from robot_rl.interface import Interface, Pipeline
-from robot_rl.registry import Registry
-from robot_rl.shield import ShieldConfig
-from robot_rl.spec import Field
+from robot_rl.interface.control import JointOffsetConfig, ToolDeltaConfig
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.shield import ShieldConfig
+from robot_rl.interface.spec import Field
+from robot_rl.util.errors import Misfit, UnknownName, UserError
+from robot_rl.util.registry import Registry
 
 positive = st.floats(1e-3, 10)
 share = st.floats(1e-3, 1)
@@ -204,7 +204,7 @@ def test_every_registered_name_can_be_imported() -> None:
     ("content", "message"),
     [
         ("from robot_rl.robots import robots\nX = robots.get('pnada')", "unknown robot 'pnada'; did you mean panda"),
-        ("from robot_rl.interface import Interface\nX = Interface(horzon=3)", "horzon"),
+        ("from robot_rl.interface.pipeline import Interface\nX = Interface(horzon=3)", "horzon"),
         ("X = undefined", "name 'undefined' is not defined"),
         ("XX = 1", "it has no 'X'; did you mean XX"),
     ],

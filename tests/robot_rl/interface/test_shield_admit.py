@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robot_rl.control import ToolDeltaConfig, ToolDeltaController
-from robot_rl.kinematics import Kinematics
+from robot_rl.interface.control import ToolDeltaConfig, ToolDeltaController
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.shield import Shield
 from robot_rl.robots.panda import PANDA
-from robot_rl.shield import Shield
 
 SHIELD = Shield(PANDA)
 HOME = torch.tensor(PANDA.home)

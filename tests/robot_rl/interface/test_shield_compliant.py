@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from robot_rl.interface.shield import Shield, ShieldConfig
 from robot_rl.robots.go2 import GO2
-from robot_rl.shield import Shield, ShieldConfig
 
 DT = 0.005
 SHIELD = Shield(GO2, ShieldConfig(velocity=0.5, acceleration=1e-6, margin=0.02))

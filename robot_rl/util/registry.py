@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from robot_rl.errors import Misfit, UnknownName, nearest
+from robot_rl.util.errors import Misfit, UnknownName, nearest
 
 
 def load(path: str, what: str) -> Any:

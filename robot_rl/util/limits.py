@@ -9,7 +9,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from robot_rl.errors import Misfit
+from robot_rl.util.errors import Misfit
 
 
 @dataclass(frozen=True)

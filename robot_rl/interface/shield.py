@@ -12,9 +12,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from robot_rl.kinematics import Kinematics
-from robot_rl.limits import NonNegative, Portion, Range, require
-from robot_rl.spec import RobotSpec
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.limits import NonNegative, Portion, Range, require
 
 
 @dataclass(frozen=True)

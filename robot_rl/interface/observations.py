@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robot_rl.errors import Misfit, UnknownName
-from robot_rl.spec import NOTHING, Field, RobotSpec, VectorSpec, box
-from robot_rl.state import RobotState, asked
+from robot_rl.interface.spec import NOTHING, Field, RobotSpec, VectorSpec, box
+from robot_rl.interface.state import RobotState, asked
+from robot_rl.util.errors import Misfit, UnknownName
 
 
 class Term(NamedTuple):

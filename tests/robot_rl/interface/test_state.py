@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from robot_rl.state import ABSENT, RobotState, leaves
+from robot_rl.interface.state import ABSENT, RobotState, leaves
 
 Build = Callable[..., Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robot_rl.seeds import HELD_OUT, LEARNING, training_seed
+from robot_rl.util.seeds import HELD_OUT, LEARNING, training_seed
 
 many = settings(deadline=None, derandomize=True, max_examples=500)
 wholes = st.integers(min_value=0)

@@ -11,16 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robot_rl.control import ControllerConfig, JointTarget, ToolDeltaConfig, build_controller, controller_config
-from robot_rl.kinematics import Kinematics
-from robot_rl.limits import Count, NonNegative, require
-from robot_rl.observations import Observer
-from robot_rl.rates import command_ticks
+from robot_rl.interface.control import (
+    ControllerConfig,
+    JointTarget,
+    ToolDeltaConfig,
+    build_controller,
+    controller_config,
+)
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.observations import Observer
+from robot_rl.interface.rates import command_ticks
+from robot_rl.interface.shield import Shield, ShieldConfig
+from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
+from robot_rl.interface.state import RobotState
+from robot_rl.interface.success import Test, state_test
 from robot_rl.robots import robots
-from robot_rl.shield import Shield, ShieldConfig
-from robot_rl.spec import Field, RobotSpec, VectorSpec
-from robot_rl.state import RobotState
-from robot_rl.success import Test, state_test
+from robot_rl.util.limits import Count, NonNegative, require
 
 COMMAND_RAMP = 0.5
 """Time in which a command becomes the next one, at most from one end of its range to the other, s.

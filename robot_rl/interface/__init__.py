@@ -1,0 +1,1 @@
+"""What a task, a policy and a robot agree on."""

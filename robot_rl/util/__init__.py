@@ -1,0 +1,1 @@
+"""Small helpers: files, errors, registries, settings, seeds."""
