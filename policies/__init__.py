@@ -1,0 +1,16 @@
+"""Policy classes by name. A bundle names its class; any other is found by entry point or import path."""
+
+from __future__ import annotations
+
+from robot_rl.util.registry import Registry
+
+policy_classes = Registry(
+    "policy class",
+    {
+        "gaussian": ("policies.actor:GaussianPolicy", "tanh-Gaussian of the observation"),
+        "residual": ("policies.residual:ResidualPolicy", "a correction of a frozen base policy at every step"),
+        "feedforward": ("policies.feedforward:FeedforwardPolicy", "Gaussian with its own normalizer and history"),
+        "diffusion": ("policies.diffusion:DiffusionPolicy", "diffusion over action chunks"),
+        "flow": ("policies.flow:FlowPolicy", "flow matching over action chunks"),
+    },
+)

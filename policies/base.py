@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
+from policies import policy_classes
+from robot_rl.util.limits import require
+
 Observation = dict[str, Tensor]
+Config = TypeVar("Config")
+
+
+def from_json(kind: type[Config], values: dict[str, Any], prefix: str = "") -> Config:
+    """Return a configuration from JSON, where tuples are lists; ValueError names a value out of its range."""
+    hints = get_type_hints(kind)
+    made = {}
+    for name, value in values.items():
+        nested = hints.get(name)
+        if is_dataclass(nested) and isinstance(value, dict):
+            value = from_json(nested, value, f"{prefix}{name}.")  # type: ignore[arg-type]
+        made[name] = tuple(value) if isinstance(value, list) else value
+    config = kind(**made)
+    require(config, prefix)
+    return config
 
 
 class Policy(nn.Module):
@@ -19,12 +37,28 @@ class Policy(nn.Module):
     A policy may remember its environments between calls (a residual remembers its base's chunk); `reset` forgets.
     """
 
+    class_name: ClassVar[str]
+    """Name in `policy_classes`, or its import path `module:class`."""
+    config_class: ClassVar[Any]
+    """Dataclass of its configuration."""
     horizon: int
     """Actions in a chunk."""
     execute: int
     """Actions of a chunk that are executed before the next one is asked for."""
     config: Any
     size: Size
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `build` needs besides the weights, as JSON holds it."""
+        return {"class": self.class_name, "config": asdict(self.config), "size": asdict(self.size)}
+
+    @classmethod
+    def build(cls, description: dict[str, Any]) -> Policy:
+        """Return a policy with fresh weights from what `describe` returned."""
+        return cls(Size(**description["size"]), from_json(cls.config_class, description["config"]))
+
+    def fit(self, columns: dict[str, Tensor]) -> None:
+        """Take the statistics of demonstrated rows (N, ...); for policies that normalize what they read."""
 
     @abstractmethod
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
@@ -39,6 +73,12 @@ class Policy(nn.Module):
 
     def reset(self, ids: Tensor | None = None) -> None:
         """Forget the environments `ids`, or all of them: their next call starts an episode."""
+
+
+def build_policy(description: dict[str, Any]) -> Policy:
+    """Return a policy with fresh weights from what its `describe` returned, whatever its class."""
+    policy: Policy = policy_classes.get(description["class"]).build(description)
+    return policy
 
 
 class RandomPolicy(Policy):
@@ -73,6 +113,11 @@ def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: b
             layers += [nn.LayerNorm(b, elementwise_affine=False)] if norm else []
             layers.append(activation())
     return nn.Sequential(*layers)
+
+
+def normal(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -> Tensor:
+    """Draw a standard normal tensor where `rng` lives and move it to `device`: a CPU generator repeats anywhere."""
+    return torch.randn(shape, generator=rng, device=rng.device).to(device)
 
 
 def elu() -> nn.Module:
@@ -149,6 +194,7 @@ class ChunkRunner:
             self.used[ids] = self.execute
         self.policy.reset(ids)
 
+    @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         """The next action (num_envs, A) of every environment."""
         stale = self.used >= self.execute
@@ -163,6 +209,7 @@ class ChunkRunner:
         self.used = self.used + 1
         return action
 
+    @torch.no_grad()
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
         """What `act` would return for environments `rows` (n,) bool, without advancing; other rows are 0."""
         assert self.chunks is not None

@@ -12,27 +12,21 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from policies.base import Policy, Size
-from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from policies.gaussian import GaussianConfig
-from policies.residual import ResidualConfig, ResidualPolicy
+from policies.base import Policy, build_policy
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.success import objects_of
 from robot_rl.robots import robots
 from robot_rl.util.errors import Misfit, UnknownName, UserError, nearest
-from robot_rl.util.limits import require
 
 FORMAT = 1
 LATER = {
@@ -55,14 +49,28 @@ class Bundle:
     """A policy with its interface and history."""
 
     policy: Policy
-    interface: Interface
+    contract: Interface | None
+    """What the policy sees and its actions do; None for a Gymnasium environment, which no robot runs."""
     robot: dict[str, Any]
     """The robot's fingerprint."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """Task, recipe, seed, dataset, commit, versions."""
     critic: dict[str, Tensor] = field(default_factory=dict)
+    agent: dict[str, Any] = field(default_factory=dict)
+    """Settings of the learner, for whoever goes on learning with the critic."""
+    task: str = ""
     folder: Path | None = None
     """Where it was read from."""
+
+    def __post_init__(self) -> None:
+        self.task = self.task or (self.contract.task if self.contract else "")
+
+    @property
+    def interface(self) -> Interface:
+        """The contract; WrongBundle if there is none."""
+        if self.contract is None:
+            raise WrongBundle(f"{self.called} is for {self.task}, which no robot runs; take one of a robot's task")
+        return self.contract
 
     @property
     def called(self) -> str:
@@ -123,40 +131,6 @@ class WrongBundle(BundleError):  # noqa: N818 - it reads as a sentence
     """A sound bundle for something else."""
 
 
-Config = TypeVar("Config")
-
-
-def _build(spec: dict[str, Any]) -> Policy:
-    config = spec["config"]
-    if spec["class"] == "diffusion":
-        return DiffusionPolicy(Size(**spec["size"]), _config(DiffusionConfig, config))
-    if spec["class"] == "feedforward":
-        return FeedforwardPolicy(Size(**spec["size"]), _config(FeedforwardConfig, config))
-    if spec["class"] == "residual":
-        base = _build(spec["base"])
-        if not isinstance(base, DiffusionPolicy):
-            raise ValueError(f"base class {spec['base']['class']!r}")
-        actor = _config(GaussianConfig, config["actor"], "actor.")
-        return ResidualPolicy(base, _config(ResidualConfig, config | {"actor": actor}))
-    raise KeyError(f"class {spec['class']!r}")
-
-
-def _config(kind: Callable[..., Config], values: dict[str, Any], prefix: str = "") -> Config:
-    """Settings as JSON has them, lists for tuples, within their ranges."""
-    made = kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
-    require(made, prefix)
-    return made
-
-
-def _describe(policy: Policy) -> dict[str, Any]:
-    spec: dict[str, Any] = {"config": asdict(policy.config)}
-    if isinstance(policy, ResidualPolicy):
-        return spec | {"class": "residual", "base": _describe(policy.base)}
-    assert isinstance(policy, DiffusionPolicy | FeedforwardPolicy)
-    name = "diffusion" if isinstance(policy, DiffusionPolicy) else "feedforward"
-    return spec | {"class": name, "size": asdict(policy.size)}
-
-
 def save_bundle(bundle: Bundle, path: Path) -> None:
     """Write a bundle; the folder appears under its name only when it is whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -169,8 +143,10 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
             save_file({k: v.contiguous() for k, v in bundle.critic.items()}, temporary / CRITIC)
         meta = {
             "format": FORMAT,
-            "policy": _describe(bundle.policy),
-            "interface": bundle.interface.to_json(),
+            "policy": bundle.policy.describe(),
+            "task": bundle.task,
+            "interface": bundle.contract.to_json() if bundle.contract else None,
+            "agent": bundle.agent,
             "robot": bundle.robot,
             "provenance": bundle.provenance,
             "sha256": {file.name: _sha256(file.read_bytes()) for file in sorted(temporary.iterdir())},
@@ -232,12 +208,14 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             raise BundleError(
                 f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; update robot-rl"
             )
-        policy = _build(meta["policy"])
-        interface = Interface.from_json(meta["interface"])
-        robots.get(interface.robot)
+        policy = build_policy(meta["policy"])
+        interface = Interface.from_json(meta["interface"]) if meta["interface"] is not None else None
+        if interface is not None:
+            robots.get(interface.robot)
         if not isinstance(meta["robot"], dict):
             raise TypeError("robot is no table")
         bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}), folder=path)
+        bundle.task, bundle.agent = meta.get("task", "") or bundle.task, meta.get("agent", {})
         sums = dict(meta.get("sha256", {}))  # the first bundles have none
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UnknownName) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error

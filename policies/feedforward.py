@@ -80,6 +80,7 @@ class FeedforwardPolicy(Policy):
     only when a learner says so. The standard deviation is one number per action, the same in every state.
     """
 
+    class_name, config_class = "feedforward", FeedforwardConfig
     horizon = execute = 1
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
     """Bounds that learners keep `log_std` within: a std that underflows makes every ratio of densities infinite."""

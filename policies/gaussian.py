@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from policies.base import mlp
+from policies.base import mlp, normal
 from robot_rl.util.limits import Count, NonNegative, Spread
 
 
@@ -24,6 +24,8 @@ class GaussianConfig:
     """Standard deviation that a learned one starts from."""
     zero_init: bool = False
     """Start with the mean action 0 everywhere."""
+    layer_norm: bool = True
+    """LayerNorm before each activation."""
 
 
 class GaussianActor(nn.Module):
@@ -34,7 +36,7 @@ class GaussianActor(nn.Module):
     def __init__(self, features: int, actions: int, config: GaussianConfig):
         super().__init__()
         self.config, self.actions = config, actions
-        self.trunk = mlp([features, *config.hidden, 2 * actions], nn.ReLU, norm=True)
+        self.trunk = mlp([features, *config.hidden, 2 * actions], nn.ReLU, norm=config.layer_norm)
         head = self.trunk[-1]
         assert isinstance(head, nn.Linear)
         with torch.no_grad():
@@ -55,7 +57,7 @@ class GaussianActor(nn.Module):
     def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """A reparametrized action (B, A) and its log-probability (B,); the latter is 0 for a fixed std."""
         mean, log_std = self.forward(features)
-        noise = torch.randn(mean.shape, generator=rng)
+        noise = normal(mean.shape, rng, mean.device)
         if self.config.std is not None:
             return (mean.tanh() + self.config.std * noise).clamp(-1, 1), mean.new_zeros(len(mean))
         raw = mean + log_std.exp() * noise

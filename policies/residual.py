@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from policies.base import ChunkRunner, Normalizer, Observation, Policy
-from policies.diffusion import DiffusionPolicy
+from policies.actor import ActorPolicy
+from policies.base import ChunkRunner, Normalizer, Observation, Policy, build_policy, from_json
 from policies.gaussian import GaussianActor, GaussianConfig
+from robot_rl.util.errors import Misfit
 from robot_rl.util.limits import NonNegative
+
+BASE = "base"
+"""Column of the base's actions in [-1, 1]."""
 
 
 @dataclass(frozen=True)
@@ -22,59 +27,84 @@ class ResidualConfig:
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, zero_init=True))
 
 
-class ResidualPolicy(Policy):
+class ResidualPolicy(ActorPolicy):
     """Action = clip(base + scale * actor(observation, base), -1, 1).
 
-    The base is asked once per chunk; the actor acts every step, so the policy's own horizon is 1. `last_base` holds
-    the base actions of the latest call, which learners store beside the transition.
+    The base samples one chunk at a time; the actor acts every step, so the policy's own horizon is 1.
     """
 
-    horizon = execute = 1
+    class_name, config_class = "residual", ResidualConfig
+    inputs = (BASE,)
 
-    def __init__(self, base: DiffusionPolicy, config: ResidualConfig | None = None):
+    def __init__(self, base: Policy, config: ResidualConfig | None = None):
         super().__init__()
         self.config = config or ResidualConfig()
         self.base = base.requires_grad_(False).eval()
         self.size = base.size
         self.normalizer = Normalizer(base.size.observation)
-        self.normalizer.load_state_dict(base.normalizer.state_dict())
+        if isinstance(statistics := getattr(base, "normalizer", None), Normalizer):
+            self.normalizer.load_state_dict({k: v for k, v in statistics.state_dict().items() if k != "count"})
         self.actor = GaussianActor(base.size.observation + base.size.action, base.size.action, self.config.actor)
         self.explore = False
-        """Sample corrections instead of taking their mean."""
         self.runner: ChunkRunner | None = None
-        self.last_base = torch.empty(0)
 
-    def features(self, state: Tensor, base: Tensor) -> Tensor:
-        """What the actor reads: normalized observation and base action."""
-        return torch.cat([self.normalizer(state), base], -1)
+    def describe(self) -> dict[str, Any]:
+        return {"class": self.class_name, "config": asdict(self.config), "base": self.base.describe()}
 
-    def combine(self, base: Tensor, correction: Tensor) -> Tensor:
-        return (base + self.config.scale * correction).clamp(-1, 1)
+    @classmethod
+    def build(cls, description: dict[str, Any]) -> ResidualPolicy:
+        return cls(build_policy(description["base"]), from_json(ResidualConfig, description["config"]))
+
+    def transform(self, u: Tensor, observation: Observation) -> Tensor:
+        return (observation[BASE] + self.config.scale * u).clamp(-1, 1)
+
+    def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
+        if not self.config.scale:
+            return None
+        return ((action - observation[BASE]) / self.config.scale).clamp(-1, 1)
 
     def reset(self, ids: Tensor | None = None) -> None:
         if self.runner is not None:
             self.runner.reset(ids)
 
-    def base_action(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        """The base's next action for every environment; advances its chunks."""
+    def _runner(self, observation: Observation) -> ChunkRunner:
         count = len(observation["observation.state"])
         if self.runner is None or len(self.runner.used) != count:
             self.runner = ChunkRunner(self.base, count)
-        return self.runner.act(observation, rng)
+        return self.runner
 
-    @torch.no_grad()
-    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        self.last_base = self.base_action(observation, rng)
-        return self._corrected(observation["observation.state"], self.last_base, rng)
+    def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
+        return {BASE: self._runner(observation).act(observation, rng)}
 
-    @torch.no_grad()
-    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
+    def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         assert self.runner is not None
-        base = self.runner.peek(observation, rows, rng)
-        return self._corrected(observation["observation.state"][rows], base[rows], rng)
+        return {BASE: self.runner.peek(observation, rows, rng)}
 
-    def _corrected(self, state: Tensor, base: Tensor, rng: torch.Generator) -> Tensor:
-        """Chunks of one action for observations (B, D) and the base's actions (B, A)."""
-        features = self.features(state, base)
-        correction = self.actor.sample(features, rng)[0] if self.explore else self.actor.mean(features)
-        return self.combine(base, correction)[:, None]
+    @torch.no_grad()
+    def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
+        """Return the base's actions along an episode, as if it had sampled a chunk at every `execute`-th state."""
+        every = {k: v[:: self.base.execute] for k, v in observation.items()}
+        chunks = self.base.act(every, rng)[:, : self.base.execute].flatten(0, 1)
+        return {BASE: chunks[: len(observation["observation.state"])]}
+
+    def memory(self) -> dict[str, Any]:
+        return self.runner.state_dict() if self.runner else {}
+
+    def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
+        if memory:
+            self._runner(observation).load_state_dict(memory)
+
+
+def residual_from(policy: Policy) -> ResidualPolicy:
+    """Return a residual with a learned standard deviation that starts as `policy` acts: from its actor if it is a
+    residual, from zero on top of it if it plans chunks. Raise ConfigError for other policies."""
+    if isinstance(policy, ResidualPolicy):
+        actor = replace(policy.config.actor, std=None, zero_init=False)
+        made = ResidualPolicy(policy.base, replace(policy.config, actor=actor))
+        made.actor.load_state_dict(policy.actor.state_dict())
+        return made
+    if policy.horizon == 1:
+        raise Misfit(
+            f"a {policy.class_name} policy cannot be corrected; take one that plans chunks, or a residual on one"
+        )
+    return ResidualPolicy(policy, replace(ResidualConfig(), actor=replace(ResidualConfig().actor, std=None)))

@@ -84,7 +84,7 @@ def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
         nn.init.zeros_(head.weight)  # its bias is 0
         bundle = Bundle(network, interface, robot.fingerprint())
     # An arm that has succeeded goes on: the clock alone ends its episode.
-    return replace(bundle, interface=replace(bundle.interface, success=""))
+    return replace(bundle, contract=replace(bundle.interface, success=""))
 
 
 def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> dict[str, Any]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
 from robot_rl.util.errors import Misfit
 from robot_rl.util.limits import Seed, Whole
 
+if TYPE_CHECKING:
+    from robot_rl.interface.environment import VectorEnv
+
 R = TypeVar("R")
-_SIMULATION = ("engine", "device", "without", "mjcf", "compiled")
+_SIMULATION = ("engine", "without", "mjcf", "compiled")
 
 
 @dataclass
@@ -22,11 +26,11 @@ class Train(Generic[R]):
     the time since the last one, and --resume goes on from there."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`."""
+    """Name of the task, see `robot-rl tasks`, or gym:ID for any Gymnasium environment."""
     config: Annotated[R, tyro.conf.arg(name="")]
     recipe: str = ""
     """How to train, see `robot-rl recipes`; its options are listed below. Default diffusion-bc for a task with a
-    scripted demonstrator, ppo for another."""
+    scripted demonstrator, ppo for another, sac for a gym: task."""
     dataset: Path | None = None
     """Demonstrations; default datasets/<task>."""
     base: Path | None = None
@@ -39,19 +43,21 @@ class Train(Generic[R]):
     """Go on from the checkpoint in --out, or in the latest run of this task and recipe; with ppo also beyond the end,
     to more --training.steps."""
     threads: Whole = 0
-    """Threads of the learner; physics uses all cores. 0: all cores, at most 4, with recipes whose physics rest while
-    they learn (diffusion-bc, ppo), else 1."""
+    """Threads of the learner; physics uses all cores. 0: all cores, at most 4, with recipes whose physics rests while
+    they learn (bc, flow-bc, diffusion-bc, ppo), else 1."""
     precision: Literal["highest", "high", "medium"] = "medium"
     """Of float32 matrix products, as torch names it: medium lets oneDNN compute them (half the time of the default on
     AMD's AVX-512, to the same digits) and use bfloat16 where the processor multiplies it; highest never rounds."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    """Where the learner works, and the physics of engine genesis: cpu, cuda, or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
+    env_python: Path | None = None
+    """Python of another virtual environment that runs a gym: task."""
     compiled: bool = False
     """Compile what surrounds the physics (engine mujoco only): in 256 environments 11 to 29 % more steps per second,
     after half a minute at the start, the next time after seconds. Takes a C++ compiler; floats may differ in their last
@@ -63,41 +69,51 @@ class Train(Generic[R]):
         """Train; return the exit status."""
         import torch
 
-        from policies.bundle import save_bundle
+        from policies.bundle import load_bundle, save_bundle
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.recipes.job import Job
+        from robot_rl.training.device import learner_device
         from robot_rl.training.numerics import learner_threads, learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
         from sim.divergence import report
         from sim.env import nominal
-        from sim.tasks import tasks
+        from sim.make import describe, make
+        from sim.tasks import is_foreign, tasks
 
         recipe: Any = self.config
         if not hasattr(recipe, "train"):
             raise Misfit(
                 f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
             )
-        self._check_read(recipe.reads)
-        unable = [name for name in nominal(tasks.get(self.task), self.engine) if name not in self.without]
+        self._check_read(recipe.needs)
+        foreign = is_foreign(self.task)
+        unable = [] if foreign else nominal(tasks.get(self.task), self.engine)
+        unable = [name for name in unable if name not in self.without]
         say_nominal(self.engine, unable)
+        info = describe(self.task, self.env_python)
+        device = learner_device(self.device)
         without = [*self.without, *unable]
-        threads = self.threads or learner_threads(getattr(recipe, "alone", False))
+        threads = self.threads or learner_threads(recipe.physics_rests)
         torch.set_num_threads(threads)
         runs = Path("runs")
         if self.out is not None:
             folder = self.out
         else:
-            folder = (latest_folder if self.resume else new_folder)(runs, self.task, self.recipe)
+            folder = (latest_folder if self.resume else new_folder)(runs, _file_name(self.task), self.recipe)
         dataset = self.dataset or Path("datasets") / self.task
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
         # What is not read may be elsewhere, or nowhere, when the run is resumed.
-        settings |= {"dataset": str(dataset.resolve())} if "dataset" in recipe.reads else {}
-        settings |= {"base": str(self.base) if self.base else None} if "base" in recipe.reads else {}
+        settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
+        settings |= {"base": str(self.base) if self.base else None} if "base" in recipe.needs else {}
         settings |= {"engine": self.engine, "device": self.device, "without": without}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"precision": self.precision, "threads": threads, "compiled": self.compiled}
+        settings |= {"env_python": str(self.env_python) if self.env_python else None}
         config = settings | {"config": asdict(recipe)}
-        may_grow = f"config.{recipe.may_grow}" if hasattr(recipe, "may_grow") else ""
+        may_grow = f"config.{recipe.may_grow}" if recipe.may_grow else ""
+        base = load_bundle(self.base) if self.base else None
+        if "base" in recipe.needs and base is None:
+            raise Misfit(f"recipe {self.recipe} improves an existing policy: name its bundle with --base")
         opened = Run(folder, config, self.resume, may_grow)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             run.stop_on_signals()
@@ -111,12 +127,21 @@ class Train(Generic[R]):
             simulation: dict[str, Any] = {
                 "engine": self.engine,
                 "mjcf": self.mjcf,
-                "device": self.device,
+                "device": self.device if self.engine == "genesis" else "auto",
                 "without": without,
                 "compiled": self.compiled,
+                "diverged": folder / "diverged",
             }
-            simulation |= {"diverged": folder / "diverged"}
-            bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, simulation, progress))
+
+            def make_env(count: int) -> VectorEnv:
+                return make(self.task, count, self.env_python, **simulation)
+
+            job = Job(info, make_env, run, self.seed, dataset, base, progress, device)
+            if "demonstrations" in recipe.needs:
+                job.check_demonstrations()
+            if "base" in recipe.needs:
+                job.improvable()
+            bundle = recipe.train(job)
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
             save_bundle(bundle, folder / "bundle")
             elapsed = run.elapsed
@@ -129,13 +154,19 @@ class Train(Generic[R]):
         )
         return 0
 
-    def _check_read(self, reads: Sequence[str]) -> None:
+    def _check_read(self, needs: Sequence[str]) -> None:
         """Refuse options that the recipe would not look at."""
+        groups = dict.fromkeys(_SIMULATION, "environment") | {"base": "base", "dataset": "demonstrations"}
         for option in fields(self):
-            what = "simulation" if option.name in _SIMULATION else option.name
-            unread = what in ("base", "dataset", "simulation") and what not in reads
+            what = groups.get(option.name)
+            unread = what is not None and what not in needs
             if unread and getattr(self, option.name) != option.default:
                 raise Misfit(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
+
+
+def _file_name(task: str) -> str:
+    """Return a task's name as a part of a folder's name."""
+    return re.sub(r"[^\w.-]+", "-", task)
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -161,10 +192,10 @@ def recipe_named(argv: list[str], default: str) -> Any:
 def main(argv: list[str]) -> int:
     """Find the recipe first: its own options then appear in --help."""
     from robot_rl.cli.main import parse
-    from sim.tasks import tasks
+    from sim.tasks import is_foreign, tasks
 
-    task = next((word for word in argv if word in tasks.entries), "")
-    default = "diffusion-bc" if not task or tasks.get(task).expert else "ppo"
+    task = next((word for word in argv if word in tasks.entries or is_foreign(word)), "")
+    default = "sac" if is_foreign(task) else "diffusion-bc" if not task or tasks.get(task).expert else "ppo"
     recipe = recipe_named(argv, default)
     parsed = parse(Train[recipe], argv, "train")  # type: ignore[valid-type]
     parsed.recipe = parsed.recipe or default

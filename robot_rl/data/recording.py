@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from robot_rl.data.dataset import Dataset
@@ -82,23 +81,28 @@ def _names(theirs: list[str], ours: list[str]) -> str:
     return ", ".join(said) or "the same columns in another order"
 
 
-def load_episodes(path: Path | str, pipeline: Pipeline) -> list[dict[str, Tensor]]:
-    """The successful episodes of a dataset, see `episodes_of`."""
+def load_episodes(path: Path | str, pipeline: Pipeline, reward: str = "success") -> list[dict[str, Tensor]]:
+    """Return the successful episodes of a dataset, see `episodes_of`."""
     dataset = Dataset(path)
     check(dataset, pipeline)
-    return episodes_of(dataset, pipeline, 0, successes=True)
+    return episodes_of(dataset, pipeline, 0, successes=True, reward=reward)
 
 
-def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: bool) -> list[dict[str, Tensor]]:
-    """Episodes from number `first` on: state (T, D), action (T, A) in [-1, 1], reward (T,), intervention (T,) and
-    terminated (T,).
+def episodes_of(
+    dataset: Dataset, pipeline: Pipeline, first: int, successes: bool, reward: str = "success"
+) -> list[dict[str, Tensor]]:
+    """Return episodes from number `first` on: observation.state (T, D), action (T, A) in [-1, 1], reward (T,),
+    intervention (T,) and terminated (T,).
 
-    The reward is 1 on success, whatever the task paid in simulation: that is what a robot can tell. A failure that
-    ended an episode terminates it where the dataset tells it from a time-out (`TRUNCATED`); success always does.
+    The reward "success" is 1 on success, whatever the task paid in simulation: that is what a robot can tell. The
+    reward "task" is what it paid. A failure that ended an episode terminates it where the dataset tells it from a
+    time-out (`TRUNCATED`); success always does.
     With `successes`, episodes that never reached `next.success` are left out.
     """
     told = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
-    columns = dataset.columns([STATE, ACTION, "next.success", "intervention", *told])
+    paid = "next.reward" if reward == "task" else "next.success"
+    names = dict.fromkeys([STATE, ACTION, "next.success", "intervention", paid, *told])
+    columns = dataset.columns(list(names))
     terminated = columns["next.success"] | (columns["next.done"] & ~columns[TRUNCATED] if told else False)
     for key in (STATE, ACTION):
         _finite(dataset, key, columns[key])
@@ -110,9 +114,9 @@ def episodes_of(dataset: Dataset, pipeline: Pipeline, first: int, successes: boo
             continue
         out.append(
             {
-                "state": columns[STATE][rows],
+                STATE: columns[STATE][rows],
                 "action": action[rows],
-                "reward": columns["next.success"][rows].flatten().float(),
+                "reward": columns[paid][rows].flatten().float(),
                 "intervention": columns["intervention"][rows].flatten().bool(),
                 "terminated": terminated[rows].flatten(),
             }
@@ -132,10 +136,3 @@ def _finite(dataset: Dataset, key: str, values: Tensor) -> None:
             f"{dataset.root}: {key} of episode {found.index}, frame {row - found.start}, is not finite; nothing can be "
             "learned from it: restore the dataset or record it again"
         )
-
-
-def concatenate(episodes: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """States, actions, first rows and lengths of episodes laid end to end."""
-    lengths = torch.tensor([len(e["action"]) for e in episodes])
-    starts = torch.cumsum(lengths, 0) - lengths
-    return torch.cat([e["state"] for e in episodes]), torch.cat([e["action"] for e in episodes]), starts, lengths

@@ -1,12 +1,46 @@
-"""Replay memory for simulation, robot and demonstrations: one row per observation, images and states stored once."""
+"""Replay memory for simulation, robot and demonstrations: columns by declaration, every observation stored once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+Batch = dict[str, Tensor]
+NEXT = "next."
+"""Prefix of the columns that a sample holds of the observation after its last step, as in LeRobot's names."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Shape and type of one value per row."""
+
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    observed: bool = False
+    """Part of the observation: an episode of T steps has T + 1 of it, and samples hold the later one as `next.*`."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an agent wants its transitions."""
+
+    n_step: int = 1
+    """Steps of reward before the critic takes over."""
+    discount: float = 0.99
+    """Per step."""
+    chunk: int = 1
+    """Actions per sample; above 1 they come as (B, chunk, A), with `valid` (B, chunk) up to the end of the episode."""
+    sequence: bool = False
+    """All columns come as (B, chunk, ...), observed ones as (B, chunk + 1, ...)."""
+
+    @property
+    def span(self) -> int:
+        """Steps that must be known behind a row."""
+        return max(self.n_step, self.chunk)
 
 
 class Replay:
@@ -18,91 +52,131 @@ class Replay:
         row      0   1   2   3*  4   5 ...      * final observation of a three-step episode
         step     s0  s1  s2  -   s0  s1
 
-    `action` is the executed action, `base` what the base policy proposed, both in [-1, 1].
+    Columns live on `device`; what sampling decides by (`starts`, `last`, `terminated`) stays on the CPU, so that
+    drawing rows never waits for a GPU.
     """
 
-    def __init__(self, rows: int, lanes: int, state: int, action: int):
-        self.length = max(8, rows // lanes)
-        self.lanes = lanes
+    def __init__(self, rows: int, lanes: int, columns: Mapping[str, Column], device: torch.device | str = "cpu"):
+        self.length, self.lanes, self.device = max(8, rows // lanes), lanes, torch.device(device)
+        self.spec = {"reward": Column()} | dict(columns)
         shape = (lanes, self.length)
         self.columns = {
-            "state": torch.zeros(*shape, state),
-            "base": torch.zeros(*shape, action),
-            "action": torch.zeros(*shape, action),
-            "reward": torch.zeros(shape),
-            "terminated": torch.zeros(shape, dtype=torch.bool),
-            "last": torch.zeros(shape, dtype=torch.bool),
-            "starts": torch.zeros(shape, dtype=torch.bool),
-            "intervention": torch.zeros(shape, dtype=torch.bool),
+            name: torch.zeros(*shape, *c.shape, dtype=c.dtype, device=self.device) for name, c in self.spec.items()
         }
-        """`last`: the step that ended its episode; `starts`: the row starts a transition."""
+        self.flags = {name: torch.zeros(shape, dtype=torch.bool) for name in ("starts", "last", "terminated")}
+        """`starts`: the row starts a transition; `last`: the step that ended its episode; `terminated`: not by time."""
         self.head = torch.zeros(lanes, dtype=torch.long)
         self.filled = torch.zeros(lanes, dtype=torch.long)
         self.transitions = 0
         """Transitions ever added."""
+        self.size = 0
+        """Transitions stored now."""
+        self._every = torch.arange(lanes)
 
-    def _write(self, lanes: Tensor, row: dict[str, Tensor]) -> None:
-        at = (lanes, self.head[lanes])
+    # ---- writing -----------------------------------------------------------------------------------------------
+    def _write(self, lane: Tensor, row: Tensor, values: Mapping[str, Tensor], starts: bool) -> None:
+        """Write cells (lane, row), one each; columns that `values` lacks become 0."""
+        self.size -= int(self.flags["starts"][lane, row].sum())
+        self.size += len(row) if starts else 0
+        at = lane.to(self.device), row.to(self.device)
         for name, column in self.columns.items():
-            column[at] = row[name] if name in row else torch.zeros_like(column[at])
-        self.head[lanes] = (self.head[lanes] + 1) % self.length
-        self.filled[lanes] = (self.filled[lanes] + 1).clamp(max=self.length)
+            column[at] = values[name].to(self.device, column.dtype) if name in values else 0
+        self.flags["starts"][lane, row] = starts
+        for name in ("last", "terminated"):
+            self.flags[name][lane, row] = values[name].cpu() if starts and name in values else False
 
-    def add(self, step: dict[str, Tensor], final: dict[str, Tensor] | None = None) -> None:
-        """Add one step of every lane: state, base, action, reward, terminated, last.
+    def _advance(self, lane: Tensor, rows: int) -> None:
+        self.head[lane] = (self.head[lane] + rows) % self.length
+        self.filled[lane] = (self.filled[lane] + rows).clamp(max=self.length)
 
-        For lanes with `last`, `final` holds state and base at the observation after the step.
+    def add(self, step: Mapping[str, Tensor], final: Mapping[str, Tensor] | None = None) -> None:
+        """Add one step of every lane: the columns, reward, terminated and last.
+
+        For lanes with `last`, `final` holds the observed columns after the step, with a row for every lane.
         """
-        lanes = torch.arange(self.lanes)
-        self._write(lanes, step | {"starts": torch.ones(self.lanes, dtype=torch.bool)})
+        self._write(self._every, self.head, step, starts=True)
+        self._advance(self._every, 1)
         self.transitions += self.lanes
         if final is not None and step["last"].any():
-            ended = step["last"].nonzero().squeeze(-1)
-            self._write(ended, {k: v[ended] for k, v in final.items()})
+            ended = step["last"].cpu().nonzero().squeeze(-1)
+            self._write(ended, self.head[ended], {k: v[ended.to(v.device)] for k, v in final.items()}, starts=False)
+            self._advance(ended, 1)
 
-    def add_episode(self, episode: dict[str, Tensor], lane: int = 0) -> None:
-        """Add a whole episode to one lane; state and base have T + 1 rows, the others T."""
+    def cut(self, final: Mapping[str, Tensor]) -> None:
+        """End every running episode without terminating it; `final` holds the observed columns after its last step.
+
+        For environments whose state cannot be restored when a run is resumed.
+        """
+        before = (self.head - 1) % self.length
+        running = self.flags["starts"][self._every, before] & ~self.flags["last"][self._every, before]
+        lane = running.nonzero().squeeze(-1)
+        self.flags["last"][lane, before[lane]] = True
+        self._write(lane, self.head[lane], {k: v[lane.to(v.device)] for k, v in final.items()}, starts=False)
+        self._advance(lane, 1)
+
+    def add_episode(self, episode: Mapping[str, Tensor], lane: int = 0) -> None:
+        """Add an episode to one lane; observed columns have T + 1 rows, the others T. A long one loses its start."""
         steps = len(episode["action"])
-        index = torch.tensor([lane])
-        for t in range(steps):
-            row = {k: episode[k][t : t + 1] for k in self.columns if k in episode}
-            row |= {"starts": torch.ones(1, dtype=torch.bool), "last": torch.tensor([t == steps - 1])}
-            self._write(index, row)
-        self._write(index, {k: episode[k][steps : steps + 1] for k in ("state", "base")})
+        last = torch.zeros(steps, dtype=torch.bool)
+        last[-1] = True
+        rows = (self.head[lane] + torch.arange(steps + 1)) % self.length
+        kept = slice(max(0, steps + 1 - self.length), steps)
+        where = torch.full((steps,), lane)
+        values = {k: v[:steps][kept] for k, v in episode.items()} | {"last": last[kept]}
+        self._write(where[kept], rows[:-1][kept], values, starts=True)
+        final = {k: episode[k][steps:] for k, c in self.spec.items() if c.observed and k in episode}
+        self._write(torch.tensor([lane]), rows[-1:], final, starts=False)
+        self._advance(torch.tensor([lane]), steps + 1)
         self.transitions += steps
 
-    @property
-    def size(self) -> int:
-        """Transitions that can be sampled now."""
-        return int(self.columns["starts"].sum())
+    # ---- sampling ----------------------------------------------------------------------------------------------
+    def sample(self, count: int, how: Sampling, rng: torch.Generator) -> Batch:
+        """Draw `count` transitions over up to `how.n_step` steps, cut at the end of the episode.
 
-    def sample(self, count: int, n_step: int, discount: float, rng: torch.Generator) -> dict[str, Tensor]:
-        """`count` transitions over up to `n_step` steps, cut at the end of the episode.
-
-        Returns state, base, action, reward (discounted sum), discount (0 after a termination), next_state, next_base.
+        Returns the columns, reward (discounted sum), discount (0 after a termination) and `next.<observed column>`.
         """
-        lane, row = self._draw(count, n_step, rng)
-        c = self.columns
-        reward = torch.zeros(count)
-        factor = torch.ones(count)
-        running = torch.ones(count, dtype=torch.bool)
-        at = row
-        for _ in range(n_step):
-            reward += torch.where(running, factor * c["reward"][lane, at], 0.0)
-            factor = torch.where(running, factor * discount * ~c["terminated"][lane, at], factor)
+        lane, row = self._draw(count, how.span, rng)
+        ends, terminates = self.flags["last"], self.flags["terminated"]
+        factor, running, at = torch.ones(count), torch.ones(count, dtype=torch.bool), row
+        path = []
+        for _ in range(how.n_step):
+            path.append((at, torch.where(running, factor, 0.0)))
+            factor = torch.where(running, factor * how.discount * ~terminates[lane, at], factor)
+            over = ends[lane, at]
             at = torch.where(running, (at + 1) % self.length, at)
-            # Stop on the final row: its predecessor ended the episode.
-            running = running & ~c["last"][lane, (at - 1) % self.length]
-        batch = {k: c[k][lane, row] for k in ("state", "base", "action", "intervention")}
-        return batch | {
-            "reward": reward,
-            "discount": factor,
-            "next_state": c["state"][lane, at],
-            "next_base": c["base"][lane, at],
+            running = running & ~over
+        where = lane.to(self.device)
+        reward = torch.zeros(count, device=self.device)
+        for step, weight in path:
+            reward += weight.to(self.device) * self.columns["reward"][where, step.to(self.device)]
+        batch = self._windows(lane, row, how) if how.chunk > 1 or how.sequence else {}
+        row, at = row.to(self.device), at.to(self.device)
+        for name, c in self.spec.items():
+            if name not in batch:
+                batch[name] = self.columns[name][where, row]
+            if c.observed and not how.sequence:
+                batch[NEXT + name] = self.columns[name][where, at]
+        return batch | {"reward": reward, "discount": factor.to(self.device)}
+
+    def _windows(self, lane: Tensor, row: Tensor, how: Sampling) -> Batch:
+        """The actions, or all columns, of `how.chunk` steps from each row on, and which of them are of the episode."""
+        rows = (row[:, None] + torch.arange(how.chunk + 1)) % self.length
+        ended = self.flags["last"][lane[:, None], rows].long().cumsum(1)
+        valid = torch.cat([torch.ones(len(row), 1, dtype=torch.bool), ended[:, :-1] == 0], 1)  # row k is of the episode
+        final = torch.cat([torch.zeros(len(row), 1, dtype=torch.long), ended[:, :-1]], 1).clamp(max=1)
+        # Beyond the end every row is the final one: its observation stays, its action is 0.
+        steps = torch.arange(how.chunk + 1).expand_as(rows)
+        first = torch.where(final.bool(), steps, how.chunk + 1).amin(1, keepdim=True)
+        rows = (row[:, None] + torch.minimum(steps, first)) % self.length
+        where, at = lane[:, None].to(self.device), rows.to(self.device)
+        names = self.spec if how.sequence else ("action",)
+        span = {name: how.chunk + 1 if self.spec[name].observed else how.chunk for name in names}
+        return {name: self.columns[name][where, at[:, :n]] for name, n in span.items()} | {
+            "valid": valid[:, : how.chunk].to(self.device)
         }
 
-    def _draw(self, count: int, n_step: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Uniform over rows that start a transition and whose n-step window is written."""
+    def _draw(self, count: int, span: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw uniformly from the rows that start a transition and whose next `span` steps are written."""
         if not self.size:
             raise ValueError("the replay holds no transition yet")
         lanes, rows, found = [], [], 0
@@ -111,67 +185,42 @@ class Replay:
             k = 2 * (count - found) + 16
             lane = torch.randint(0, self.lanes, (k,), generator=rng)
             age = 1 + (torch.rand(k, generator=rng) * longest).long()  # rows behind the head, 1 = newest
-            row, whole = self._whole(n_step, lane, age)
+            row, whole = self._whole(span, lane, age)
             lanes.append(lane[whole])
             rows.append(row[whole])
             found += len(lanes[-1])
-            if not found and not self.ready(n_step):
-                raise ValueError(
-                    f"no transition of the replay has {n_step} steps, or the end of its episode, behind it"
-                )
+            if not found and not self.ready(span):
+                raise ValueError(f"no transition of the replay has {span} steps, or the end of its episode, behind it")
         return torch.cat(lanes)[:count], torch.cat(rows)[:count]
 
-    def ready(self, n_step: int) -> bool:
-        """Whether there is anything to sample: what follows the newest rows of an episode is not known yet."""
+    def ready(self, span: int) -> bool:
+        """Return whether there is anything to sample: what follows an episode's newest rows is not known yet."""
         ages = torch.arange(1, int(self.filled.max()) + 1)
         lane = torch.arange(self.lanes).repeat_interleave(len(ages))
-        return bool(self._whole(n_step, lane, ages.repeat(self.lanes))[1].any())
+        return bool(self._whole(span, lane, ages.repeat(self.lanes))[1].any())
 
-    def _whole(self, n_step: int, lane: Tensor, age: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows `age` behind the heads of lanes, and which of them start a transition whose n steps are written."""
+    def _whole(self, span: int, lane: Tensor, age: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows `age` behind the heads of lanes, and which start a transition of `span` known steps."""
         row = (self.head[lane] - age) % self.length
         written = age <= self.filled[lane]  # not scaled by it: all lanes' rows are equally likely
-        known = (age > n_step) | self._ends_within(n_step, lane, row, age)
-        return row, written & self.columns["starts"][lane, row] & known
+        known = age > span
+        for k in range(min(span, self.length)):
+            known = known | ((age > k + 1) & self.flags["last"][lane, (row + k) % self.length])
+        return row, written & self.flags["starts"][lane, row] & known
 
-    def _ends_within(self, n_step: int, lane: Tensor, row: Tensor, age: Tensor) -> Tensor:
-        ends = torch.zeros(len(lane), dtype=torch.bool)
-        for k in range(min(n_step, self.length)):
-            ends |= (age > k + 1) & self.columns["last"][lane, (row + k) % self.length]
-        return ends
-
+    # ---- checkpoints -------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         filled = int(self.filled.max())
-        columns = {k: v[:, :filled].clone() for k, v in self.columns.items()}
         return {
-            "columns": columns,
+            "columns": {k: v[:, :filled].clone() for k, v in (self.columns | self.flags).items()},
             "head": self.head.clone(),
             "filled": self.filled.clone(),
             "transitions": self.transitions,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        stored = self.columns | self.flags
         for name, saved in state["columns"].items():
-            self.columns[name][:, : saved.shape[1]] = saved
+            stored[name][:, : saved.shape[1]] = saved.to(stored[name].device)
         self.head, self.filled = state["head"].clone(), state["filled"].clone()
-        self.transitions = state["transitions"]
-
-
-def sample_mixed(
-    sources: Sequence[tuple[Replay, int]], n_step: int, discount: float, rng: torch.Generator
-) -> dict[str, Tensor]:
-    """One batch of `count` transitions from each (replay, count)."""
-    return sample_batches(sources, 1, n_step, discount, rng)[0]
-
-
-def sample_batches(
-    sources: Sequence[tuple[Replay, int]], batches: int, n_step: int, discount: float, rng: torch.Generator
-) -> list[dict[str, Tensor]]:
-    """Several batches at once, each with `count` transitions from each (replay, count): drawing costs per call."""
-    parts = [
-        {k: v.unflatten(0, (batches, count)) for k, v in replay.sample(batches * count, n_step, discount, rng).items()}
-        for replay, count in sources
-        if count
-    ]
-    mixed = {k: torch.cat([p[k] for p in parts], 1) for k in parts[0]}
-    return [{k: v[i] for k, v in mixed.items()} for i in range(batches)]
+        self.transitions, self.size = state["transitions"], int(self.flags["starts"].sum())

@@ -1,23 +1,32 @@
-"""Off-policy actor-critic on an action transform: TD3, SAC, RLPD, ResFiT and HIL-SERL by configuration.
+"""Off-policy actor-critic through an action transform: TD3, SAC, RLPD, ResFiT and HIL-SERL by configuration.
 
-    y = r + discount * min_{i in subset} Qbar_i(s', a'),   a' = T(u'; b(s')),  u' ~ actor(s', b(s'))
-    critic: mean_i (Q_i(s, a) - y)^2
-    actor:  alpha log pi(u) - mean_i Q_i(s, T(u; b(s))) + l2 |u - u_start|^2 + imitation [corrected] |u - u_person|^2
+    y = r + discount * min_{i in subset} Qbar_i(s', a'),   a' = T(u'; s'),  u' ~ actor(s')
+    critic: mean_i (Q_i(s, a) - y)^2, or the loss of another head
+    actor:  see objectives.py
 
-Lillicrap et al. 2016, Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (SAC), Ball et al. 2023 (RLPD).
+Lillicrap et al. 2016 (DDPG), Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (SAC), Ball et al. 2023 (RLPD).
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from policies.residual import ResidualPolicy
+from policies.actor import ActorPolicy
+from policies.base import Observation, normal
+from robot_rl.data.replay import NEXT, Batch, Column, Sampling
+from robot_rl.learning.agent import Phase
 from robot_rl.learning.critics import Critic
+from robot_rl.learning.explore import ExplorationConfig, Noise
+from robot_rl.learning.heads import HeadName, build_head
+from robot_rl.learning.objectives import Pooling, average_, imitation_loss, pooled, temperature_loss
+from robot_rl.learning.targets import pessimistic
+from robot_rl.util.errors import Misfit
 from robot_rl.util.limits import Count, NonNegative, Positive, Share
 
 
@@ -31,6 +40,12 @@ class ActorCriticConfig:
     """Members whose minimum is the target."""
     hidden: tuple[Count, ...] = (256, 256)
     """Hidden widths of the critics."""
+    layer_norm: bool = True
+    """LayerNorm before each activation of the critics."""
+    head: HeadName = "scalar"
+    """What a critic predicts: scalar, hl-gauss, c51 or gaussian."""
+    bins: Count = 101
+    """Bins of the heads hl-gauss and c51."""
     critic_lr: Positive = 3e-4
     """Learning rate of the critics (Adam)."""
     actor_lr: Positive = 3e-4
@@ -39,12 +54,20 @@ class ActorCriticConfig:
     """Share of the new weights that moves into the target critics per update."""
     discount: Share = 0.98
     """Per environment step."""
+    n_step: Count = 3
+    """Steps of reward before the critic takes over."""
     entropy: bool = False
-    """Learn a temperature and reward entropy in the actor's loss (never in the backup)."""
+    """Learn a temperature and reward entropy in the actor's loss."""
+    entropy_backup: bool = False
+    """Reward entropy in the critics' target, too (SAC; RLPD and HIL-SERL leave it out)."""
     initial_temperature: Positive = 0.01
     """Weight of entropy that a learned temperature starts from."""
+    entropy_per_action: float = -0.5
+    """Entropy that the temperature holds, nats per dimension of the action (SAC: -1)."""
     target_entropy: float | None = None
-    """Nats; None is minus half the action size."""
+    """The same in nats of the whole action; None: by `entropy_per_action`."""
+    pooling: Pooling = "mean"
+    """Which value the actor climbs: the ensemble's mean, its min, or the first."""
     l2: NonNegative = 0.01
     """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
     imitation: NonNegative = 0.0
@@ -52,15 +75,31 @@ class ActorCriticConfig:
     actor_delay: Count = 2
     """Critic updates per actor update."""
     target_noise: NonNegative = 0.1
-    """Smoothing noise on a fixed-std actor's target actions."""
-    value_low: float = 0.0
-    """Returns are known to be at least this; targets are clipped."""
-    value_high: float = 1.0
-    """Returns are known to be at most this."""
-    grad_clip: Positive = 10.0
-    """Largest gradient norm."""
+    """Standard deviation of the smoothing noise on a fixed-std actor's target actions (TD3)."""
+    target_noise_clip: NonNegative = 0.2
+    """Largest smoothing noise."""
+    target_actor: bool = False
+    """Take target actions from the averaged actor (TD3) instead of the latest one (SAC)."""
+    value_low: float | None = None
+    """Least possible return, which targets are clipped to; None: what follows from the reward."""
+    value_high: float | None = None
+    """Greatest possible return; None: what follows from the reward."""
+    grad_clip: Positive | None = 10.0
+    """Largest gradient norm; None: no limit."""
     averaging: Share = 0.9995
     """Weight of the past, per actor update, in the averaged actor that is deployed (Polyak and Juditsky 1992)."""
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+
+
+def check_critics(config: ActorCriticConfig, saved: dict[str, Any]) -> None:
+    """Raise ConfigError if critics saved with the settings `saved` are not those of `config`."""
+    for name in ("critics", "hidden", "layer_norm", "head", "bins"):
+        ours, theirs = getattr(config, name), saved.get(name)
+        if theirs is not None and theirs != (list(ours) if isinstance(theirs, list) else ours):
+            flag = (
+                f"--agent.{name.replace('_', '-')} {' '.join(map(str, theirs)) if isinstance(theirs, list) else theirs}"
+            )
+            raise Misfit(f"the bundle's critics have {name} {theirs}, not {ours}; go on with them by {flag}")
 
 
 @dataclass
@@ -72,97 +111,166 @@ class Updates:
 
 
 class ActorCritic:
-    """Updates a policy's actor against an ensemble of critics. The base of a residual policy stays frozen."""
+    """Updates a policy's actor against an ensemble of critics, on the device that the policy is on."""
 
-    def __init__(self, policy: ResidualPolicy, config: ActorCriticConfig, seed: int = 0):
+    def __init__(
+        self,
+        policy: ActorPolicy,
+        config: ActorCriticConfig,
+        seed: int = 0,
+        value_limits: tuple[float, float] = (-math.inf, math.inf),
+    ):
         self.policy, self.config = policy, config
-        self.critic = Critic(policy.size.observation, policy.size.action, config.critics, config.hidden)
+        size, head_layer = policy.size, policy.actor.trunk[-1]
+        assert isinstance(head_layer, nn.Linear)
+        self.device = head_layer.weight.device
+        low, high = value_limits
+        low = low if config.value_low is None else config.value_low
+        high = high if config.value_high is None else config.value_high
+        head = build_head(config.head, low, high, config.bins)
+        features = size.observation
+        self.critic = Critic(features, size.action, config.critics, config.hidden, head, config.layer_norm)
+        self.critic.to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.average = copy.deepcopy(policy.actor).requires_grad_(False)
         """The actor averaged over updates: steadier than the latest one."""
-        head = policy.actor.trunk[-1]
-        assert isinstance(head, nn.Linear)
-        starts_at_zero = not bool(head.weight[: policy.size.action].any())
+        starts_at_zero = policy.actor.config.zero_init
         self.start = None if starts_at_zero else copy.deepcopy(policy.actor).requires_grad_(False)
-        self.log_alpha = torch.tensor(config.initial_temperature).log().requires_grad_(config.entropy)
+        self.log_alpha = torch.tensor(config.initial_temperature, device=self.device).log()
+        self.log_alpha.requires_grad_(config.entropy)
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.critic_lr, fused=True)
         self.actor_optimizer = torch.optim.Adam(policy.actor.parameters(), config.actor_lr, fused=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.actor_lr) if config.entropy else None
         self.rng = torch.Generator().manual_seed(seed)
         self.updates = Updates()
+        self.noise = Noise(config.exploration.noise_memory, self.device)
+        observed = {"observation.state": Column((size.observation,), observed=True)}
+        observed |= {name: Column((size.action,), observed=True) for name in policy.inputs}
+        self.columns = observed | {"action": Column((size.action,)), "intervention": Column(dtype=torch.bool)}
+        self.sampling = Sampling(config.n_step, config.discount)
 
-    def update(self, batch: dict[str, Tensor], learn_actor: bool = True) -> dict[str, Tensor]:
-        """One critic step, and every `actor_delay`-th an actor step.
+    # ---- acting ------------------------------------------------------------------------------------------------
+    @torch.no_grad()
+    def act(self, observation: Observation, rng: torch.Generator, phase: Phase) -> tuple[Tensor, Observation]:
+        policy, explore, std = self.policy, self.config.exploration, self.policy.actor.config.std
+        rows, actions = len(observation["observation.state"]), policy.size.action
+        noise = self.noise.step(rows, actions, rng)
+        inputs = policy.sample_inputs(observation, rng)
+        seen = observation | inputs
+        if phase == Phase.WARMUP and explore.warmup_noise is not None:
+            u = explore.warmup_noise * noise
+        elif phase == Phase.WARMUP:
+            u = 2 * torch.rand(rows, actions, generator=rng, device=rng.device).to(self.device) - 1
+        elif std is None:
+            u, _ = policy.actor.sample(policy.actor_features(seen), rng)
+        else:
+            u = policy.actor.mean(policy.actor_features(seen)) + std * noise
+        return policy.transform(u.clamp(-1, 1), seen), inputs
 
-        `batch` holds state, base, action, reward, discount, next_state and next_base with B rows; reward and discount
-        already cover n steps, and discount is 0 where the episode terminated.
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
+        return self.policy.peek_inputs(observation, rows, rng)
+
+    def annotate(self, observation: Observation, rng: torch.Generator) -> Observation:
+        return self.policy.inputs_of_episode(observation, rng)
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        self.policy.reset(ids)
+
+    # ---- learning ----------------------------------------------------------------------------------------------
+    def update(self, batch: Batch, phase: Phase = Phase.LEARN) -> dict[str, Tensor]:
+        """Take one critic step and, unless warming up, every `actor_delay`-th time an actor step.
+
+        `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0 after a termination), and
+        the observed columns after these steps as `next.*`.
         """
         metrics = self._update_critic(batch)
         self.updates.critic += 1
-        if learn_actor and self.updates.critic % self.config.actor_delay == 0:
+        if phase == Phase.LEARN and self.updates.critic % self.config.actor_delay == 0:
             metrics |= self._update_actor(batch)
             self.updates.actor += 1
         return metrics
 
-    def _update_critic(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        c, policy = self.config, self.policy
+    def _next_action(self, following: Observation) -> tuple[Tensor, Tensor]:
+        """Return u (B, A) at the next observation and its log-probability (B,)."""
+        c, actor = self.config, self.average if self.config.target_actor else self.policy.actor
+        features = self.policy.actor_features(following)
+        if actor.config.std is None:
+            return actor.sample(features, self.rng)
+        mean = actor.mean(features)
+        noise = c.target_noise * normal(mean.shape, self.rng, self.device)
+        return (mean + noise.clamp(-c.target_noise_clip, c.target_noise_clip)).clamp(-1, 1), mean.new_zeros(len(mean))
+
+    def _update_critic(self, batch: Batch) -> dict[str, Tensor]:
+        c, policy, head = self.config, self.policy, self.critic.head
         with torch.no_grad():
-            features = policy.features(batch["next_state"], batch["next_base"])
-            if policy.config.actor.std is None:
-                correction, _ = policy.actor.sample(features, self.rng)
-            else:
-                mean = policy.actor.mean(features)
-                noise = c.target_noise * torch.randn(mean.shape, generator=self.rng)
-                correction = (mean + noise.clamp(-2 * c.target_noise, 2 * c.target_noise)).clamp(-1, 1)
-            values = self.target(policy.normalizer(batch["next_state"]), policy.combine(batch["next_base"], correction))
-            if c.subset < c.critics:
-                values = values[torch.randperm(c.critics, generator=self.rng)[: c.subset]]
-            target = (batch["reward"] + batch["discount"] * values.amin(0)).clamp(c.value_low, c.value_high)
-        q = self.critic(policy.normalizer(batch["state"]), batch["action"])
-        loss = (q - target).square().mean(1).sum()
+            following = {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)}
+            u, log_prob = self._next_action(following)
+            out = self.target(policy.features(following), policy.transform(u, following))
+            reward = batch["reward"]
+            if c.entropy_backup:
+                reward = reward - batch["discount"] * self.log_alpha.exp() * log_prob
+            target = head.target(reward, batch["discount"], pessimistic(head, out, c.subset, self.rng))
+        out = self.critic(policy.features(batch), batch["action"])
+        loss = head.loss(out, target).mean(1).sum()
         self.critic_optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.critic.parameters(), c.grad_clip)
+        norm = nn.utils.clip_grad_norm_(self.critic.parameters(), c.grad_clip or math.inf)
         self.critic_optimizer.step()
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.target.parameters()), list(self.critic.parameters()), c.tau)
-        return {"critic/loss": loss.detach(), "critic/q": q.detach().mean(), "critic/grad_norm": norm}
+            average_(list(self.target.parameters()), list(self.critic.parameters()), c.tau)
+            return {"critic/loss": loss.detach(), "critic/q": head.mean(out).mean(), "critic/grad_norm": norm}
 
-    def _update_actor(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
         c, policy = self.config, self.policy
         self.critic.requires_grad_(False)  # no gradients that nobody uses
-        features = policy.features(batch["state"], batch["base"])
-        if policy.config.actor.std is None:
-            correction, log_prob = policy.actor.sample(features, self.rng)
+        features = policy.actor_features(batch)
+        if policy.actor.config.std is None:
+            u, log_prob = policy.actor.sample(features, self.rng)
         else:
-            correction = policy.actor.mean(features)
-            log_prob = correction.new_zeros(len(correction))
-        q = self.critic(policy.normalizer(batch["state"]), policy.combine(batch["base"], correction)).mean(0)
-        moved = correction if self.start is None else correction - self.start.mean(features)
-        loss = (c.l2 * moved.square().sum(-1) - q).mean()
-        if c.imitation and policy.config.scale:  # at scale 0 nothing is within reach
-            # The correction that would have led to the executed action, as far as it is within reach.
-            executed = ((batch["action"] - batch["base"]) / policy.config.scale).clamp(-1, 1)
-            distance = (policy.actor.mean(features) - executed).square().sum(-1)
-            loss = loss + c.imitation * (batch["intervention"] * distance).mean()
+            u = policy.actor.mean(features)
+            log_prob = u.new_zeros(len(u))
+        q = pooled(self.critic.value(policy.features(batch), policy.transform(u, batch)), c.pooling)
+        loss = -q
+        if c.l2:
+            moved = u if self.start is None else u - self.start.mean(features)
+            loss = c.l2 * moved.square().sum(-1) - q
+        loss = loss.mean()
+        if c.imitation and (distance := imitation_loss(policy, policy.actor.mean(features), batch)) is not None:
+            loss = loss + c.imitation * distance.mean()
         if c.entropy:
             loss = loss + (self.log_alpha.exp().detach() * log_prob).mean()
         self.actor_optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(policy.actor.parameters(), c.grad_clip)
+        nn.utils.clip_grad_norm_(policy.actor.parameters(), c.grad_clip or math.inf)
         self.actor_optimizer.step()
         weight = 1 - min(c.averaging, (1 + self.updates.actor) / (10 + self.updates.actor))
-        torch._foreach_lerp_(list(self.average.parameters()), list(policy.actor.parameters()), weight)
+        with torch.no_grad():
+            average_(list(self.average.parameters()), list(policy.actor.parameters()), weight)
         self.critic.requires_grad_(True)
-        metrics = {"actor/q": q.detach().mean(), "actor/correction": correction.detach().abs().mean()}
+        metrics = {"actor/q": q.detach().mean(), "actor/u": u.detach().abs().mean()}
         if self.alpha_optimizer is not None:
-            aim = c.target_entropy if c.target_entropy is not None else -0.5 * policy.size.action
-            alpha_loss = -(self.log_alpha.exp() * (log_prob.detach() + aim)).mean()
+            per_action = c.entropy_per_action * policy.size.action
+            aim = per_action if c.target_entropy is None else c.target_entropy
+            alpha_loss = temperature_loss(self.log_alpha, log_prob, aim)
             self.alpha_optimizer.zero_grad(set_to_none=True)
             alpha_loss.backward()
             self.alpha_optimizer.step()
             metrics |= {"actor/entropy": -log_prob.detach().mean(), "actor/temperature": self.log_alpha.detach().exp()}
         return metrics
+
+    def finish(self) -> None:
+        self.policy.actor.load_state_dict(self.average.state_dict())
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------
+    def value_state(self) -> dict[str, Tensor]:
+        return self.critic.state_dict()
+
+    def memory(self) -> dict[str, Any]:
+        return {"noise": self.noise.value, "policy": self.policy.memory()}
+
+    def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
+        self.noise.value = None if memory["noise"] is None else memory["noise"].to(self.device)
+        self.policy.load_memory(memory["policy"], observation)
 
     def state_dict(self) -> dict[str, Any]:
         return {

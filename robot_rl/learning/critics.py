@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import RunningNormalizer, elu, mlp
+from robot_rl.learning.heads import Head
 
 
 class EnsembleLinear(nn.Module):
@@ -24,22 +25,29 @@ class EnsembleLinear(nn.Module):
 
 
 class Critic(nn.Module):
-    """`members` independent action values Q_i(s, a), with LayerNorm (Ball et al. 2023, RLPD)."""
+    """`members` independent action values Q_i(s, a), with LayerNorm (Ball et al. 2023, RLPD) unless told otherwise."""
 
-    def __init__(self, features: int, actions: int, members: int, hidden: tuple[int, ...]):
+    def __init__(
+        self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head, layer_norm: bool = True
+    ):
         super().__init__()
-        self.members = members
+        self.members, self.head = members, head
         layers: list[nn.Module] = []
         sizes = (features + actions, *hidden)
         for a, b in zip(sizes[:-1], sizes[1:], strict=True):
             # No learned scale and shift: the next layer has its own, and they cost a fifth of the update.
-            layers += [EnsembleLinear(members, a, b), nn.LayerNorm(b, elementwise_affine=False), nn.ReLU()]
-        self.net = nn.Sequential(*layers, EnsembleLinear(members, sizes[-1], 1))
+            norm = [nn.LayerNorm(b, elementwise_affine=False)] if layer_norm else []
+            layers += [EnsembleLinear(members, a, b), *norm, nn.ReLU()]
+        self.net = nn.Sequential(*layers, EnsembleLinear(members, sizes[-1], head.outputs))
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        """Values (E, B) of features (B, F) and actions (B, A)."""
+        """Return the head's outputs (E, B, outputs) of features (B, F) and actions (B, A)."""
         x = torch.cat([features, action], -1)
-        return self.net(x.expand(self.members, *x.shape)).squeeze(-1)
+        return self.net(x.expand(self.members, *x.shape))
+
+    def value(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return values (E, B)."""
+        return self.head.mean(self(features, action))
 
 
 class StateValue(nn.Module):
@@ -52,5 +60,5 @@ class StateValue(nn.Module):
         self.net = mlp([size, *hidden, 1], elu)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Values (...) of raw states (..., size)."""
+        """Return values (...) of raw states (..., size)."""
         return self.net(self.normalizer(state)).squeeze(-1)

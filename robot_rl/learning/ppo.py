@@ -18,10 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from policies.base import Observation
 from policies.feedforward import FeedforwardPolicy
 from policies.gaussian import divergence, entropy, log_density
 from robot_rl.interface.symmetry import Mirror, joined
 from robot_rl.learning.critics import StateValue
+from robot_rl.learning.gae import advantages
 from robot_rl.util.errors import Misfit
 from robot_rl.util.limits import Count, NonNegative, Positive, Share
 
@@ -64,7 +66,7 @@ class PPO:
     """Updates a policy from rollouts. With a `mirror`, every row also counts as its mirror image."""
 
     LR_RANGE = (1e-5, 1e-2)
-    """Of an actor's rate that follows the divergence, widened to the one that it starts with."""
+    """Limits of an actor's learning rate that follows the divergence, widened to the one that it starts with."""
 
     def __init__(
         self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0, mirror: Mirror | None = None
@@ -95,8 +97,8 @@ class PPO:
                 "action": mirror.action,
             }
 
-    def state(self, observation: dict[str, Tensor]) -> Tensor:
-        """What the critic reads, (..., observation + privileged)."""
+    def state(self, observation: Observation) -> Tensor:
+        """Return what the critic reads, (..., observation + privileged)."""
         parts = [observation["observation.state"]]
         if self.privileged:
             parts.append(observation["observation.environment_state"])
@@ -105,6 +107,42 @@ class PPO:
         if state.shape[-1] != wanted:
             raise ValueError(f"the critic reads {wanted} numbers, the observation has {state.shape[-1]}")
         return state
+
+    @torch.no_grad()
+    def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return exploring actions (n, A) in [-1, 1], and what the update needs of this step."""
+        frames = self.policy.remember(observation)
+        mean = self.policy.mean(frames)
+        action = self.policy.sample(mean, rng)
+        return action.clamp(-1, 1), {"frames": frames, "state": self.state(observation), "action": action, "mean": mean}
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Forget environments `ids`, or all: their next step starts an episode."""
+        self.policy.reset(ids)
+
+    @torch.no_grad()
+    def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
+        """Return the rows (T * N, ...) to learn from, with value, advantage and target.
+
+        `rollout` (T, N, ...) holds what `act` returned, reward, terminated and done; `last` is the observation after
+        it; `finals` are the `state`s in which episodes ended, in the order of the done steps. Nothing was ever done in
+        them, so the critic extrapolates, and by bootstrapping learns what it extrapolated: without a bound, 10 becomes
+        29 in 160 updates where episodes drift for 5 steps of reward 1 at discount 0.9. So their values are held within
+        those of the rollout. A simulation that diverged has no such state: the value of the state before stands in.
+        """
+        value = self.critic(rollout["state"])
+        following = torch.cat([value[1:], self.critic(self.state(last))[None]])
+        if finals:
+            done = rollout["done"]
+            ended = self.critic(torch.cat(finals))
+            following[done] = torch.where(ended.isfinite(), ended.clamp(value.min(), value.max()), value[done])
+        advantage, target = advantages(
+            rollout["reward"], value, following, rollout["terminated"], rollout["done"],
+            self.config.discount, self.config.gae_lambda,
+        )  # fmt: skip
+        batch = {name: rollout[name] for name in ("frames", "state", "action", "mean")}
+        batch |= {"value": value, "advantage": advantage, "target": target}
+        return {name: x.flatten(0, 1) for name, x in batch.items()}
 
     def update(self, batch: dict[str, Tensor]) -> dict[str, float]:
         """Learn from B rows of a rollout and take them into the normalizers; return metrics.
@@ -223,6 +261,22 @@ class PPO:
             group["lr"] = max(min(rates), group["lr"] / 1.5)
         elif kl < aim / 2:
             group["lr"] = min(max(rates), group["lr"] * 1.5)
+
+    def finish(self) -> None:
+        """Leave in `policy` what is to be deployed."""
+        self.policy.eval()
+
+    def value_state(self) -> dict[str, Tensor]:
+        """Return the weights of the value function, for a bundle that goes on learning."""
+        return self.critic.state_dict()
+
+    def memory(self) -> dict[str, Any]:
+        """Return what acting remembers of the environments, for a checkpoint."""
+        return self.policy.history.state_dict()
+
+    def load_memory(self, memory: dict[str, Any]) -> None:
+        """Restore what `memory` returned."""
+        self.policy.history.load_state_dict(memory, self.device)
 
     def state_dict(self) -> dict[str, Any]:
         return {

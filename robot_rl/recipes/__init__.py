@@ -7,10 +7,15 @@ from robot_rl.util.registry import Registry
 recipes = Registry(
     "recipe",
     {
+        "bc": ("robot_rl.recipes.bc:BC", "clone demonstrations by regression"),
         "diffusion-bc": (
             "robot_rl.recipes.diffusion_bc:DiffusionBC",
             "clone demonstrations with a chunked diffusion policy",
         ),
+        "flow-bc": ("robot_rl.recipes.flow_bc:FlowBC", "clone demonstrations with a chunked flow policy"),
+        "sac": ("robot_rl.recipes.sac:SAC", "off-policy RL from nothing, stochastic policy"),
+        "td3": ("robot_rl.recipes.td3:TD3", "off-policy RL from nothing, deterministic policy"),
+        "rlpd": ("robot_rl.recipes.rlpd:RLPD", "off-policy RL from demonstrations and practice at once"),
         "resfit": ("robot_rl.recipes.resfit:ResFiT", "residual off-policy RL on a frozen base policy, needs --base"),
         "ppo": ("robot_rl.recipes.ppo:ProximalPolicy", "on-policy RL from nothing, in many environments at once"),
         "hil-serl": (

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from policies.base import Size
+from policies.bundle import Bundle
 from robot_rl.data.recording import load_episodes
-from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.environment import EnvFactory, EnvInfo
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.rewards import RewardName
 from robot_rl.training.run import Run
 from robot_rl.util.errors import Misfit
 
@@ -22,22 +26,59 @@ Progress = Callable[[str, int, int, dict[str, float]], None]
 class Job:
     """One training job."""
 
-    task: str
+    info: EnvInfo
+    """The task."""
+    make_env: EnvFactory
     run: Run
     seed: int
     dataset: Path
-    base: Path | None
-    simulation: dict[str, Any]
-    """Keywords of `TaskEnv`: engine, device, mjcf, without, compiled, diverged."""
+    base: Bundle | None
     progress: Progress
+    device: str = "cpu"
+    """Where the learner works."""
 
-    def demonstrations(self, pipeline: Pipeline) -> list[dict[str, Tensor]]:
-        """Episodes of the dataset."""
-        from sim.tasks import tasks
+    @property
+    def size(self) -> Size:
+        return Size(self.info.observation, self.info.action)
 
-        if not self.dataset.exists() and not tasks.get(self.task).expert:
+    def counting(self, what: str, total: int) -> Callable[[int, dict[str, float]], None]:
+        """Return the progress of a loop that counts `what`."""
+        return lambda step, metrics: self.progress(what, step, total, metrics)
+
+    def demonstrations(self, reward: RewardName = "success") -> list[dict[str, Tensor]]:
+        """Return the episodes of the dataset, rewarded by success or as the task did when they were recorded."""
+        interface = self.check_demonstrations()
+        return load_episodes(self.dataset, Pipeline(interface), reward)
+
+    def check_demonstrations(self) -> Interface:
+        """Return the contract that demonstrations are read by; ConfigError if there can be none."""
+        if self.info.interface is None:
+            raise Misfit(f"demonstrations of {self.info.task} cannot be read yet; use --training.demo-share 0")
+        if not self.dataset.exists() and not self.info.demonstrator:
             raise Misfit(
-                f"{self.dataset} does not exist, and task {self.task!r} has no scripted demonstrator to record one; "
-                "learn it with --recipe ppo, or name a dataset with --dataset"
+                f"{self.dataset} does not exist, and task {self.info.task!r} has no scripted demonstrator to record "
+                "one; learn it with --recipe ppo, or name a dataset with --dataset"
             )
-        return load_episodes(self.dataset, pipeline)
+        return self.info.interface
+
+    def improvable(self) -> Bundle:
+        """Return the bundle to start from, checked against the task."""
+        assert self.base is not None and self.info.interface is not None
+        if self.base.interface.task != self.info.task:
+            raise Misfit(f"{self.base.called} is for task {self.base.interface.task!r}, not {self.info.task!r}")
+        self.base.check_task(self.info.interface)
+        return self.base
+
+    def bundle(self, agent: Any) -> Bundle:
+        """Return what the agent has learned so far, with its value functions and settings."""
+        agent.finish()
+        agent.policy.eval()
+        config = asdict(agent.config)
+        return Bundle(
+            agent.policy,
+            self.info.interface,
+            self.info.robot,
+            critic=agent.value_state(),
+            agent=config,
+            task=self.info.task,
+        )

@@ -18,12 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.residual import ResidualPolicy
+from policies.actor import ActorPolicy
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import episodes_of
-from robot_rl.data.replay import Replay, sample_mixed
+from robot_rl.data.replay import Replay
+from robot_rl.data.sources import sample_batches
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.learning.agent import Phase
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import add_episode
@@ -41,8 +43,6 @@ class HumanInTheLoopConfig:
     """Transitions per update."""
     demo_share: Share = 0.5
     """Share of each batch from demonstrations and corrections."""
-    n_step: Count = 3
-    """Steps of reward before the critic takes over."""
     updates_per_step: NonNegative = 2.0
     """Most critic updates per step of the robot."""
     critic_only: Whole = 200
@@ -65,7 +65,7 @@ def publish(folder: Path, agent: ActorCritic) -> None:
     save_state({"version": agent.updates.critic, "actor": agent.average.state_dict()}, folder / WEIGHTS)
 
 
-def fetch(folder: Path, policy: ResidualPolicy, version: int) -> int:
+def fetch(folder: Path, policy: ActorPolicy, version: int) -> int:
     """Load published weights unless they are `version`; return the version in use."""
     if not (folder / WEIGHTS).exists():
         return version
@@ -91,8 +91,7 @@ class Learner:
         seed: int,
     ):
         self.agent, self.pipeline, self.demos, self.config, self.folder = agent, pipeline, demos, config, folder
-        size = agent.policy.size
-        self.online = Replay(config.capacity, 1, size.observation, size.action)
+        self.online = Replay(config.capacity, 1, agent.columns, agent.device)
         self.rng = torch.Generator().manual_seed(seed)
         self.dataset: Dataset | None = None
         self.seen = 0
@@ -114,9 +113,9 @@ class Learner:
         if not new:
             return 0
         for episode in episodes_of(self.dataset, self.pipeline, self.seen, successes=False):
-            add_episode(self.online, self.agent.policy, episode, self.rng)
+            add_episode(self.online, self.agent, episode, self.rng)
             for part in corrections(episode):
-                add_episode(self.demos, self.agent.policy, part, self.rng)
+                add_episode(self.demos, self.agent, part, self.rng)
             self.corrected += int(episode["intervention"].sum())
         self.seen += new
         return new
@@ -128,8 +127,9 @@ class Learner:
             return False
         half = int(c.batch * c.demo_share)
         sources = [(self.online, c.batch - half), (self.demos, half)]
-        batch = sample_mixed(sources, c.n_step, self.agent.config.discount, self.rng)
-        self.metrics |= self.agent.update(batch, learn_actor=self.online.transitions >= c.critic_only)
+        batch = sample_batches(sources, 1, self.agent.sampling, self.rng)[0]
+        phase = Phase.LEARN if self.online.transitions >= c.critic_only else Phase.WARMUP
+        self.metrics |= self.agent.update(batch, phase)
         return True
 
     def run(self, run: Run, stop: Callable[[], bool], wait: Callable[[float], Any]) -> None:
@@ -187,8 +187,8 @@ def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:
             start = t
         elif not flag and start is not None:
             part = {k: v[start:t] for k, v in episode.items()}
-            if t < len(episode["state"]):
-                part["final"] = episode["state"][t : t + 1]
+            if t < len(episode["action"]):
+                part |= {f"final.{k}": v[t : t + 1] for k, v in episode.items() if k.startswith("observation.")}
             parts.append(part)
             start = None
     return parts

@@ -18,7 +18,7 @@ Progress = Callable[[int, dict[str, float]], None]
 
 
 class Diverged(UserError, FloatingPointError):  # noqa: N818 - it reads as a sentence
-    """Learning came to numbers that are none; a setting of the user's is the cause, most often the learning rate.
+    """Learning produced NaN or infinity; a setting is the cause, most often the learning rate.
 
     Attributes:
         code: 2, as of bad input: started again, it would end the same.
@@ -34,7 +34,7 @@ def diverged(run: Run, step: int, what: str) -> Diverged:
 
 
 def check_finite(run: Run, step: int, row: dict[str, float]) -> None:
-    """Stop the run before numbers that are none reach its checkpoint."""
+    """Stop the run before NaN or infinity reaches its checkpoint."""
     for name, value in row.items():
         if not math.isfinite(value):
             raise diverged(run, step, f"{name} became {'NaN' if math.isnan(value) else 'infinite'}")
@@ -54,13 +54,21 @@ def counts(env: Any, step: int) -> dict[str, float]:
 
 
 class Episodes:
-    """Return and length of the running episodes; means over those that ended last."""
+    """Return and length of the running episodes; means over those that ended last.
 
-    def __init__(self, num_envs: int, device: torch.device, window: int = 200):
+    Successes end sooner than failures, so early means are biased. With `first_of_each` no environment's second episode
+    counts, and nothing is shown, before every first one has ended.
+    """
+
+    def __init__(
+        self, num_envs: int, device: torch.device | str = "cpu", window: int = 200, first_of_each: bool = False
+    ):
         self.total = torch.zeros(num_envs, device=device)
         """(N,) reward of the running episodes so far"""
         self.length = torch.zeros(num_envs, device=device)
         """(N,) their steps so far"""
+        self.ended = torch.full((num_envs,), not first_of_each, device=device)
+        """(N,) environments whose first episode has ended"""
         window = max(window, num_envs)
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=window) for name in ("return", "length", "success")}
 
@@ -69,22 +77,34 @@ class Episodes:
         self.total += reward
         self.length += 1
         if done.any():
-            ended = {"return": self.total, "length": self.length, "success": success}
-            for name, value in ended.items():
+            counts = done if self.ended.all() else done & ~self.ended
+            self.ended |= done
+            for name, value in {"return": self.total, "length": self.length, "success": success}.items():
                 if value is not None:
-                    self.recent[name].extend(value[done].float().tolist())
-            self.total[done], self.length[done] = 0.0, 0.0
+                    self.recent[name].extend(value[counts].float().tolist())
+            self.restart(done)
+
+    def restart(self, rows: Tensor | slice = slice(None)) -> None:
+        """Forget the running episodes of some environments, or all."""
+        self.total[rows], self.length[rows] = 0.0, 0.0
+
+    def success(self) -> float:
+        """Return the success rate over a full window of episodes, and 0 before that."""
+        recent = self.recent["success"]
+        return sum(recent) / len(recent) if len(recent) == recent.maxlen else 0.0
 
     def summary(self) -> dict[str, float]:
-        """Means over the last episodes; nothing before the first has ended."""
+        """Return means over the last episodes; nothing before the first has ended."""
+        if not self.ended.all():
+            return {}
         return {f"train/{name}": sum(values) / len(values) for name, values in self.recent.items() if values}
 
     def state_dict(self) -> dict[str, Any]:
         recent = {name: list(values) for name, values in self.recent.items()}
-        return {"total": self.total, "length": self.length, "recent": recent}
+        return {"total": self.total, "length": self.length, "ended": self.ended, "recent": recent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.total.copy_(state["total"])
-        self.length.copy_(state["length"])
+        for name in ("total", "length", "ended"):
+            getattr(self, name).copy_(state[name])
         for name, values in state["recent"].items():
             self.recent[name].extend(values)

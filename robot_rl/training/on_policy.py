@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robot_rl.learning.gae import advantages
+from policies.base import Observation
 from robot_rl.learning.ppo import PPO
+from robot_rl.rewards import RewardName, RewardSource
+from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, counts, diverged, report
 from robot_rl.training.run import Run
 from robot_rl.util.limits import Count
@@ -33,6 +35,8 @@ class OnPolicyConfig:
     """Environments stepped side by side."""
     rollout: Count = 24
     """Steps of every environment between updates."""
+    reward: RewardName = "task"
+    """What is learned from: the task's own reward, or success alone (1 when the episode succeeds)."""
     checkpoint_every: Count = 500_000
     """Environment steps between checkpoints."""
 
@@ -44,30 +48,34 @@ class OnPolicyConfig:
             )
 
 
-def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed: int, progress: Progress) -> None:
-    """Improve the agent's policy in `env`; resumes from the run's checkpoint.
+def train_on_policy(
+    env: Any, agent: PPO, reward: RewardSource, config: OnPolicyConfig, run: Run, seed: int, progress: Progress
+) -> None:
+    """Improve the agent in `env`; resumes from the run's checkpoint.
 
     Logged are returns, lengths and, where infos have it, success of the last episodes, the update's metrics, and the
     means over the rollout of the tensors in `infos["metrics"]` as `env/<name>`, and in `infos["rewards"]` as
     `reward/<name>`.
     """
-    policy, step = agent.policy, 0
+    env, step = on_device(env, agent.device), 0
     observation, _ = env.reset(seed=training_seed(seed), options={"stagger": True})
-    policy.reset()
+    agent.reset()
     rng = torch.Generator(agent.device).manual_seed(seed)
     episodes = Episodes(env.num_envs, agent.device)
-    saved = run.load()
-    if saved is not None:
+    if saved := run.load():
         step = saved["step"]
         agent.load_state_dict(saved["agent"])
         rng.set_state(saved["rng"])
-        policy.history.load_state_dict(saved["history"], agent.device)
         episodes.load_state_dict(saved["episodes"])
-        observation = env.load_state_dict(saved["env"])
+        if "env" in saved:
+            agent.load_memory(saved["memory"])
+            observation = env.load_state_dict(saved["env"])
+        else:  # the environment cannot go on where it was
+            episodes.restart()
     each = config.rollout * env.num_envs
     while step < config.steps:
         begun = time.monotonic()
-        batch, observation, measured = collect(env, agent, observation, config.rollout, rng, episodes)
+        batch, observation, measured = collect(env, agent, reward, observation, config.rollout, rng, episodes)
         acted = time.monotonic()
         step += each
         try:
@@ -78,68 +86,40 @@ def train_on_policy(env: Any, agent: PPO, config: OnPolicyConfig, run: Run, seed
         measured |= {"train/steps_per_second": speed, "train/update_seconds": time.monotonic() - acted}
         report(run, step, episodes.summary() | measured | counts(env, step), progress)
         if step % config.checkpoint_every < each or step >= config.steps or run.asked:
-            run.save(
-                step,
-                {
-                    "step": step,
-                    "agent": agent.state_dict(),
-                    "rng": rng.get_state(),
-                    "history": policy.history.state_dict(),
-                    "episodes": episodes.state_dict(),
-                    "env": env.state_dict(),
-                },
-            )
+            state = {"step": step, "agent": agent.state_dict(), "rng": rng.get_state(), "memory": agent.memory()}
+            state |= {"episodes": episodes.state_dict()}
+            run.save(step, state | ({"env": env.state_dict()} if hasattr(env, "state_dict") else {}))
             run.end_if_asked(step)
+    agent.finish()
 
 
-@torch.no_grad()
 def collect(
-    env: Any, agent: PPO, observation: dict[str, Tensor], steps: int, rng: torch.Generator, episodes: Episodes
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float]]:
+    env: Any,
+    agent: PPO,
+    reward: RewardSource,
+    observation: Observation,
+    steps: int,
+    rng: torch.Generator,
+    episodes: Episodes,
+) -> tuple[dict[str, Tensor], Observation, dict[str, float]]:
     """Act for `steps` steps; return the T * N rows that the agent learns from, the next observation, and metrics."""
-    policy = agent.policy
     rows: list[dict[str, Tensor]] = []
     finals: list[Tensor] = []
     sums: dict[str, Tensor] = {}
     for _ in range(steps):
-        frames, state = policy.remember(observation), agent.state(observation)
-        mean = policy.mean(frames)
-        action = policy.sample(mean, rng)
-        observation, reward, terminated, truncated, infos = env.step(action.clamp(-1, 1))
-        done = terminated | truncated
-        rows.append({"frames": frames, "state": state, "action": action, "mean": mean, "reward": reward})
-        rows[-1] |= {"terminated": terminated, "done": done}
+        action, row = agent.act(observation, rng)
+        observation, paid, terminated, truncated, infos = env.step(action)
+        paid, done = reward(paid, infos), terminated | truncated
+        rows.append(row | {"reward": paid, "terminated": terminated, "done": done})
         if done.any():
             finals.append(agent.state(infos["final_obs"])[done])
-            policy.reset(done.nonzero().squeeze(-1))
-        episodes.add(reward, done, infos.get("success"))
+            agent.reset(done.nonzero().squeeze(-1))
+        episodes.add(paid, done, infos.get("success"))
         for group, names in (("env", infos.get("metrics", {})), ("reward", infos.get("rewards", {}))):
             for name, value in names.items():
                 now = torch.stack([value.nansum(), (~value.isnan()).sum()])
-                sums[f"{group}/{name}"] = sums.get(f"{group}/{name}", torch.zeros(2)) + now
+                key = f"{group}/{name}"
+                sums[key] = sums[key] + now if key in sums else now
     rollout = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-    batch = {name: rollout[name] for name in ("frames", "state", "action", "mean")}
-    batch |= _judge(agent, rollout, agent.state(observation), finals)
     metrics = {name: float(total / count) for name, (total, count) in sums.items() if count}
-    return {name: x.flatten(0, 1) for name, x in batch.items()}, observation, metrics
-
-
-def _judge(agent: PPO, rollout: dict[str, Tensor], last: Tensor, finals: list[Tensor]) -> dict[str, Tensor]:
-    """Values, advantages and targets (T, N) of a rollout that left the environments in states `last` (N, C).
-
-    `finals` are the states in which episodes ended, in the order of the done steps. Nothing was ever done in them, so
-    the critic extrapolates, and by bootstrapping learns what it extrapolated: without a bound, 10 becomes 29 in 160
-    updates where episodes drift for 5 steps of reward 1 at discount 0.9. So their values are held within those of the
-    rollout. A simulation that diverged has no such state: there the value of the state before stands in.
-    """
-    value = agent.critic(rollout["state"])
-    following = torch.cat([value[1:], agent.critic(last)[None]])
-    if finals:
-        done = rollout["done"]
-        ended = agent.critic(torch.cat(finals))
-        following[done] = torch.where(ended.isfinite(), ended.clamp(value.min(), value.max()), value[done])
-    advantage, target = advantages(
-        rollout["reward"], value, following, rollout["terminated"], rollout["done"],
-        agent.config.discount, agent.config.gae_lambda,
-    )  # fmt: skip
-    return {"value": value, "advantage": advantage, "target": target}
+    return agent.assess(rollout, observation, finals), observation, metrics

@@ -31,3 +31,12 @@ def task_of(robot: str, name: str | None = None) -> Task:
     if task.interface.robot != robot:
         raise Misfit(f"task {name!r} is for robot {task.interface.robot!r}, not {robot!r}; leave out the task's name")
     return task
+
+
+FOREIGN = "gym:"
+"""Prefix of a task that is a Gymnasium environment of another package."""
+
+
+def is_foreign(task: str) -> bool:
+    """Return whether a task is a Gymnasium environment of another package."""
+    return task.startswith(FOREIGN)

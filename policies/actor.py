@@ -1,0 +1,110 @@
+"""Policies that act every step through a tanh-Gaussian actor and an action transform: what actor-critics train.
+
+features = encode(observation)        what the critic reads
+u        = actor(features, base)      in [-1, 1]
+action   = T(u; base)                 identity, or a residual on a frozen base policy
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.base import Normalizer, Observation, Policy, Size
+from policies.gaussian import GaussianActor, GaussianConfig
+
+
+class ActorPolicy(Policy):
+    """An actor behind an action transform.
+
+    `inputs` names what the actor and the transform read besides the observation. `sample_inputs` computes it when
+    acting, a learner's replay keeps it, and both come back in the same dict as the observation.
+    """
+
+    horizon = execute = 1
+    inputs: tuple[str, ...] = ()
+    actor: GaussianActor
+    normalizer: Normalizer
+    explore: bool
+    """Sample u instead of taking its mean."""
+
+    def features(self, observation: Observation) -> Tensor:
+        """Return what a critic reads (B, F)."""
+        return self.normalizer(observation["observation.state"])
+
+    def actor_features(self, observation: Observation) -> Tensor:
+        """Return what the actor reads (B, F + inputs)."""
+        return torch.cat([self.features(observation), *(observation[name] for name in self.inputs)], -1)
+
+    @abstractmethod
+    def transform(self, u: Tensor, observation: Observation) -> Tensor:
+        """Return the environment's actions (B, A) for actor outputs u (B, A), both in [-1, 1]."""
+
+    @abstractmethod
+    def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
+        """Return the u (B, A) nearest to what would have given `action` (B, A); None if u has no effect."""
+
+    def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
+        """Return the `inputs` of every environment's next step; advances the policy's memory."""
+        return {}
+
+    def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
+        """Return the `inputs` that `sample_inputs` would return for rows (n,) bool, without advancing; others are 0."""
+        return {}
+
+    def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
+        """Return the `inputs` along one recorded episode, whose observations are the rows of `observation`."""
+        return {}
+
+    @torch.no_grad()
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        return self._action(observation | self.sample_inputs(observation, rng), rng)
+
+    @torch.no_grad()
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
+        inputs = self.peek_inputs(observation, rows, rng)
+        return self._action({k: v[rows] for k, v in (observation | inputs).items()}, rng)
+
+    def _action(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        """Return chunks of one action (B, 1, A)."""
+        features = self.actor_features(observation)
+        u = self.actor.sample(features, rng)[0] if self.explore else self.actor.mean(features)
+        return self.transform(u, observation)[:, None]
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the policy remembers of its environments, for a checkpoint."""
+        return {}
+
+    def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
+        """Restore what `memory` returned; `observation` is the current one."""
+
+
+class GaussianPolicy(ActorPolicy):
+    """Action = tanh-Gaussian of the normalized observation: SAC with a learned standard deviation, TD3 with a fixed
+    one, behaviour cloning with its mean."""
+
+    class_name, config_class = "gaussian", GaussianConfig
+
+    def __init__(self, size: Size, config: GaussianConfig | None = None):
+        super().__init__()
+        self.size, self.config = size, config or GaussianConfig()
+        self.normalizer = Normalizer(size.observation)
+        self.actor = GaussianActor(size.observation, size.action, self.config)
+        self.explore = False
+
+    def transform(self, u: Tensor, observation: Observation) -> Tensor:
+        return u
+
+    def invert(self, action: Tensor, observation: Observation) -> Tensor:
+        return action
+
+    def fit(self, columns: dict[str, Tensor]) -> None:
+        """Take the normalizer's statistics from demonstrated rows (N, ...)."""
+        self.normalizer.fit(columns["observation.state"])
+
+    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the squared error (B,) of the mean action for demonstrated chunks (B, 1, A)."""
+        return (self.actor.mean(self.actor_features(observation)) - chunk[:, 0]).square().mean(-1)

@@ -1,0 +1,49 @@
+"""Flow-matching policy on action chunks (Lipman et al. 2023, "Flow Matching for Generative Modeling"; as pi0's action
+head, Black et al. 2024, uses it): straight paths from noise to the demonstrated chunk, integrated by Euler's method.
+
+    x_t = (1 - t) noise + t chunk        network(x_t, t, observation) -> chunk - noise
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from policies.base import Observation, Size, normal
+from policies.chunks import ChunkConfig, ChunkPolicy
+
+
+@dataclass(frozen=True)
+class FlowConfig(ChunkConfig):
+    """A chunked flow policy; `sample_steps` are Euler steps."""
+
+
+class FlowPolicy(ChunkPolicy):
+    """Moves noise along a learned velocity field."""
+
+    class_name, config_class = "flow", FlowConfig
+    TIME_SCALE = 100.0
+    """Times in [0, 1] are embedded as if they were this many noise levels."""
+
+    def __init__(self, size: Size, config: FlowConfig | None = None):
+        super().__init__(size, config or FlowConfig())
+
+    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the velocity error per row (B,) for chunks (B, horizon, A) in [-1, 1]."""
+        noise = normal(chunk.shape, rng, chunk.device)
+        time = torch.rand(len(chunk), generator=rng, device=rng.device).to(chunk.device)
+        share = time[:, None, None]
+        between = (1 - share) * noise + share * chunk
+        velocity = self._predict(between, self.TIME_SCALE * time, self.condition(observation))
+        return (velocity - (chunk - noise)).square().mean((1, 2))
+
+    @torch.no_grad()
+    def base(self, observation: Observation, noise: Tensor) -> Tensor:
+        """Integrate the velocity field from noise in `sample_steps` Euler steps."""
+        condition, chunk, steps = self.condition(observation), noise, self.config.sample_steps
+        for k in range(steps):
+            time = torch.full((len(chunk),), self.TIME_SCALE * k / steps, device=chunk.device)
+            chunk = chunk + self._predict(chunk, time, condition) / steps
+        return chunk.clamp(-1, 1)

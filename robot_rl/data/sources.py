@@ -1,0 +1,61 @@
+"""Where an update's transitions come from: replays at fixed shares, and demonstrations as chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.data.replay import Batch, Replay, Sampling
+
+Share = tuple[Replay, int]
+"""A replay and how many of a batch's transitions come from it."""
+
+
+def sample_batches(sources: Sequence[Share], batches: int, how: Sampling, rng: torch.Generator) -> list[Batch]:
+    """Draw several batches at once, each with `count` transitions from each (replay, count): drawing costs per call."""
+    parts = [
+        {k: v.unflatten(0, (batches, count)) for k, v in replay.sample(batches * count, how, rng).items()}
+        for replay, count in sources
+        if count
+    ]
+    mixed = {k: torch.cat([p[k] for p in parts], 1) for k in parts[0]}
+    return [{k: v[i] for k, v in mixed.items()} for i in range(batches)]
+
+
+@dataclass
+class Demonstrations:
+    """Episodes laid end to end, sampled as an observation and the chunk of actions that follows it."""
+
+    columns: dict[str, Tensor]
+    """Observed columns (N, ...) and `action` (N, A) in [-1, 1]."""
+    starts: Tensor
+    """(E,) first row of each episode"""
+    lengths: Tensor
+    """(E,)"""
+
+    @classmethod
+    def of(cls, episodes: Sequence[dict[str, Tensor]], device: torch.device | str = "cpu") -> Demonstrations:
+        """Lay episodes end to end; each holds observed columns and `action` with T rows."""
+        names = [name for name in episodes[0] if name == "action" or name.startswith("observation.")]
+        lengths = torch.tensor([len(e["action"]) for e in episodes])
+        columns = {k: torch.cat([e[k][: len(e["action"])] for e in episodes]).to(device) for k in names}
+        return cls(columns, (torch.cumsum(lengths, 0) - lengths).to(device), lengths.to(device))
+
+    def __len__(self) -> int:
+        return len(self.columns["action"])
+
+    def rows(self, horizon: int) -> Tensor:
+        """Rows (N, horizon) of the actions that follow each row; beyond the episode's end the last action is held."""
+        count, device = len(self), self.starts.device
+        episode = torch.repeat_interleave(torch.arange(len(self.starts), device=device), self.lengths)
+        last = (self.starts + self.lengths - 1)[episode]
+        rows = torch.arange(count, device=device)[:, None] + torch.arange(horizon, device=device)
+        return torch.minimum(rows, last[:, None])
+
+    def sample(self, pick: Tensor, rows: Tensor) -> Batch:
+        """The rows `pick` (B,): observed columns (B, ...) and `action` (B, horizon, A)."""
+        batch = {name: values[pick] for name, values in self.columns.items()}
+        return batch | {"action": self.columns["action"][rows[pick]]}

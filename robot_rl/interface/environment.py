@@ -1,0 +1,71 @@
+"""What a learner needs of an environment: a batch of simulations, one robot, or any Gymnasium environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from robot_rl.interface.pipeline import Interface
+from robot_rl.interface.symmetry import Mirror
+
+
+@dataclass(frozen=True)
+class EnvInfo:
+    """Facts about a task's environment that do not depend on how many copies run."""
+
+    task: str
+    observation: int
+    """Size of observation.state."""
+    action: int
+    interface: Interface | None = None
+    """The contract with a robot; None for an environment that no robot runs."""
+    robot: dict[str, Any] = field(default_factory=dict)
+    """The robot's fingerprint."""
+    demonstrator: bool = False
+    """The task has a scripted demonstrator."""
+    tells_success: bool = True
+    """Steps say in infos["success"] whether the task succeeded."""
+    success_terminates: bool = True
+    """Success ends the episode."""
+
+
+class VectorEnv(Protocol):
+    """n environments side by side; arrays are torch tensors, `num_envs` first.
+
+    A finished environment is reset in the same step: its last observation is in infos["final_obs"]. Two more methods
+    are optional, `state_dict` and `load_state_dict`: with them a resumed run has the same floats.
+    """
+
+    @property
+    def num_envs(self) -> int:
+        """How many copies run."""
+
+    @property
+    def info(self) -> EnvInfo:
+        """Facts about the task."""
+
+    @property
+    def privileged_size(self) -> int:
+        """Size of observation.environment_state, for critics only; 0 if there is none."""
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """How observations and actions are mirrored, where the task is symmetric."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Start episodes everywhere; environment i gets seed + i."""
+
+    def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Return observation, reward (n,), terminated (n,), truncated (n,) and infos for actions (n, A) in [-1, 1]."""
+
+    def close(self) -> None:
+        """Release what the environments hold."""
+
+
+EnvFactory = Callable[[int], VectorEnv]
+"""Makes a number of environments."""

@@ -1,0 +1,75 @@
+"""What every learner is to a loop: it acts, says what the replay should keep, and updates from batches of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from policies.base import Observation, Policy
+from robot_rl.data.replay import Batch, Column, Sampling
+
+
+class Phase(StrEnum):
+    """What a learner does with its steps."""
+
+    WARMUP = "warmup"
+    """Random actions; only critics learn."""
+    LEARN = "learn"
+    """The policy's own actions; everything learns."""
+
+
+class Agent(Protocol):
+    """An off-policy learner. Everything it holds and returns lives on `device`."""
+
+    @property
+    def policy(self) -> Policy:
+        """What acts."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What the replay keeps besides reward, starts, last and terminated."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the replay is sampled."""
+
+    def act(self, observation: Observation, rng: torch.Generator, phase: Phase) -> tuple[Tensor, Observation]:
+        """Return exploring actions (n, A) in [-1, 1], and the columns besides the observation that the replay keeps."""
+
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
+        """Return these columns at final observations, valid in rows (n,) bool, without advancing the policy."""
+
+    def annotate(self, observation: Observation, rng: torch.Generator) -> Observation:
+        """Return these columns along one recorded episode."""
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Forget environments `ids`, or all: their next step starts an episode."""
+
+    def update(self, batch: Batch, phase: Phase) -> dict[str, Tensor]:
+        """Learn from one batch; return metrics."""
+
+    def finish(self) -> None:
+        """Leave in `policy` what is to be deployed."""
+
+    def value_state(self) -> dict[str, Tensor]:
+        """Return the weights of the value functions, for a bundle that goes on learning."""
+
+    def memory(self) -> dict[str, Any]:
+        """Return what acting remembers of the environments, for a checkpoint."""
+
+    def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
+        """Restore what `memory` returned; `observation` is the current one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimizers and counters."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""

@@ -1,0 +1,97 @@
+"""Behaviour cloning of any policy that has a loss on demonstrated chunks: regression, flow matching, denoising.
+
+The weights that are deployed are averaged over updates (as Chi et al. 2023 do for diffusion policies).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from policies.base import Observation, Policy
+from robot_rl.data.replay import Batch
+from robot_rl.util.limits import NonNegative, Positive, Share, Whole
+
+
+@dataclass(frozen=True)
+class CloningConfig:
+    """Numbers of the update."""
+
+    lr: Positive = 1e-3
+    """Peak learning rate, after which it follows half a cosine to 0."""
+    warmup: Whole = 100
+    """Gradient steps of linear warm-up."""
+    weight_decay: NonNegative = 1e-4
+    """Decay of the weights beside the gradient (AdamW)."""
+    averaging: Share = 0.999
+    """Weight of the past, per update, in the averaged weights that are deployed."""
+    grad_clip: Positive = 1.0
+    """Largest gradient norm."""
+
+
+class ClonedPolicy(Protocol):
+    """A policy that can be cloned."""
+
+    horizon: int
+
+    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the loss (B,) of demonstrated chunks (B, horizon, A) in [-1, 1]."""
+
+
+class Cloning:
+    """Fits a policy's trainable parameters to demonstrated chunks."""
+
+    def __init__(self, policy: Policy, config: CloningConfig, updates: int):
+        """`updates` is the length of the learning rate's schedule."""
+        from diffusers.optimization import get_scheduler
+        from diffusers.training_utils import EMAModel
+
+        if not hasattr(policy, "loss"):
+            raise TypeError(f"{type(policy).__name__} has no loss to clone it by")
+        self.policy, self.config = policy, config
+        self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = torch.optim.AdamW(self.parameters, config.lr, weight_decay=config.weight_decay, fused=True)
+        self.schedule: Any = get_scheduler(
+            "cosine", self.optimizer, num_warmup_steps=config.warmup, num_training_steps=updates
+        )
+        self.average: Any = EMAModel(
+            self.parameters, decay=config.averaging, use_ema_warmup=True, power=0.75, foreach=True
+        )
+
+    def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
+        """Take one gradient step on observed columns (B, ...) and action chunks (B, horizon, A); return metrics."""
+        loss = self.policy.loss(batch, batch["action"], rng).mean()  # type: ignore[operator]
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)
+        self.optimizer.step()
+        self.schedule.step()
+        self.average.step(self.parameters)
+        return {"bc/loss": loss.detach(), "bc/lr": torch.tensor(self.schedule.get_last_lr()[0])}
+
+    def finish(self) -> None:
+        """Leave the averaged weights in the policy."""
+        self.average.copy_to(self.parameters)
+        self.policy.eval()
+
+    def value_state(self) -> dict[str, Tensor]:
+        """Return nothing: there are no critics."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": {k: v for k, v in self.schedule.state_dict().items() if isinstance(v, int | float | list)},
+            "average": self.average.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.average.load_state_dict(state["average"])

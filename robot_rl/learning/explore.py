@@ -1,0 +1,38 @@
+"""How a deterministic or not yet trained actor explores: correlated Gaussian noise, or uniform actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from policies.base import normal
+from robot_rl.util.limits import NonNegative, Share
+
+
+@dataclass(frozen=True)
+class ExplorationConfig:
+    """Noise on the actor's output u in [-1, 1], before the action transform."""
+
+    warmup_noise: NonNegative | None = 0.4
+    """Standard deviation of u during the warm-up; None draws u uniformly."""
+    noise_memory: Share = 0.9
+    """Correlation of noise from one step to the next (Ornstein-Uhlenbeck, as in Lillicrap et al. 2016): white noise
+    averages out before it can carry an arm out of a place where its base policy stands still."""
+
+
+class Noise:
+    """A unit normal per action with `memory` of the step before."""
+
+    def __init__(self, memory: float, device: torch.device):
+        self.memory, self.fresh, self.device = memory, (1 - memory**2) ** 0.5, device
+        self.value: Tensor | None = None
+        """(n, A)"""
+
+    def step(self, rows: int, actions: int, rng: torch.Generator) -> Tensor:
+        """Advance one step; return the noise (n, A)."""
+        if self.value is None or len(self.value) != rows:
+            self.value = torch.zeros(rows, actions, device=self.device)
+        self.value = self.memory * self.value + self.fresh * normal((rows, actions), rng, self.device)
+        return self.value

@@ -1,0 +1,142 @@
+"""Critic heads: what an ensemble's last layer says about a return, and the loss against a target.
+
+    scalar     the mean, squared error
+    hl-gauss   logits over bins, cross-entropy with a Gaussian around the target (Farebrother et al. 2024, HL-Gauss)
+    c51        logits over bins, cross-entropy with the projected next distribution (Bellemare et al. 2017, C51)
+    gaussian   mean and standard deviation, negative log-likelihood (Duan et al. 2025, DSAC-T, without its clipping)
+
+A head's outputs are (..., outputs). Targets come from the outputs `following` at the next state-action (..., outputs).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from robot_rl.util.limits import Count
+
+HeadName = Literal["scalar", "hl-gauss", "c51", "gaussian"]
+
+
+class Head(Protocol):
+    """Interprets a critic's outputs."""
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per value."""
+
+    def mean(self, out: Tensor) -> Tensor:
+        """Return values (...) of outputs (..., outputs)."""
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        """Return the target of reward (B,) + discount (B,) * return, for outputs (B, outputs) at the next step."""
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        """Return the loss (E, B) of outputs (E, B, outputs) against a target for B rows."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One value per row. Returns are known to lie within [low, high], so targets are clipped to that."""
+
+    low: float
+    high: float
+    outputs: int = 1
+
+    def mean(self, out: Tensor) -> Tensor:
+        return out.squeeze(-1)
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        return (reward + discount * self.mean(following)).clamp(self.low, self.high)
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        return (self.mean(out) - target).square()
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A categorical distribution over `outputs` equal bins of [low, high]."""
+
+    low: float
+    high: float
+    outputs: int = 101
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ValueError(
+                f"a head of bins needs the range of returns, not [{self.low:g}, {self.high:g}]; name it with "
+                "--agent.value-low and --agent.value-high, or use --agent.head scalar"
+            )
+
+    def centers(self, like: Tensor) -> Tensor:
+        return torch.linspace(self.low, self.high, self.outputs, device=like.device)
+
+    def mean(self, out: Tensor) -> Tensor:
+        return (out.softmax(-1) * self.centers(out)).sum(-1)
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        return -(target * out.log_softmax(-1)).sum(-1)
+
+
+@dataclass(frozen=True)
+class HLGauss(Bins):
+    """Bins whose target is a Gaussian of 0.75 bin widths around the scalar target, as the paper's experiments chose."""
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        value = (reward + discount * self.mean(following)).clamp(self.low, self.high)
+        width = (self.high - self.low) / (self.outputs - 1)
+        edges = torch.linspace(self.low - width / 2, self.high + width / 2, self.outputs + 1, device=value.device)
+        below = torch.erf((edges - value[:, None]) / (0.75 * width * math.sqrt(2)))
+        mass = below[:, 1:] - below[:, :-1]
+        return mass / mass.sum(-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class C51(Bins):
+    """Bins whose target is the next distribution, shifted, shrunk and projected back onto the bins (algorithm 1)."""
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        width = (self.high - self.low) / (self.outputs - 1)
+        moved = (reward[:, None] + discount[:, None] * self.centers(reward)).clamp(self.low, self.high)
+        distance = (moved[:, :, None] - self.centers(reward)).abs() / width  # (B, from, to)
+        return ((1 - distance).clamp_min(0) * following.softmax(-1)[:, :, None]).sum(1)
+
+
+@dataclass(frozen=True)
+class GaussianHead:
+    """Mean and standard deviation of the return. The target is (value, sampled return) per row."""
+
+    low: float
+    high: float
+    outputs: int = 2
+    LEAST_STD = 0.05
+    """A smaller standard deviation makes single gradients explode."""
+
+    def mean(self, out: Tensor) -> Tensor:
+        return out[..., 0]
+
+    def std(self, out: Tensor) -> Tensor:
+        return nn.functional.softplus(out[..., 1]) + self.LEAST_STD
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        value = (reward + discount * self.mean(following)).clamp(self.low, self.high)
+        return torch.stack([value, discount * self.std(following)], -1)
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        """KL divergence from the target's Gaussian, less a constant; the mean's step does not depend on the std."""
+        mean, std, value, spread = self.mean(out), self.std(out), target[:, 0], target[:, 1]
+        around = (spread.square() + (mean.detach() - value).square()) / std.square()
+        return 0.5 * (mean - value).square() + std.log() + 0.5 * around
+
+
+def build_head(name: HeadName, low: float, high: float, bins: Count) -> Head:
+    """Return the head called `name` for returns within [low, high]."""
+    if name == "hl-gauss":
+        return HLGauss(low, high, bins)
+    if name == "c51":
+        return C51(low, high, bins)
+    return GaussianHead(low, high) if name == "gaussian" else Scalar(low, high)

@@ -1,0 +1,108 @@
+"""What recipes share: a recipe names its parts and numbers, and one of the loops trains its agent."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from policies.actor import ActorPolicy
+from policies.base import Policy
+from policies.bundle import Bundle
+from robot_rl.data.sources import Demonstrations
+from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.recipes.job import Job
+from robot_rl.rewards import reward_source
+from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
+from robot_rl.training.supervised import SupervisedConfig, train_supervised
+
+Need = Literal["environment", "demonstrations", "base"]
+
+
+class Recipe:
+    """A published method: what it needs, the agent it builds, and the loop that trains that."""
+
+    physics_rests: ClassVar[bool] = False
+    """No simulation runs while it learns, so that learning may use every core."""
+    may_grow: ClassVar[str] = ""
+    """A number that may be larger when a run is resumed, where nothing learned depends on it."""
+
+    @property
+    @abstractmethod
+    def needs(self) -> tuple[Need, ...]:
+        """What it needs of a job, checked before anything is spent."""
+
+    @abstractmethod
+    def build(self, job: Job, env: Any = None) -> Any:
+        """Return the agent with fresh weights; `env` is one that the job made, if it needs an environment."""
+
+    @abstractmethod
+    def train(self, job: Job) -> Bundle:
+        """Train the agent; return the bundle."""
+
+
+@dataclass(frozen=True)
+class OffPolicyRecipe(Recipe):
+    """An actor-critic in a vector environment, with demonstrations where `training.demo_share` is above 0."""
+
+    agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
+    training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("environment", "demonstrations") if self.training.demo_share else ("environment",)
+
+    @abstractmethod
+    def make_policy(self, job: Job) -> ActorPolicy:
+        """Return the policy with fresh weights."""
+
+    def build(self, job: Job, env: Any = None) -> ActorCritic:
+        torch.manual_seed(job.seed)
+        limits = reward_source(self.training.reward, job.info).limits(self.agent.discount)
+        return ActorCritic(self.make_policy(job).to(job.device), self.agent, job.seed, limits)
+
+    def train(self, job: Job) -> Bundle:
+        env = job.make_env(self.training.num_envs)
+        agent = self.build(job, env)
+        demos = None
+        if self.training.demo_share:
+            episodes = job.demonstrations(self.training.reward)
+            if "base" not in self.needs:  # a base brings its normalizer
+                agent.policy.fit(Demonstrations.of(episodes, job.device).columns)
+            demos = demo_replay(agent, episodes, torch.Generator().manual_seed(job.seed))
+        train_off_policy(
+            env, agent, demos, reward_source(self.training.reward, job.info), self.training, job.run, job.seed,
+            job.counting("environment steps", self.training.steps),
+        )  # fmt: skip
+        env.close()
+        return job.bundle(agent)
+
+
+@dataclass(frozen=True)
+class CloningRecipe(Recipe):
+    """A policy cloned from demonstrations."""
+
+    agent: CloningConfig = field(default_factory=CloningConfig)
+    training: SupervisedConfig = field(default_factory=SupervisedConfig)
+    physics_rests: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("demonstrations",)
+
+    @abstractmethod
+    def make_policy(self, job: Job) -> Policy:
+        """Return the policy with fresh weights."""
+
+    def build(self, job: Job, env: Any = None) -> Cloning:
+        torch.manual_seed(job.seed)
+        return Cloning(self.make_policy(job).to(job.device), self.agent, self.training.updates)
+
+    def train(self, job: Job) -> Bundle:
+        data = Demonstrations.of(job.demonstrations(), job.device)
+        agent = self.build(job)
+        train_supervised(agent, data, self.training, job.run, job.seed, job.counting("updates", self.training.updates))
+        return job.bundle(agent)

@@ -1,0 +1,41 @@
+"""RL with prior data: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline Data" (RLPD, arXiv
+2302.02948).
+
+Policy: tanh-Gaussian; critics: 10 with LayerNorm, minimum of 2 random ones, no entropy in the backup; actor: climbs
+their mean; data: half demonstrations, half online; reward: success, or the task's (--training.reward task). Without
+demonstrations (--training.demo-share 0) it is SAC with many regularized critics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from policies.actor import GaussianPolicy
+from policies.gaussian import GaussianConfig
+from robot_rl.learning.actor_critic import ActorCriticConfig
+from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import OffPolicyRecipe
+from robot_rl.training.off_policy import OffPolicyConfig
+
+
+@dataclass(frozen=True)
+class RLPD(OffPolicyRecipe):
+    """Learn from demonstrations and from practice at once."""
+
+    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
+    agent: ActorCriticConfig = field(
+        default_factory=lambda: ActorCriticConfig(
+            critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, initial_temperature=0.1,
+            l2=0.0, actor_delay=4, averaging=0.99,
+            exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
+        )
+    )  # fmt: skip
+    training: OffPolicyConfig = field(
+        default_factory=lambda: OffPolicyConfig(
+            steps=100_000, num_envs=1, updates_per_step=1.0, batch=256, warmup=1_000, learning_starts=1_000,
+            capacity=1_000_000, checkpoint_every=25_000, log_every=1_000,
+        )
+    )  # fmt: skip
+
+    def make_policy(self, job: Job) -> GaussianPolicy:
+        return GaussianPolicy(job.size, self.policy)

@@ -1,0 +1,39 @@
+"""Soft actor-critic: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.05905).
+
+Policy: tanh-Gaussian with a learned standard deviation; critics: 2, minimum, entropy in the backup; actor: climbs the
+minimum with a learned temperature; data: online; reward: the task's; schedule: uniform actions first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from policies.actor import GaussianPolicy
+from policies.gaussian import GaussianConfig
+from robot_rl.learning.actor_critic import ActorCriticConfig
+from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import OffPolicyRecipe
+from robot_rl.training.off_policy import OffPolicyConfig
+
+
+@dataclass(frozen=True)
+class SAC(OffPolicyRecipe):
+    """Learn from the task's reward, off-policy, from nothing."""
+
+    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=1.0, layer_norm=False))
+    agent: ActorCriticConfig = field(
+        default_factory=lambda: ActorCriticConfig(
+            layer_norm=False, tau=0.005, discount=0.99, n_step=1, entropy=True, entropy_backup=True,
+            initial_temperature=1.0, entropy_per_action=-1.0, pooling="min", l2=0.0, actor_delay=1, grad_clip=None,
+            averaging=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
+        )
+    )  # fmt: skip
+    training: OffPolicyConfig = field(
+        default_factory=lambda: OffPolicyConfig(
+            steps=100_000, num_envs=1, updates_per_step=1.0, batch=256, reward="task", demo_share=0.0,
+            warmup=1_000, learning_starts=1_000, capacity=1_000_000, checkpoint_every=25_000, log_every=1_000,
+        )
+    )  # fmt: skip
+
+    def make_policy(self, job: Job) -> GaussianPolicy:
+        return GaussianPolicy(job.size, self.policy)

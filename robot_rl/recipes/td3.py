@@ -1,0 +1,40 @@
+"""Twin-delayed DDPG: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods" (arXiv
+1802.09477).
+
+Policy: deterministic with exploration noise of 0.1; critics: 2, minimum, smoothed target actions of an averaged actor;
+actor: climbs the first critic at every second update; data: online; reward: the task's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from policies.actor import GaussianPolicy
+from policies.gaussian import GaussianConfig
+from robot_rl.learning.actor_critic import ActorCriticConfig
+from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import OffPolicyRecipe
+from robot_rl.training.off_policy import OffPolicyConfig
+
+
+@dataclass(frozen=True)
+class TD3(OffPolicyRecipe):
+    """Learn from the task's reward, off-policy, with a deterministic policy."""
+
+    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, layer_norm=False))
+    agent: ActorCriticConfig = field(
+        default_factory=lambda: ActorCriticConfig(
+            layer_norm=False, tau=0.005, discount=0.99, n_step=1, pooling="first", l2=0.0, actor_delay=2,
+            target_noise=0.2, target_noise_clip=0.5, target_actor=True, averaging=0.995, grad_clip=None,
+            exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
+        )
+    )  # fmt: skip
+    training: OffPolicyConfig = field(
+        default_factory=lambda: OffPolicyConfig(
+            steps=100_000, num_envs=1, updates_per_step=1.0, batch=256, reward="task", demo_share=0.0,
+            warmup=1_000, learning_starts=1_000, capacity=1_000_000, checkpoint_every=25_000, log_every=1_000,
+        )
+    )  # fmt: skip
+
+    def make_policy(self, job: Job) -> GaussianPolicy:
+        return GaussianPolicy(job.size, self.policy)

@@ -1,0 +1,59 @@
+"""Reward sources: what a learner takes for the reward of a transition, and within which limits returns then are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.util.errors import Misfit
+
+RewardName = Literal["success", "task"]
+"""success: 1 when the task's success test ends the episode, which a robot can tell as well; task: the environment's."""
+
+
+class RewardSource(Protocol):
+    """Labels the transitions of a vector environment."""
+
+    def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
+        """Return rewards (n,) float32 for the environment's reward (n,) and infos of one step."""
+
+    def limits(self, discount: float) -> tuple[float, float]:
+        """Return the least and the greatest possible return."""
+
+
+@dataclass(frozen=True)
+class SuccessReward:
+    """1 in steps that succeed, 0 otherwise."""
+
+    terminates: bool = True
+    """Success ends the episode, so a return is at most 1."""
+
+    def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
+        return infos["success"].float()
+
+    def limits(self, discount: float) -> tuple[float, float]:
+        return 0.0, 1.0 if self.terminates else 1 / max(1 - discount, 1e-6)
+
+
+@dataclass(frozen=True)
+class TaskReward:
+    """The environment's own reward."""
+
+    def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
+        return reward.float()
+
+    def limits(self, discount: float) -> tuple[float, float]:
+        return -math.inf, math.inf
+
+
+def reward_source(name: RewardName, info: EnvInfo) -> RewardSource:
+    """Return the reward source called `name` for a task; ConfigError if the task lacks it."""
+    if name == "task":
+        return TaskReward()
+    if not info.tells_success:
+        raise Misfit(f"{info.task} reports no success, so that cannot be the reward: use --training.reward task")
+    return SuccessReward(info.success_terminates)

@@ -1,0 +1,48 @@
+"""An environment seen from another device: a learner on a GPU beside physics on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def move(value: Any, device: torch.device) -> Any:
+    """Return a tensor, or the tensors in nested dicts, on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return {k: move(v, device) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+class OnDevice:
+    """Gives an environment's results on `device`; everything else is the environment's own."""
+
+    def __init__(self, env: Any, device: torch.device):
+        self.env, self.device = env, device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Reset the environment."""
+        return move(self.env.reset(**kwargs)[0], self.device), {}
+
+    def step(self, actions: Tensor) -> tuple[Any, ...]:
+        """Step the environment; it takes actions from any device."""
+        return tuple(move(value, self.device) for value in self.env.step(actions.cpu()))
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Restore the environment; return the current observation."""
+        return move(self.env.load_state_dict(state), self.device)
+
+
+def on_device(env: Any, device: torch.device | str) -> Any:
+    """Return the environment with results on `device`."""
+    device = torch.device(device)
+    return env if device.type == "cpu" else OnDevice(env, device)
+
+
+def learner_device(name: str) -> str:
+    """Return where a learner works: cpu or cuda as named, or for auto cuda where there is one."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name

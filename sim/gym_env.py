@@ -1,0 +1,117 @@
+"""Any Gymnasium environment as a task: `gym:Pendulum-v1`, or `gym:module:id`, which imports the module first."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.symmetry import Mirror
+from robot_rl.util.errors import Misfit, UserError
+from sim import gym_worker
+from sim.tasks import FOREIGN
+
+
+class Remote:
+    """A `gym_worker.Batch` in a process of another Python."""
+
+    def __init__(self, name: str, count: int, python: Path):
+        self.python, self.errors = python, tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        command = [str(python), str(Path(gym_worker.__file__).resolve()), name, str(count)]
+        try:
+            self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=self.errors)
+        except OSError as error:
+            raise Misfit(f"--env-python {python}: {error.strerror}; name the Python of a virtual environment") from None
+        header, _ = self._receive()
+        if "error" in header:
+            self.close()
+            raise gym_worker.Unsuitable(header["error"])
+        self.facts = header["facts"]
+
+    def _receive(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        assert self.process.stdout is not None
+        try:
+            return gym_worker.receive(self.process.stdout)  # type: ignore[arg-type]
+        except EOFError:
+            self.process.wait()
+            self.errors.seek(0)
+            lines = self.errors.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise UserError(
+                f"the environment's process ({self.python}) ended with status {self.process.returncode}: {lines[-1]}"
+            ) from None
+
+    def _ask(self, call: str, **arrays: np.ndarray) -> dict[str, np.ndarray]:
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # its last words are read next
+            gym_worker.send(self.process.stdin, {"call": call}, arrays)  # type: ignore[arg-type]
+        return self._receive()[1]
+
+    def reset(self, seeds: np.ndarray | None) -> dict[str, np.ndarray]:
+        return self._ask("reset", **({} if seeds is None else {"seeds": seeds}))
+
+    def step(self, actions: np.ndarray) -> dict[str, np.ndarray]:
+        return self._ask("step", actions=actions)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.errors.close()
+
+
+class GymEnv:
+    """n copies of a Gymnasium environment behind the protocol of `robot_rl.interface.environment.VectorEnv`.
+
+    Observations are flat float32 tensors, a Dict's parts end to end in its order; actions in [-1, 1] are scaled to the
+    environment's limits. It has no state to restore: a resumed run begins new episodes.
+    """
+
+    privileged_size = 0
+    mirror: Mirror | None = None
+
+    def __init__(self, task: str, num_envs: int = 1, python: Path | None = None):
+        self.num_envs, name = num_envs, task.removeprefix(FOREIGN)
+        try:
+            self.batch = Remote(name, num_envs, python) if python else gym_worker.Batch(name, num_envs)
+        except gym_worker.Unsuitable as error:
+            where = f" in {python}" if python else ""
+            raise Misfit(f"task {task}{where}: {error}") from None
+        facts: dict[str, Any] = self.batch.facts
+        tells = bool(facts["success"])
+        self.info = EnvInfo(task, facts["observation"], facts["action"], tells_success=tells, success_terminates=False)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Start episodes everywhere; environment i gets seed + i. Options of our own tasks are ignored."""
+        seeds = None if seed is None else (seed + np.arange(self.num_envs)) % 2**31
+        return {"observation.state": torch.from_numpy(self.batch.reset(seeds)["observation"].copy())}, {}
+
+    def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Step every environment; see `VectorEnv`."""
+        wanted = (self.num_envs, self.info.action)
+        if tuple(actions.shape) != wanted:
+            raise ValueError(
+                f"actions for {self.num_envs} copies of {self.info.task} are {wanted}, not {tuple(actions.shape)}"
+            )
+        result = {k: torch.from_numpy(v.copy()) for k, v in self.batch.step(actions.cpu().numpy()).items()}
+        done = result["terminated"] | result["truncated"]
+        infos: dict[str, Any] = {"success": result["success"]} if self.info.tells_success else {}
+        if done.any():
+            infos |= {"final_obs": {"observation.state": result["final"]}, "_final_obs": done}
+        following = {"observation.state": result["observation"]}
+        return following, result["reward"], result["terminated"], result["truncated"], infos
+
+    def close(self) -> None:
+        self.batch.close()

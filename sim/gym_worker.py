@@ -1,0 +1,139 @@
+"""A batch of one Gymnasium environment, in this process or behind the standard streams of another Python.
+
+This file needs gymnasium and numpy alone, so that any virtual environment runs it: `PYTHON gym_worker.py ID COUNT`.
+A message is a length (4 bytes), a JSON header of it, and the arrays that the header lists.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+from typing import Any, BinaryIO
+
+import numpy as np
+
+
+class Unsuitable(Exception):  # noqa: N818 - it crosses a process by its text
+    """An environment that cannot be learned from."""
+
+
+class Batch:
+    """`count` copies of an environment with flat float32 observations and actions in [-1, 1]; same-step autoreset."""
+
+    def __init__(self, name: str, count: int):
+        import gymnasium as gym
+
+        try:
+            self.envs: list[Any] = [gym.make(name) for _ in range(count)]
+        except gym.error.Error as error:
+            raise Unsuitable(f"no environment {name!r}: {error}") from None
+        except ImportError as error:
+            raise Unsuitable(f"environment {name!r} needs a package that is not installed ({error})") from None
+        space, action = self.envs[0].observation_space, self.envs[0].action_space
+        spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
+        self.keys = list(spaces)
+        for key, part in spaces.items():
+            if not isinstance(part, gym.spaces.Box):
+                what = f"observation {key!r}" if key else "the observation"
+                raise Unsuitable(f"{what} of {name!r} is {part}; only Box observations, or a Dict of them, can be read")
+        if not isinstance(action, gym.spaces.Box):
+            raise Unsuitable(f"actions of {name!r} are {action}; only Box actions can be learned")
+        self.low, self.high = action.low.astype(np.float64), action.high.astype(np.float64)
+        if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
+            raise Unsuitable(f"actions of {name!r} have no limits ({action}); wrap it in RescaleAction")
+        self.facts = {
+            "observation": sum(int(np.prod(part.shape)) for part in spaces.values() if part.shape is not None),
+            "action": int(np.prod(action.shape)),
+            "success": self._success_key(),
+        }
+
+    def _success_key(self) -> str:
+        """Return the name under which a step's info tells success, or an empty text."""
+        self.envs[0].reset(seed=0)
+        info = self.envs[0].step(((self.low + self.high) / 2).astype(self.envs[0].action_space.dtype))[4]
+        return next((key for key in ("is_success", "success") if key in info), "")
+
+    def _flat(self, observation: Any) -> np.ndarray:
+        parts = [observation[key] for key in self.keys] if self.keys != [""] else [observation]
+        return np.concatenate([np.asarray(part, np.float32).ravel() for part in parts])
+
+    def reset(self, seeds: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Start an episode in every environment, with a seed each or with None."""
+        given = [None] * len(self.envs) if seeds is None else [int(seed) for seed in seeds]
+        first = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, given, strict=True)]
+        return {"observation": np.stack([self._flat(o) for o in first])}
+
+    def step(self, actions: np.ndarray) -> dict[str, np.ndarray]:
+        """Step every environment; one that ends is reset, and `final` holds what it ended with."""
+        rows = []
+        share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
+        for env, unit in zip(self.envs, share, strict=True):
+            action = self.low + unit.reshape(self.low.shape) * (self.high - self.low)
+            observation, reward, terminated, truncated, info = env.step(action.astype(env.action_space.dtype))
+            final = following = self._flat(observation)
+            if terminated or truncated:
+                following = self._flat(env.reset()[0])
+            success = bool(info.get(self.facts["success"], False)) if self.facts["success"] else False
+            rows.append((following, final, np.float32(reward), bool(terminated), bool(truncated), success))
+        names = ("observation", "final", "reward", "terminated", "truncated", "success")
+        return {name: np.stack(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Write one message."""
+    listed = [[name, array.dtype.str, array.shape] for name, array in arrays.items()]
+    head = json.dumps(header | {"arrays": listed}).encode()
+    body = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
+    stream.write(struct.pack("<I", len(head)) + head + body)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read one message; EOFError at the end of the stream."""
+    header = json.loads(_exactly(stream, struct.unpack("<I", _exactly(stream, 4))[0]))
+    arrays = {}
+    for name, kind, shape in header.pop("arrays"):
+        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        arrays[name] = np.frombuffer(_exactly(stream, size), kind).reshape(shape)
+    return header, arrays
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) < count:
+        raise EOFError
+    return data
+
+
+def serve(name: str, count: int) -> None:
+    """Answer messages until the other side closes the stream."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the environment prints does not get into the answers
+    questions = sys.stdin.buffer
+    try:
+        batch = Batch(name, count)
+    except Exception as error:
+        send(answers, {"error": str(error) if isinstance(error, Unsuitable) else repr(error)}, {})
+        return
+    send(answers, {"facts": batch.facts}, {})
+    while True:
+        try:
+            header, arrays = receive(questions)
+        except EOFError:
+            break
+        if header["call"] == "step":
+            result = batch.step(arrays["actions"])
+        else:
+            result = batch.reset(arrays.get("seeds"))
+        send(answers, {}, result)
+    batch.close()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,53 @@
+"""Make a task's environment by its name: one of ours, or any Gymnasium environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from robot_rl.interface.environment import EnvInfo, VectorEnv
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.symmetry import Mirror
+from sim.gym_env import GymEnv
+from sim.tasks import is_foreign, tasks
+
+
+def describe(task: str, env_python: Path | None = None) -> EnvInfo:
+    """Return the facts about a task's environment, without simulating ours."""
+    if is_foreign(task):
+        env = GymEnv(task, 1, env_python)
+        env.close()
+        return env.info
+    ours = tasks.get(task)
+    pipeline = Pipeline(ours.interface)
+    observation, action = pipeline.observer.spec.size, pipeline.actions.size
+    return EnvInfo(
+        task, observation, action, ours.interface, pipeline.robot.fingerprint(), demonstrator=bool(ours.expert)
+    )
+
+
+def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:
+    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, and nothing to other packages'."""
+    if is_foreign(task):
+        return GymEnv(task, num_envs, env_python)
+    from sim.env import TaskEnv
+
+    env: Any = TaskEnv(task, num_envs, **simulation)
+    env.info, env.mirror = describe(task), mirror_of(env.task, env.randomization)
+    made: VectorEnv = env
+    return made
+
+
+def mirror_of(task: Any, randomization: Sequence[Any]) -> Mirror | None:
+    """Return the task's mirror, if it has one, where only the given parameters of all it declares are randomized.
+
+    Their values are the end of the privileged observation.
+    """
+    if task.mirror is None:
+        return None
+    used, names = {r.parameter for r in randomization}, [r.parameter for r in task.randomization]
+    first = len(task.mirror.privileged) - len(names)
+    kept = [*range(first), *(first + k for k, name in enumerate(names) if name in used)]
+    return replace(task.mirror, privileged=task.mirror.privileged.only(kept))
