@@ -52,6 +52,10 @@ class Evaluation:
     """Outcome of a number of episodes; one entry per episode that has ended."""
 
     success: list[bool] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)
+    """Sum of the rewards of each episode."""
+    tells_success: bool = True
+    """Whether the environment says at all if an episode succeeded."""
     steps: list[int] = field(default_factory=list)
     """Length of each episode, control periods."""
     action_change: list[float] = field(default_factory=list)
@@ -73,11 +77,12 @@ class Evaluation:
         n, steps = len(own), [self.steps[k] for k in own]
         done = [self.steps[k] for k in own if self.success[k]]
         low, high = wilson(len(done), n)
+        success = {"success": len(done) / n if n else None, "success_low": low, "success_high": high}
+        returns = mean_interval([self.returns[k] for k in own] if self.returns else [])
         return {
             "episodes": n,
-            "success": len(done) / n if n else None,
-            "success_low": low,
-            "success_high": high,
+            **(success if self.tells_success else {}),
+            **({} if returns["mean"] is None else {"return": returns}),
             "steps": sum(steps) / max(1, n),
             "steps_of_successes": sum(done) / max(1, len(done)),
             "action_change": sum(self.action_change[k] for k in own) / max(1, n),
@@ -110,7 +115,7 @@ def evaluate(
         runner.reset()
         observation, _ = env.reset(seed=seed + first)
         open_ = torch.arange(n) < wanted
-        change, length = torch.zeros(n), torch.zeros(n)
+        change, length, returns = torch.zeros(n), torch.zeros(n), torch.zeros(n)
         sums: dict[str, Tensor] = {}
         success, by_hand = torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
         takeovers = torch.zeros(n, dtype=torch.long)
@@ -118,7 +123,9 @@ def evaluate(
         last = None
         while open_.any():
             action = runner.act(observation, rng)
-            observation, _, terminated, truncated, infos = env.step(action)
+            observation, reward, terminated, truncated, infos = env.step(action)
+            returns += torch.where(open_, reward.float(), 0.0)
+            result.tells_success = "success" in infos
             result.nonfinite += int((open_ & ~action.isfinite().all(-1)).sum())
             executed = infos.get("executed", action)
             executed = torch.where(executed.isfinite().all(-1, keepdim=True), executed, 0.0 if last is None else last)
@@ -133,7 +140,7 @@ def evaluate(
                 seen = open_ & ~value.isnan()
                 sums[name] = sums.get(name, torch.zeros(2, n)) + torch.stack([value.nan_to_num() * seen, seen])
             done = (terminated | truncated) & open_
-            success |= infos["success"] & done
+            success |= infos.get("success", none) & open_
             open_ &= ~done
             if on_step is not None:
                 on_step(first + int(wanted - open_.sum()), infos | {"done": done})
@@ -143,6 +150,7 @@ def evaluate(
             if len(ended):
                 runner.reset(ended)
         result.success += success[:wanted].tolist()
+        result.returns += returns[:wanted].tolist()
         result.steps += length[:wanted].int().tolist()
         result.takeovers += takeovers[:wanted].tolist()
         result.by_hand += by_hand[:wanted].tolist()

@@ -35,6 +35,8 @@ class Evaluate:
     """Also write the result to this JSON file."""
     runtime: Literal["torch", "onnx"] = "torch"
     """What computes the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
+    env_python: Path | None = None
+    """Python of another virtual environment that runs a gym: task; default the one that the policy was trained with."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
@@ -62,8 +64,8 @@ class Evaluate:
         from robot_rl.training.run import write_json
         from robot_rl.util.errors import UserError
         from sim.divergence import report
-        from sim.env import TaskEnv
-        from sim.tasks import tasks
+        from sim.make import make
+        from sim.tasks import is_foreign, tasks
         from sim.video import record
 
         torch.set_num_threads(self.threads)
@@ -76,16 +78,22 @@ class Evaluate:
         if name in floors and task:
             if self.runtime != "torch":
                 raise UserError(f"{name} actions need no runtime; leave out --runtime {self.runtime}")
-            env = TaskEnv(task, min(self.num_envs, self.episodes), diverged=diverged, **simulation)
-            policy: Policy = RandomPolicy(env.pipeline.actions.size, floors[name])
+            python = self.env_python
+            env: Any = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
+            policy: Policy = RandomPolicy(env.info.action, floors[name])
         else:
             bundle = load_bundle(self.bundle, self.runtime)
-            bundle.check_task(tasks.get(bundle.interface.task).interface)
-            bundle.check_robot(robots.get(bundle.interface.robot))
-            size = min(self.num_envs, self.episodes)
-            env = TaskEnv(bundle.interface.task, size, diverged=diverged, **simulation)
+            task, named = bundle.task, bundle.provenance.get("env_python")
+            python = self.env_python or (Path(named) if named else None)
+            if bundle.contract is not None:
+                bundle.check_task(tasks.get(task).interface)
+                bundle.check_robot(robots.get(bundle.interface.robot))
+            env = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
             policy = bundle.policy
-        simulation["without"] = env.simulation["without"]
+        if is_foreign(task) and self.video:
+            raise UserError(f"videos of {task} cannot be recorded yet; leave out --video")
+        where = getattr(env, "simulation", {"engine": "gymnasium", "without": ()})
+        simulation["without"] = where["without"]
         say_nominal(self.engine, [name for name in simulation["without"] if name not in self.without])
         start = time.monotonic()
         with bar("evaluate") as update:
@@ -94,12 +102,12 @@ class Evaluate:
             )
         summary: dict[str, Any] = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
         summary |= {"runtime": self.runtime}
-        summary |= env.simulation | result.summary() | {"divergences": result.divergences}
+        summary |= where | result.summary() | {"divergences": result.divergences}
         summary |= report(diverged) if diverged and result.divergences else {}
         summary["seconds"] = time.monotonic() - start
         try:
             if self.video:
-                record(policy, env.task.name, self.video, self.video_episodes, self.seed, **simulation)
+                record(policy, task, self.video, self.video_episodes, self.seed, **simulation)
                 summary["video"] = str(self.video)
                 _caption(self.video, f"{summary['label']}, in simulation")
         finally:  # a film that fails does not take the result along

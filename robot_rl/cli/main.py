@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("robot_rl.cli.train:main", "train a policy with a recipe"),
     "evaluate": ("robot_rl.cli.evaluate:Evaluate", "measure a policy on held-out episodes"),
     "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "show how an episode came to diverge"),
+    "bundle": ("robot_rl.cli.bundle:MakeBundle", "make a bundle of a run's newest checkpoint"),
     "export": ("robot_rl.cli.export:Export", "write a bundle's policy as ONNX"),
     "twin": ("robot_rl.cli.twin:Twin", "a simulated robot behind real ROS 2 topics"),
     "guard": ("robot_rl.cli.guard:Guard", "the one writer of a walking robot's motor commands"),

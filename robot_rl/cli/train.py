@@ -6,15 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
 from robot_rl.util.errors import Misfit
 from robot_rl.util.limits import Seed, Whole
-
-if TYPE_CHECKING:
-    from robot_rl.interface.environment import VectorEnv
 
 R = TypeVar("R")
 _SIMULATION = ("engine", "without", "mjcf", "compiled")
@@ -69,15 +66,13 @@ class Train(Generic[R]):
         """Train; return the exit status."""
         import torch
 
-        from policies.bundle import load_bundle, save_bundle
+        from policies.bundle import save_bundle
         from robot_rl.cli.console import bar, say_nominal, show
-        from robot_rl.recipes.job import Job
-        from robot_rl.training.device import learner_device
+        from robot_rl.recipes.job import open_job
         from robot_rl.training.numerics import learner_threads, learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
         from sim.divergence import report
         from sim.env import nominal
-        from sim.make import describe, make
         from sim.tasks import is_foreign, tasks
 
         recipe: Any = self.config
@@ -86,20 +81,16 @@ class Train(Generic[R]):
                 f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
             )
         self._check_read(recipe.needs)
-        foreign = is_foreign(self.task)
-        unable = [] if foreign else nominal(tasks.get(self.task), self.engine)
+        unable = [] if is_foreign(self.task) else nominal(tasks.get(self.task), self.engine)
         unable = [name for name in unable if name not in self.without]
         say_nominal(self.engine, unable)
-        info = describe(self.task, self.env_python)
-        device = learner_device(self.device)
         without = [*self.without, *unable]
         threads = self.threads or learner_threads(recipe.physics_rests)
         torch.set_num_threads(threads)
-        runs = Path("runs")
         if self.out is not None:
             folder = self.out
         else:
-            folder = (latest_folder if self.resume else new_folder)(runs, _file_name(self.task), self.recipe)
+            folder = (latest_folder if self.resume else new_folder)(Path("runs"), _file_name(self.task), self.recipe)
         dataset = self.dataset or Path("datasets") / self.task
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
         # What is not read may be elsewhere, or nowhere, when the run is resumed.
@@ -107,40 +98,22 @@ class Train(Generic[R]):
         settings |= {"base": str(self.base) if self.base else None} if "base" in recipe.needs else {}
         settings |= {"engine": self.engine, "device": self.device, "without": without}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
+        settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
         settings |= {"precision": self.precision, "threads": threads, "compiled": self.compiled}
-        settings |= {"env_python": str(self.env_python) if self.env_python else None}
         config = settings | {"config": asdict(recipe)}
         may_grow = f"config.{recipe.may_grow}" if recipe.may_grow else ""
-        base = load_bundle(self.base) if self.base else None
-        if "base" in recipe.needs and base is None:
-            raise Misfit(f"recipe {self.recipe} improves an existing policy: name its bundle with --base")
+
+        def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
+            names = ("train/success", "train/return", "bc/loss", "critic/loss")
+            shown = "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
+            update(done, total, what + shown)
+
+        job = open_job(settings, None, progress, folder / "diverged")
+        job.check(recipe.needs)
         opened = Run(folder, config, self.resume, may_grow)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             run.stop_on_signals()
-
-            def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
-                names = ("train/success", "train/return", "bc/loss", "critic/loss")
-                update(
-                    done, total, what + "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
-                )
-
-            simulation: dict[str, Any] = {
-                "engine": self.engine,
-                "mjcf": self.mjcf,
-                "device": self.device if self.engine == "genesis" else "auto",
-                "without": without,
-                "compiled": self.compiled,
-                "diverged": folder / "diverged",
-            }
-
-            def make_env(count: int) -> VectorEnv:
-                return make(self.task, count, self.env_python, **simulation)
-
-            job = Job(info, make_env, run, self.seed, dataset, base, progress, device)
-            if "demonstrations" in recipe.needs:
-                job.check_demonstrations()
-            if "base" in recipe.needs:
-                job.improvable()
+            job.run = run
             bundle = recipe.train(job)
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
             save_bundle(bundle, folder / "bundle")

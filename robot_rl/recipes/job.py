@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from policies.base import Size
-from policies.bundle import Bundle
+from policies.bundle import Bundle, load_bundle
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.rewards import RewardName
+from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
 from robot_rl.util.errors import Misfit
 
@@ -29,7 +30,8 @@ class Job:
     info: EnvInfo
     """The task."""
     make_env: EnvFactory
-    run: Run
+    run: Run | None
+    """Where checkpoints and metrics go; None for a job that only builds its agent."""
     seed: int
     dataset: Path
     base: Bundle | None
@@ -38,12 +40,26 @@ class Job:
     """Where the learner works."""
 
     @property
+    def opened(self) -> Run:
+        """The run, for training."""
+        if self.run is None:
+            raise ValueError("this job was made to build an agent, not to train it")
+        return self.run
+
+    @property
     def size(self) -> Size:
         return Size(self.info.observation, self.info.action)
 
     def counting(self, what: str, total: int) -> Callable[[int, dict[str, float]], None]:
         """Return the progress of a loop that counts `what`."""
         return lambda step, metrics: self.progress(what, step, total, metrics)
+
+    def check(self, needs: Sequence[str]) -> None:
+        """Raise ConfigError where the job lacks what a recipe needs."""
+        if "base" in needs:
+            self.improvable()
+        if "demonstrations" in needs:
+            self.check_demonstrations()
 
     def demonstrations(self, reward: RewardName = "success") -> list[dict[str, Tensor]]:
         """Return the episodes of the dataset, rewarded by success or as the task did when they were recorded."""
@@ -63,7 +79,10 @@ class Job:
 
     def improvable(self) -> Bundle:
         """Return the bundle to start from, checked against the task."""
-        assert self.base is not None and self.info.interface is not None
+        if self.base is None:
+            raise Misfit("the recipe improves an existing policy: name its bundle with --base")
+        if self.info.interface is None:
+            raise Misfit(f"policies of {self.info.task} cannot be improved by this recipe yet")
         if self.base.interface.task != self.info.task:
             raise Misfit(f"{self.base.called} is for task {self.base.interface.task!r}, not {self.info.task!r}")
         self.base.check_task(self.info.interface)
@@ -82,3 +101,27 @@ class Job:
             agent=config,
             task=self.info.task,
         )
+
+
+def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, diverged: Path | None = None) -> Job:
+    """Return the job of a run's settings, as `robot-rl train` writes them to config.json.
+
+    `diverged` is the folder for episodes whose physics diverge.
+    """
+    from sim.make import describe, make
+
+    task, python = settings["task"], settings.get("env_python")
+    physics = {name: settings[name] for name in ("engine", "mjcf", "without", "compiled")}
+    # MuJoCo's physics is on the CPU, wherever the learner is.
+    physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
+    python = Path(python) if python else None
+    return Job(
+        describe(task, python),
+        lambda count: make(task, count, python, **physics),
+        run,
+        settings["seed"],
+        Path(settings.get("dataset") or Path("datasets") / task),
+        load_bundle(settings["base"]) if settings.get("base") else None,
+        progress,
+        learner_device(settings["device"]),
+    )

@@ -48,6 +48,6 @@ class ProximalPolicy(Recipe):
         env = job.make_env(self.training.num_envs)
         agent, reward = self.build(job, env), reward_source(self.training.reward, job.info)
         steps = job.counting("environment steps", self.training.steps)
-        train_on_policy(env, agent, reward, self.training, job.run, job.seed, steps)
+        train_on_policy(env, agent, reward, self.training, job.opened, job.seed, steps)
         env.close()
         return job.bundle(agent)

@@ -74,7 +74,7 @@ class OffPolicyRecipe(Recipe):
                 agent.policy.fit(Demonstrations.of(episodes, job.device).columns)
             demos = demo_replay(agent, episodes, torch.Generator().manual_seed(job.seed))
         train_off_policy(
-            env, agent, demos, reward_source(self.training.reward, job.info), self.training, job.run, job.seed,
+            env, agent, demos, reward_source(self.training.reward, job.info), self.training, job.opened, job.seed,
             job.counting("environment steps", self.training.steps),
         )  # fmt: skip
         env.close()
@@ -104,5 +104,7 @@ class CloningRecipe(Recipe):
     def train(self, job: Job) -> Bundle:
         data = Demonstrations.of(job.demonstrations(), job.device)
         agent = self.build(job)
-        train_supervised(agent, data, self.training, job.run, job.seed, job.counting("updates", self.training.updates))
+        train_supervised(
+            agent, data, self.training, job.opened, job.seed, job.counting("updates", self.training.updates)
+        )
         return job.bundle(agent)
