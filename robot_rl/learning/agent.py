@@ -47,8 +47,8 @@ class Agent(Protocol):
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         """Return these columns at final observations, valid in rows (n,) bool, without advancing the policy."""
 
-    def annotate(self, observation: Observation, rng: torch.Generator) -> Observation:
-        """Return these columns along one recorded episode."""
+    def annotate(self, observation: Observation, action: Tensor, rng: torch.Generator) -> Observation:
+        """Return these columns along one recorded episode of T + 1 observations and T actions."""
 
     def reset(self, ids: Tensor | None = None) -> None:
         """Forget environments `ids`, or all: their next step starts an episode."""

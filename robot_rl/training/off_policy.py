@@ -75,7 +75,8 @@ def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: t
     observed = {k: v for k, v in episode.items() if k.startswith("observation.")}
     whole = {k: torch.cat([v, episode.get(f"final.{k}", v[-1:])]).to(agent.device) for k, v in observed.items()}
     terminated = episode.get("terminated", episode["reward"] > 0)
-    replay.add_episode(episode | whole | agent.annotate(whole, rng) | {"terminated": terminated})
+    added = agent.annotate(whole, episode["action"].to(agent.device), rng)
+    replay.add_episode(episode | whole | added | {"terminated": terminated})
 
 
 def train_off_policy(
