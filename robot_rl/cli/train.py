@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -22,7 +23,7 @@ class Train(Generic[R]):
     the time since the last one, and --resume goes on from there."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`."""
+    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK."""
     config: Annotated[R, tyro.conf.arg(name="")]
     recipe: str = ""
     """How to train, see `robot-rl recipes`; its options are listed below. Default diffusion-bc for a task with a
@@ -87,8 +88,8 @@ class Train(Generic[R]):
         if self.out is not None:
             folder = self.out
         else:
-            folder = (latest_folder if self.resume else new_folder)(runs, self.task, self.recipe)
-        dataset = self.dataset or Path("datasets") / self.task
+            folder = (latest_folder if self.resume else new_folder)(runs, self.task.replace(":", "."), self.recipe)
+        dataset = self.dataset or Path("datasets") / self.task.replace(":", ".")
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
         # What is not read may be elsewhere, or nowhere, when the run is resumed.
         settings |= {"dataset": str(dataset.resolve())} if "dataset" in recipe.reads else {}
@@ -158,13 +159,22 @@ def recipe_named(argv: list[str], default: str) -> Any:
     return recipes.get(name)
 
 
+def _other_task(argv: Sequence[str], names: Collection[str]) -> str:
+    """Return the first word that is one of the names or an import path, and not the value of a flag; or ""."""
+    pairs = zip(["", *argv], argv, strict=False)
+    words = [word for before, word in pairs if not before.startswith("--")]
+    return next((word for word in words if word in names or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", word)), "")
+
+
 def main(argv: list[str]) -> int:
     """Find the recipe first: its own options then appear in --help."""
     from robot_rl.cli.main import parse
     from sim.tasks import tasks
 
-    task = next((word for word in argv if word in tasks.entries), "")
-    default = "diffusion-bc" if not task or tasks.get(task).expert else "ppo"
+    default = "diffusion-bc"
+    if not any(word.startswith("--recipe") for word in argv):
+        task = next((word for word in argv if word in tasks.entries), "") or _other_task(argv, set(tasks))
+        default = default if not task or tasks.get(task).expert else "ppo"
     recipe = recipe_named(argv, default)
     parsed = parse(Train[recipe], argv, "train")  # type: ignore[valid-type]
     parsed.recipe = parsed.recipe or default

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from robot_rl.util.registry import Registry
+
+if TYPE_CHECKING:
+    from robot_rl.interface.spec import RobotSpec
+
+
+def _with_model(robot: RobotSpec, name: str, path: str) -> RobotSpec:
+    """Return the robot with the absolute path of its model file, if that lies beside the file of its spec."""
+    file = sys.modules[path.partition(":")[0]].__file__
+    model = Path(file).parent / robot.model if file else Path()
+    return replace(robot, model=str(model)) if model.is_file() else robot
+
 
 robots = Registry(
     "robot",
@@ -11,4 +27,6 @@ robots = Registry(
         "panda": ("robot_rl.robots.panda:PANDA", "Franka Emika Panda, 7 joints and a parallel gripper"),
         "ur5e": ("robot_rl.robots.ur5e:UR5E", "Universal Robots UR5e, 6 joints and a bare flange"),
     },
+    instance_of="robot_rl.interface.spec:RobotSpec",
+    finish=_with_model,
 )

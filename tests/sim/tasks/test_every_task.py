@@ -20,7 +20,7 @@ from sim.env import TaskEnv
 from sim.scenes import Scene
 from sim.sensors import UNSEEN
 from sim.tasks import tasks
-from sim.tasks.views import view_sizes
+from sim.tasks.base import view_sizes
 
 every = pytest.mark.parametrize("name", list(tasks))
 
