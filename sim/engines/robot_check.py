@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,7 +34,7 @@ def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
         return [Finding("error", "file", str(error))]
     found = list(faults(spec, robot, path))
     if not any(f.severity == "error" for f in found):
-        found += _compare_efforts(spec, robot, path)
+        found += _compare_efforts(spec, robot)
         period = 1 / robot.command_rate
         scene = Scene(timestep=period / math.ceil(period / 0.005))
         try:
@@ -47,17 +46,14 @@ def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
     return sorted(found, key=lambda f: ("error", "warning", "ok").index(f.severity))
 
 
-def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Finding]:
+def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
     """Simulation uses the smaller of both for stiff joints, and the spec's for compliant ones."""
+    motors = {a.target: a for a in spec.actuators}
     weaker = []
-    for actuator in () if robot.compliant else spec.actuators:
-        if actuator.target in robot.joint_names:
-            most, own = torque_range(spec, actuator)[1], robot.joints[robot.joint_names.index(actuator.target)].effort
-            weaker += [f"{actuator.target} {most:g} of {own:g}"] * (most < own)
-    for joint in spec.joints if path.suffix == ".urdf" and not robot.compliant else ():
-        if joint.name in robot.joint_names and joint.actfrcrange[0] < joint.actfrcrange[1]:
-            most, own = joint.actfrcrange[1], robot.joints[robot.joint_names.index(joint.name)].effort
-            weaker += [f"{joint.name} {most:g} of {own:g}"] * (most < own)
+    for joint in () if robot.compliant else robot.joints:
+        most = torque_range(spec, joint.name, motors.get(joint.name))[1]
+        if most < joint.effort:
+            weaker.append(f"{joint.name} {most:g} of {joint.effort:g}")
     if weaker:
         yield Finding(
             "warning", "effort", f"the file allows less torque than the spec, N m: {', '.join(weaker)}",

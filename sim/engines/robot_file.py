@@ -60,12 +60,15 @@ def faults(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Findin
 def _actuator_faults(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
     """A position actuator for each joint, which takes angles for angles and not for torques; others for the gripper."""
     own = [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT and a.target in robot.joint_names]
-    servos, of = [a.target for a in own if _servo(a)], f"of robot {robot.name!r}"
-    if missing := [name for name in robot.joint_names if name not in servos]:
+    servos, of = [a for a in own if _servo(a)], f"of robot {robot.name!r}"
+    if missing := [name for name in robot.joint_names if name not in [a.target for a in servos]]:
         yield Finding("error", "motors", f"no position actuator for the joints {missing} {of}", "add <position>s")
     doubled = sorted({a.target for a in own if [b.target for b in own].count(a.target) > 1})
     if doubled:
         yield Finding("error", "motors", f"several actuators for the joints {doubled} {of}", "leave one of each")
+    if geared := [a.target for a in servos if a.gear[0] != 1]:
+        found = f"the actuators of the joints {geared} {of} have a gear, and would take angles times that"
+        yield Finding("error", "motors", found, "leave out gear, and scale kp, kv and forcerange")
     others = [a.name or a.target for a in spec.actuators if a not in own]
     if robot.gripper and not others:
         found = f"no actuator for the gripper {of}, {list(robot.gripper.joints)}"

@@ -60,23 +60,22 @@ def limit_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     for actuator in spec.actuators:
         if actuator.trntype != mujoco.mjtTrn.mjTRN_JOINT or actuator.target not in robot.joint_names:
             continue
-        low, high = torque_range(spec, actuator)
-        effort, gear = robot.joints[robot.joint_names.index(actuator.target)].effort, abs(actuator.gear[0])
+        low, high = torque_range(spec, actuator.target, actuator)
+        effort = robot.joints[robot.joint_names.index(actuator.target)].effort
         actuator.forcelimited = mujoco.mjtLimited.mjLIMITED_TRUE
-        actuator.forcerange = [max(low, -effort) / gear, min(high, effort) / gear]
+        actuator.forcerange = [max(low, -effort), min(high, effort)]
 
 
-def torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator) -> tuple[float, float]:
-    """Return the least and greatest torque at the joint that the file allows an actuator, N m; infinite: no limit."""
-    joint, gear = spec.joint(actuator.target), abs(actuator.gear[0])
+def torque_range(spec: mujoco.MjSpec, joint: str, actuator: mujoco.MjsActuator | None = None) -> tuple[float, float]:
+    """Return the least and greatest torque that the file allows a joint and its actuator, N m; infinite: no limit."""
+    own = spec.joint(joint)
+    limits = [(own.actfrclimited, own.actfrcrange)]
+    limits += [(actuator.forcelimited, actuator.forcerange)] if actuator is not None else []
     low, high = -np.inf, np.inf
-    for limited, limits, scale in (
-        (actuator.forcelimited, actuator.forcerange, gear),
-        (joint.actfrclimited, joint.actfrcrange, 1.0),
-    ):
-        auto = limited == mujoco.mjtLimited.mjLIMITED_AUTO and limits[0] < limits[1]
+    for limited, (least, most) in limits:
+        auto = limited == mujoco.mjtLimited.mjLIMITED_AUTO and least < most
         if auto or limited == mujoco.mjtLimited.mjLIMITED_TRUE:
-            low, high = max(low, limits[0] * scale), min(high, limits[1] * scale)
+            low, high = max(low, least), min(high, most)
     return float(low), float(high)
 
 

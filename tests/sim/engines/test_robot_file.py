@@ -127,6 +127,10 @@ def test_bodies_that_collide_must_be_there(panda: Any) -> None:
         ("", "no position actuator for the joints ['turn'] of robot 'panda'; add <position>s"),
         ('<motor joint="turn"/>', "no position actuator for the joints ['turn']"),
         ('<velocity joint="turn" kv="3"/>', "no position actuator for the joints ['turn']"),
+        (
+            '<position joint="turn" kp="5" gear="3"/>',
+            "the actuators of the joints ['turn'] of robot 'panda' have a gear",
+        ),
         (f'{SERVO}<motor joint="turn"/>', "several actuators for the joints ['turn']"),
         (f'{SERVO}<motor name="grip" site="s"/>', "the actuators ['grip'] are nothing of robot 'panda'"),
     ],
