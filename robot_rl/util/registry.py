@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -61,9 +63,11 @@ class Claim:
 @cache
 def _claims(group: str, path: tuple[str, ...]) -> dict[str, list[Claim]]:
     """The entry points of a group by name; `path` is sys.path, so that a changed one is read again."""
-    from importlib import metadata  # 25 ms: only where a list, or a name that is not ours, needs it
-
     found: dict[str, list[Claim]] = {}
+    if not any(_mentions(folder, group) for folder in path):
+        return found
+    from importlib import metadata  # its import takes 25 ms
+
     seen = set()
     for package in metadata.distributions(path=list(path)):
         text = package.read_text("entry_points.txt") or ""
@@ -77,6 +81,17 @@ def _claims(group: str, path: tuple[str, ...]) -> dict[str, list[Claim]]:
         for point in offered:
             found.setdefault(point.name, []).append(Claim(point.value, f"{package.name} {package.version}"))
     return found
+
+
+def _mentions(folder: str, group: str) -> bool:
+    """Return whether the metadata of a package in a folder of sys.path names a group of entry points."""
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        for entry in entries:
+            if entry.name.endswith((".dist-info", ".egg-info")):
+                with suppress(OSError), open(f"{entry.path}/entry_points.txt", encoding="utf-8") as file:
+                    if group in file.read():
+                        return True
+    return False
 
 
 @dataclass
