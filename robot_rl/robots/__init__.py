@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     from robot_rl.interface.spec import RobotSpec
 
 
-def _with_model(robot: RobotSpec, name: str, path: str) -> RobotSpec:
-    """Return the robot with the absolute path of its model file, if that lies beside the file of its spec."""
+def _as_found(robot: RobotSpec, name: str, path: str) -> RobotSpec:
+    """Return the robot under the name by which it was found, so that a bundle names what can be found again.
+
+    Its model file gets an absolute path if it lies beside the file of the spec.
+    """
     file = sys.modules[path.partition(":")[0]].__file__
     model = Path(file).parent / robot.model if file else Path()
-    return replace(robot, model=str(model)) if model.is_file() else robot
+    changes = {"name": name} if robot.name != name else {}
+    changes |= {"model": str(model)} if model.is_file() else {}
+    return replace(robot, **changes) if changes else robot
 
 
 robots = Registry(
@@ -28,5 +33,5 @@ robots = Registry(
         "ur5e": ("robot_rl.robots.ur5e:UR5E", "Universal Robots UR5e, 6 joints and a bare flange"),
     },
     instance_of="robot_rl.interface.spec:RobotSpec",
-    finish=_with_model,
+    finish=_as_found,
 )

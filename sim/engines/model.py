@@ -12,7 +12,7 @@ from robot_rl.util.errors import Misfit
 from sim.engines.base import Engine
 from sim.engines.robot_file import check_robot_file
 from sim.engines.servos import add_servos, add_springs, limit_efforts
-from sim.engines.urdf import read_urdf
+from sim.engines.urdf import exclude_base, read_urdf
 from sim.gl import mujoco
 from sim.scenes import Box, Scene, robot_model
 
@@ -105,6 +105,7 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     else:
         if made:
             add_servos(spec, robot)
+            exclude_base(spec)
         limit_efforts(spec, robot)
     if robot.base:
         _free(spec, robot.base)

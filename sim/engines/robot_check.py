@@ -108,11 +108,15 @@ def _check_masses(model: mujoco.MjModel) -> Iterator[Finding]:
 
 
 def _check_home(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) -> Iterator[Finding]:
+    deepest: dict[str, float] = {}
     for contact in data.contact[: data.ncon]:
         bodies = [int(model.geom_bodyid[g]) for g in contact.geom]
         if contact.dist < -NEAR and not (robot.base and 0 in bodies):
             names = " and ".join(model.body(b).name for b in bodies)
-            yield Finding("error", "home", f"{names} overlap by {-1e3 * contact.dist:.0f} mm", "choose another home")
+            deepest[names] = min(deepest.get(names, 0.0), contact.dist)
+    for names, depth in deepest.items():
+        remedy = "choose another home, or list what may collide in collision_bodies"
+        yield Finding("error", "home", f"{names} overlap by {-1e3 * depth:.0f} mm", remedy)
     margins = [min(q - j.low, j.high - q) for q, j in zip(robot.home, robot.joints, strict=True)]
     least = robot.joint_names[int(np.argmin(margins))]
     severity = "warning" if min(margins) < 0.05 else "ok"

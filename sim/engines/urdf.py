@@ -46,6 +46,18 @@ def read_urdf(path: Path) -> mujoco.MjSpec:
     return spec
 
 
+def exclude_base(spec: mujoco.MjSpec) -> None:
+    """Let the first links of a bolted robot overlap with its base; neighbours that move MuJoCo leaves out by itself."""
+    for body in spec.bodies[1:]:
+        if len(body.joints) and _fixed(body.parent):
+            spec.add_exclude(bodyname1=body.parent.name, bodyname2=body.name)
+
+
+def _fixed(body: mujoco.MjsBody) -> bool:
+    """Return whether a body of the robot is fixed to the world."""
+    return body.name != "world" and not len(body.joints) and (body.parent.name == "world" or _fixed(body.parent))
+
+
 def _resolve_meshes(root: ElementTree.Element, path: Path, meshdir: str) -> bool:
     """Make the file names of meshes absolute; return whether all visual shapes can be drawn."""
     drawn = True
