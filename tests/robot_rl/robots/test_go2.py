@@ -206,3 +206,15 @@ def whole(**changes: Any) -> Callable[[], Any]:
 def test_impossible_facts_are_refused_by_name(build: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_a_rewired_robot_is_driven_in_the_order_of_its_messages(go2: Any) -> None:
+    from real.robots.lowlevel import Motors
+
+    legs = ("RR", "RL", "FR", "FL")
+    motors = tuple(f"{leg}_{part}_joint" for leg in legs for part in ("hip", "thigh", "calf"))
+    rewired = replace(go2, ros=UnitreeInterface(motors=motors, feet=tuple(f"{leg}_foot" for leg in legs)))
+    driver = Motors(rewired)
+    sent = driver.command(np.array(rewired.home))["motor_cmd"]["q"][: driver.count]
+    named = dict(zip(rewired.joint_names, rewired.home, strict=True))
+    assert sent == pytest.approx([named[name] for name in motors])
