@@ -22,11 +22,13 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from policies.base import Policy, build_policy
+from policies.errors import BundleError, WrongBundle
+from policies.metadata import load_onnx
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.success import objects_of
 from robot_rl.robots import robots
-from robot_rl.util.errors import Misfit, UnknownName, UserError, nearest
+from robot_rl.util.errors import UnknownName, UserError, nearest
 
 FORMAT = 1
 LATER = {
@@ -38,10 +40,6 @@ LATER = {
 WEIGHTS, CRITIC = "policy.safetensors", "critic.safetensors"
 Runtime = Literal["torch", "onnx"]
 """What computes the policy."""
-
-
-class BundleError(Misfit):
-    """A bundle that is missing, damaged, or made for something else."""
 
 
 @dataclass
@@ -125,10 +123,6 @@ class Bundle:
                     f"{self.called} was trained for other {name} than task {interface.task!r} has: {ours!r} in it, "
                     f"{theirs!r} in the task; train it again, or use the commit in its provenance"
                 )
-
-
-class WrongBundle(BundleError):  # noqa: N818 - it reads as a sentence
-    """A sound bundle for something else."""
 
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
@@ -234,9 +228,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             )
     policy.eval()
     if runtime == "onnx":
-        from policies.metadata import load_onnx
-
-        bundle.policy = load_onnx(path, bundle)
+        bundle.policy = load_onnx(path, bundle.policy, bundle.interface)
     return bundle
 
 

@@ -32,6 +32,8 @@ class Box:
     """False: a mark, which stays where it is put and goes through everything."""
 
     def __post_init__(self) -> None:
+        if not self.name or ":" in self.name:  # which separates the arguments of a term
+            raise ValueError(f"box {self.name!r}: its name is empty or has a colon; choose another")
         for name, value, unit in (("size", self.size, "m"), ("mass", self.mass, "kg")):
             if not 0 < value < math.inf:
                 raise ValueError(f"box {self.name!r}: {name} {value} {unit} is not positive")
@@ -107,23 +109,27 @@ def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float,
 
 
 def robot_model(robot: RobotSpec, path: str = "") -> Path:
-    """The robot's model file: the user's own, or the one inside genesis-world (found without importing it)."""
+    """Return the robot's model file: `path` if given, or the spec's, absolute or inside genesis-world's assets.
+
+    `robots.get` has made it absolute where it lies beside the file of the spec. Genesis is found without importing it.
+    """
     if path:
         model = Path(path)
         if not model.is_file():
-            raise Misfit(f"robot model {path}: no such file; name an MJCF file of {robot.name!r}")
+            raise Misfit(f"robot model {path}: no such file; name an MJCF or URDF file of {robot.name!r}")
         return model
     if Path(robot.model).is_absolute():
         if not Path(robot.model).is_file():
             raise Misfit(f"robot model {robot.model}: no such file; mend `model` of robot {robot.name!r} in its spec")
         return Path(robot.model)
+    looked = f"{robot.model} is not beside the spec of {robot.name!r}, and"
     package = importlib.util.find_spec("genesis")
     if package is None or not package.submodule_search_locations:
         raise UserError(
-            f"no model file for {robot.name!r}: install genesis-world, whose assets hold it "
-            '(pip install "robot-rl[sim]"), or name an MJCF file with --mjcf'
+            f"{looked} genesis-world, whose assets may hold it, is not installed: "
+            'pip install "robot-rl[sim]", or name a model file with --mjcf'
         )
     model = Path(package.submodule_search_locations[0]) / "assets" / robot.model
     if not model.is_file():
-        raise UserError(f"{model} is missing from the installed genesis-world; name an MJCF file with --mjcf")
+        raise UserError(f"{looked} not in the installed genesis-world ({model}); name a model file with --mjcf")
     return model

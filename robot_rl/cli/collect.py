@@ -16,7 +16,7 @@ class Collect:
     """Record demonstrations of a task with its scripted, imperfect demonstrator, as a LeRobot v3.0 dataset."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`."""
+    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK."""
     episodes: Count = 20
     """Demonstrations to keep."""
     out: Path | None = None
@@ -57,7 +57,7 @@ class Collect:
 
         if self.skill not in ("CLUMSY", "STEADY"):
             raise UnknownName("skill", self.skill, ["CLUMSY", "STEADY"])
-        out = self.out or Path("datasets") / self.task
+        out = self.out or Path("datasets") / self.task.replace(":", ".")
         env = TaskEnv(
             self.task, self.num_envs, engine=self.engine, mjcf=self.mjcf, device=self.device,
             without=self.without, diverged=out / "diverged",

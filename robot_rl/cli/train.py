@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -23,7 +23,7 @@ class Train(Generic[R]):
     the time since the last one, and --resume goes on from there."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`, or gym:ID for any Gymnasium environment."""
+    """Name of the task, see `robot-rl tasks`; its import path, my_lab.drawer:TASK; or gym:ID, any Gymnasium one."""
     config: Annotated[R, tyro.conf.arg(name="")]
     recipe: str = ""
     """How to train, see `robot-rl recipes`; its options are listed below. Default diffusion-bc for a task with a
@@ -90,8 +90,10 @@ class Train(Generic[R]):
         if self.out is not None:
             folder = self.out
         else:
-            folder = (latest_folder if self.resume else new_folder)(Path("runs"), _file_name(self.task), self.recipe)
-        dataset = self.dataset or Path("datasets") / self.task
+            folder = (latest_folder if self.resume else new_folder)(
+                Path("runs"), _file_name(self.task), _file_name(self.recipe)
+            )
+        dataset = self.dataset or Path("datasets") / _file_name(self.task)
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
         # What is not read may be elsewhere, or nowhere, when the run is resumed.
         settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
@@ -139,7 +141,7 @@ class Train(Generic[R]):
 
 def _file_name(task: str) -> str:
     """Return a task's name as a part of a folder's name."""
-    return re.sub(r"[^\w.-]+", "-", task)
+    return re.sub(r"[^\w.-]", ".", task)
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -162,13 +164,23 @@ def recipe_named(argv: list[str], default: str) -> Any:
     return recipes.get(name)
 
 
+def _other_task(argv: Sequence[str], names: Collection[str]) -> str:
+    """Return the first word that is one of the names or an import path, and not the value of a flag; or ""."""
+    pairs = zip(["", *argv], argv, strict=False)
+    words = [word for before, word in pairs if not before.startswith("--")]
+    return next((word for word in words if word in names or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", word)), "")
+
+
 def main(argv: list[str]) -> int:
     """Find the recipe first: its own options then appear in --help."""
     from robot_rl.cli.main import parse
     from sim.tasks import is_foreign, tasks
 
-    task = next((word for word in argv if word in tasks.entries or is_foreign(word)), "")
-    default = "sac" if is_foreign(task) else "diffusion-bc" if not task or tasks.get(task).expert else "ppo"
+    default = "diffusion-bc"
+    if not any(word.startswith("--recipe") for word in argv):
+        known = (word for word in argv if word in tasks.entries or is_foreign(word))
+        task = next(known, "") or _other_task(argv, set(tasks))
+        default = "sac" if is_foreign(task) else default if not task or tasks.get(task).expert else "ppo"
     recipe = recipe_named(argv, default)
     parsed = parse(Train[recipe], argv, "train")  # type: ignore[valid-type]
     parsed.recipe = parsed.recipe or default

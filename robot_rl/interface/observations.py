@@ -1,8 +1,12 @@
-"""Observation terms: batched functions of the state views, listed by name in a task and carried in its bundle."""
+"""Observation terms: batched functions of the state views, listed in a task and carried in its bundle.
+
+A term is a function that is annotated to return `Term`. It takes a `Context` by annotation, objects and numbers as
+`robot_rl.interface.call` says: `object_to_object:cube:bowl`. Terms of other packages are found by entry points of group
+`robot_rl.terms`, or by import path.
+"""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,13 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robot_rl.interface.call import read_call
 from robot_rl.interface.spec import NOTHING, Field, RobotSpec, VectorSpec, box
-from robot_rl.interface.state import RobotState, asked
-from robot_rl.util.errors import Misfit, UnknownName
+from robot_rl.interface.state import ObjectName, RobotState, asked
+from robot_rl.util.errors import Misfit
+from robot_rl.util.registry import Registry
 
 
 class Term(NamedTuple):
-    """A part of the observation: what it is and how to compute it."""
+    """A part of the observation: its field, and the function that computes it (n, size) from a state."""
 
     field: Field
     compute: Callable[[RobotState], Tensor]
@@ -25,7 +31,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """What the names and ranges of a term depend on."""
+    """Facts that the names and ranges of a term depend on."""
 
     robot: RobotSpec
     actions: VectorSpec
@@ -76,16 +82,22 @@ def last_action(on: Context) -> Term:
     return Term(box("last_action", dims, "1", -1.0, 1.0), lambda s: s.last_action)
 
 
-def object_position(on: Context, name: str) -> Term:
+def object_position(on: Context, name: ObjectName) -> Term:
     """Tracked position of an object, m."""
     field = Field(f"{name}_position", ("x", "y", "z"), "m", *on.workspace, "base")
     return Term(field, lambda s: s.objects[name][:, :3])
 
 
-def object_to_tool(on: Context, name: str) -> Term:
+def object_to_tool(on: Context, name: ObjectName) -> Term:
     """Object position minus tool position, m."""
     field = box(f"{name}_to_tool", "x y z", "m", -0.5, 0.5, "base")
     return Term(field, lambda s: s.objects[name][:, :3] - s.tool_position)
+
+
+def object_to_object(first: ObjectName, second: ObjectName) -> Term:
+    """First object's position minus the second's, m."""
+    field = box(f"{first}_to_{second}", "x y z", "m", -0.5, 0.5, "base")
+    return Term(field, lambda s: s.objects[first][:, :3] - s.objects[second][:, :3])
 
 
 def angular_velocity(on: Context) -> Term:
@@ -149,6 +161,7 @@ TERMS: dict[str, Callable[..., Term]] = {
         last_action,
         object_position,
         object_to_tool,
+        object_to_object,
         angular_velocity,
         projected_gravity,
         command,
@@ -160,27 +173,22 @@ TERMS: dict[str, Callable[..., Term]] = {
 }
 
 
-class Observer:
-    """Concatenates named terms into `observation.state`.
+terms = Registry("observation term", TERMS, group="robot_rl.terms")
 
-    A name is a term, optionally followed by a colon and its argument: "object_position:cube".
+
+class Observer:
+    """Concatenate terms into `observation.state`.
+
+    A term is written as a name and its arguments, `object_position:cube`; see `robot_rl.interface.call`.
     """
 
     def __init__(self, names: Sequence[str], robot: RobotSpec, actions: VectorSpec, command: VectorSpec = NOTHING):
         self.names = tuple(names)
-        self.terms = []
-        context = Context(robot, actions, command)
-        for name in self.names:
-            term, _, argument = name.partition(":")
-            if term not in TERMS:
-                raise UnknownName("observation term", term, TERMS)
-            takes = "name" in inspect.signature(TERMS[term]).parameters
-            if takes != bool(argument):
-                how = f"{term}:<object>" if takes else term
-                raise Misfit(f"observation term {name!r} is written {how}")
-            self.terms.append(TERMS[term](context, *([argument] if argument else [])))
+        given = {Context: Context(robot, actions, command)}
+        calls = [read_call(terms, name, Term, given) for name in self.names]
+        self.terms: list[Term] = [call() for call in calls]
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
-        self.objects = tuple(dict.fromkeys(n.partition(":")[2] for n in self.names if ":" in n))
+        self.objects = tuple(dict.fromkeys(name for call in calls for name in call.objects))
         """Objects whose pose the terms read."""
 
     def __call__(self, state: RobotState) -> Tensor:

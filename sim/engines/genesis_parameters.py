@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sim.engines.base import Setter
 from sim.engines.genesis_world import World
-from sim.engines.model import find_servos
+from sim.engines.servos import find_servos
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
 from sim.gl import mujoco

@@ -19,7 +19,8 @@ from robot_rl.interface.rotation import rotate_back
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.util.errors import Misfit
 from sim.engines.base import Engine, Setter
-from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, find_servos, foot_shapes
+from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, foot_shapes
+from sim.engines.servos import find_servos
 from sim.engines.trunk import defaults, trunk_inertia
 from sim.gl import batch, mujoco
 from sim.scenes import Scene

@@ -14,7 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from policies.bundle import LATER, Bundle, BundleError, load_bundle, save_bundle
+from policies.bundle import LATER, Bundle, load_bundle, save_bundle
+from policies.errors import BundleError
 from robot_rl.interface.shield import ShieldConfig
 from robot_rl.util.errors import UserError
 

@@ -458,7 +458,7 @@ def test_a_joint_that_the_robot_lacks_suggests_the_nearest(run: Run, monkeypatch
     panda = robots.get("panda")
     joints = tuple(replace(j, name=j.name.replace("joint7", "jiont7")) for j in panda.joints)
     monkeypatch.setattr(panda_module, "PANDA", replace(panda, joints=joints))
-    words = ("panda.xml lacks the joints ['jiont7'] of robot 'panda'", "did you mean joint7")
+    words = ("panda.xml: it lacks the joints ['jiont7'] of robot 'panda'", "did you mean joint7")
     sentence(*run("evaluate", "random:panda-lift"), *words, status=2)
 
 

@@ -35,7 +35,7 @@ def state(panda: Any, state_at: Build) -> Any:
         joint_velocity=0.1 * q,
         gripper_width=torch.tensor([[0.05], [0.07]]),
         last_action=torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]),
-        objects={"cube": cube, "bin": cube + 0.1},
+        objects={"cube": cube, "bin": 2 * cube},
     )
 
 
@@ -49,6 +49,7 @@ def wanted(state: Any) -> dict[str, Tensor]:
         "last_action": state.last_action,
         "object_position:cube": cube,
         "object_to_tool:cube": cube - state.tool_position,
+        "object_to_object:bin:cube": cube,
     }
 
 
@@ -135,7 +136,7 @@ def test_terms_are_concatenated_in_the_order_of_names(observer: Callable[..., Ob
     assert torch.equal(several(state), torch.cat([expected[n] for n in names], -1))
     assert several(state).dtype == torch.float32
     for name in names:
-        field = name.replace("object_position:cube", "cube_position").replace("object_to_tool:cube", "cube_to_tool")
+        field = observer(name).spec.fields[0].name
         assert torch.equal(several(state)[:, several.spec.slice(field)], expected[name])
 
 

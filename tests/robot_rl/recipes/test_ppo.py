@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from policies.bundle import BundleError, load_bundle, save_bundle
+from policies.bundle import load_bundle, save_bundle
+from policies.errors import BundleError
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.ppo import PPOConfig

@@ -20,7 +20,7 @@ from sim.env import TaskEnv
 from sim.scenes import Scene
 from sim.sensors import UNSEEN
 from sim.tasks import tasks
-from sim.tasks.views import view_sizes
+from sim.tasks.base import view_sizes
 
 every = pytest.mark.parametrize("name", list(tasks))
 
@@ -135,7 +135,7 @@ def test_films_of_the_registered_environment_have_the_tasks_rate(name: str) -> N
         ({"observations": ("object_to_tool:cub",)}, "unknown object of the scene 'cub'"),
         ({"observations": ("joint_positon",)}, "unknown observation term 'joint_positon'; did you mean joint_position"),
         ({"robot": "pnada"}, "unknown robot 'pnada'; did you mean panda"),
-        ({"success": "reached:cube"}, "is written reached:<name>:<distance>"),
+        ({"success": "reached:cube"}, "is written reached:<object>:<distance>"),
     ],
 )
 def test_a_task_is_refused_where_it_is_written(changes: dict[str, Any], message: str) -> None:
