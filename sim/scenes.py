@@ -1,4 +1,4 @@
-"""What is in a simulated world, said once for every engine."""
+"""The scene of a simulation: boxes, cameras and contact settings, the same for every engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cone = Literal["elliptic", "pyramidal"]
 
 @dataclass(frozen=True)
 class Box:
-    """A free cuboid on the table; where a task does not place its height, that follows from its size."""
+    """A free cube on the table; its height follows from its size unless the task places it."""
 
     name: str
     size: float
@@ -29,7 +29,7 @@ class Box:
     """Sliding friction coefficient."""
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
     solid: bool = True
-    """False: a mark, which stays where it is put and goes through everything."""
+    """False: a mark, which stays where it is placed and collides with nothing."""
 
     def __post_init__(self) -> None:
         if not self.name or ":" in self.name:  # which separates the arguments of a term
@@ -53,11 +53,11 @@ class Camera:
     fovy: Annotated[float, Range(0, 179, open=True)] = 45.0
     """Vertical field of view, degrees."""
     follows: bool = False
-    """It moves with the robot's trunk: position and target are seen from there, in the world's directions."""
+    """Move with the robot's trunk: position and target are relative to it, along the world's axes."""
 
     def __post_init__(self) -> None:
         require(self, f"camera {self.name!r}: ")
-        if self.position[:2] == self.target[:2]:  # a picture has its upper edge where the sky is
+        if self.position[:2] == self.target[:2]:  # then an image has no upper edge
             raise ValueError(f"camera {self.name!r}: it looks straight up or down; move its target a little aside")
 
 
@@ -85,7 +85,7 @@ class Scene:
 
 
 def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float, int]:
-    """Length of a tick, s, and the number of ticks in a control period; refuses periods that do not fit together.
+    """Return the length of a tick, s, and the ticks in a control period; refuse periods that do not fit together.
 
     A tick is a period of the robot's commands, or a physics step where that is longer.
     """

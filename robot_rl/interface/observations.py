@@ -107,13 +107,13 @@ def angular_velocity(on: Context) -> Term:
 
 
 def projected_gravity(on: Context) -> Term:
-    """Unit vector that points down, seen from the trunk: its tilt without its heading."""
+    """Unit vector that points down, in the trunk's frame: tilt without heading."""
     field = box("projected_gravity", "x y z", "1", -1.0, 1.0, "trunk")
     return Term(field, lambda s: down(s.base_quat))
 
 
 def command(on: Context) -> Term:
-    """What is asked of the robot, in the units of the interface's command."""
+    """The command to the robot, in the units of the interface's command."""
     if not on.command.fields:
         raise Misfit("the observation term 'command' needs an interface with a command")
     dims, low, high = tuple(on.command.names), tuple(on.command.low.tolist()), tuple(on.command.high.tolist())
@@ -121,7 +121,7 @@ def command(on: Context) -> Term:
 
 
 def gait_clock(on: Context) -> Term:
-    """Sine and cosine of the gait clock; both 0 while nothing is asked of the robot."""
+    """Sine and cosine of the gait clock; both 0 while the command is to stand still."""
 
     def compute(s: RobotState) -> Tensor:
         angle = 2 * math.pi * s.phase
@@ -146,7 +146,7 @@ def foot_force(on: Context) -> Term:
 
 
 def down(quat: Tensor) -> Tensor:
-    """The world's downward unit vector (n, 3) in frames of orientation (n, 4)."""
+    """Return the world's downward unit vector (n, 3) in frames of orientation (n, 4), w x y z."""
     w, x, y, z = quat.unbind(-1)  # the third row of the rotation matrix, downwards
     return torch.stack([2 * (w * y - x * z), -2 * (w * x + y * z), 2 * (x * x + y * y) - 1], -1)
 

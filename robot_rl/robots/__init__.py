@@ -20,9 +20,10 @@ def _as_found(robot: RobotSpec, name: str, path: str) -> RobotSpec:
     """
     file = sys.modules[path.partition(":")[0]].__file__
     model = Path(file).parent / robot.model if file else Path()
-    if model.is_file():
-        robot = replace(robot, model=str(model))
-    return robot if robot.name == name else replace(robot, name=name)
+    path_of_model = str(model) if model.is_file() else robot.model
+    if (name, path_of_model) == (robot.name, robot.model):
+        return robot
+    return replace(robot, name=name, model=path_of_model)
 
 
 robots = Registry(

@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -77,7 +78,11 @@ def _claims(group: str, path: tuple[str, ...]) -> dict[str, list[Claim]]:
         try:
             offered = package.entry_points.select(group=group)
         except (ValueError, TypeError) as error:
-            raise Misfit(f"entry_points.txt of package {package.name} is damaged ({error}); install it again") from None
+            warnings.warn(
+                f"entry_points.txt of package {package.name} is damaged ({error}) and not used; install it again",
+                stacklevel=2,
+            )
+            continue
         for point in offered:
             found.setdefault(point.name, []).append(Claim(point.value, f"{package.name} {package.version}"))
     return found

@@ -1,4 +1,4 @@
-"""The robot's own model file, edited once for every engine, and the scene around it as a MuJoCo model."""
+"""The scene as a MuJoCo model, around the robot's own model file; every engine builds on it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ STUCK = 1e6
 
 
 OVERSPEED = 10.0
-"""Of its limit, that a joint still reaches by physics: a fall, a blow, motors that are stronger than they should be."""
+"""Largest plausible joint speed over its limit: falls, impacts and overly strong motors stay below."""
 TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0
-"""The same of a trunk, m/s and rad/s."""
+"""Largest plausible speeds of a trunk, m/s and rad/s."""
 OBJECT_SPEED = 1e3
-"""The same of what a gripper may fling away, m/s or rad/s."""
+"""Largest plausible speed of an object that a gripper flings away, m/s or rad/s."""
 
 
 def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
-    """Speeds (nv,) beyond which physics has blown up: what is finite and absurd must not reach a learner either."""
+    """Return the speeds (nv,) above which the physics has diverged: finite but absurd values must not be learned."""
     speeds = np.full(model.nv, OBJECT_SPEED)
     for joint in robot.joints:
         speeds[model.joint(joint.name).dofadr[0]] = OVERSPEED * joint.velocity
@@ -45,7 +45,7 @@ def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
 
 
 def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
-    """Compile the scene around the robot's own MJCF."""
+    """Compile the scene around the robot's own model file."""
     spec = robot_model_spec(robot, scene, mjcf)
     _furnish(spec, scene, robot)
     if robot.base:
@@ -124,7 +124,7 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
 
 
 def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Call the joints of the file, and what acts on them, as the robot's driver does."""
+    """Rename the joints of the file, and the targets of its actuators, as the robot's driver names them."""
     driver = {j.model_name: j.name for j in robot.joints if j.model_name}
     for actuator in spec.actuators:
         if actuator.trntype == mujoco.mjtTrn.mjTRN_JOINT:
@@ -155,7 +155,7 @@ def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
 
 
 def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
-    """Connect the joints of each leg by a rod, to be seen in films: collision shapes alone leave gaps there."""
+    """Connect the joints of each leg by a rod, for videos: collision shapes alone leave gaps there."""
     for foot in base.feet:
         body = spec.body(foot)
         while body.parent is not None and body.parent.name != base.body and body.parent.name != "world":
@@ -168,7 +168,7 @@ def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
 
 
 def box_model_spec(box: Box) -> mujoco.MjSpec:
-    """One box alone in the world, for an engine that builds its scene from single bodies."""
+    """Return a model of one box alone, for an engine that builds its scene from single bodies."""
     spec = mujoco.MjSpec()
     spec.modelname = box.name
     _add_box(spec.worldbody, box)
@@ -217,14 +217,14 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
 
 
 def _carrier(spec: mujoco.MjSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
-    """What a light or a camera is fixed to, and how: the world, or the robot's first body without its turns."""
+    """Return the body that a light or camera is fixed to, and how: the world, or the robot's first body, unturned."""
     if follows:
         return spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
     return spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
 
 
 def foot_shapes(model: mujoco.MjModel, foot: str) -> list[int]:
-    """The shapes of a foot that touch the ground."""
+    """Return the shapes of a foot that touch the ground."""
     body = model.body(foot)
     shapes = range(int(body.geomadr[0]), int(body.geomadr[0] + body.geomnum[0])) if body.geomnum[0] else range(0)
     found = [g for g in shapes if model.geom_contype[g] or model.geom_conaffinity[g]]

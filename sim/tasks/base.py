@@ -1,6 +1,4 @@
-"""What a task is: an interface for the policy, a scene, a reward, and what differs between episodes.
-
-It names no engine."""
+"""A task: an interface for the policy, a scene, a reward, and what differs between episodes. It names no engine."""
 
 from __future__ import annotations
 
@@ -29,18 +27,20 @@ PLACE = ("x", "y", "z", "yaw")
 
 @dataclass(frozen=True)
 class Task:
+    """Everything that defines a task; checked when it is made."""
+
     interface: Interface
     scene: Scene
     randomization: tuple[Randomize, ...]
-    """Drawn at each reset. A box without `<box>.x`, `.y`, `.z` and `.yaw` stands still at its default place."""
+    """Sampled at each reset. A box without `<box>.x`, `.y`, `.z` and `.yaw` stands still at its default place."""
     expert: str = ""
     """module:function that builds a scripted demonstrator; empty: there is none."""
     rewards: tuple[Reward, ...] = ()
     """Empty: 1 on success."""
     privileged: tuple[str, ...] = ()
-    """Observation terms of the true state, for critics; object poses and what was drawn are always there."""
+    """Observation terms of the true state, for critics; object poses and sampled parameters are always there."""
     commands: CommandSchedule | None = None
-    """Who asks for the interface's command while an episode runs."""
+    """How the interface's command changes during an episode."""
     measures: Callable[[Moment], dict[str, Tensor]] | None = None
     """Figures (n,) of every control period that are reported beside the reward."""
     mirror: Mirror | None = None
@@ -49,7 +49,7 @@ class Task:
     def __post_init__(self) -> None:
         cameras = tuple(camera.name for camera in self.scene.cameras)
         object.__setattr__(self, "interface", replace(self.interface, cameras=cameras))
-        # What a policy, a robot or an engine would stumble over is refused where the task's file is read.
+        # Faults that would show in a policy, on a robot or in an engine are refused where the task is written.
         pipeline = Pipeline(self.interface)
         true = Observer(self.privileged, pipeline.robot, pipeline.actions, pipeline.command)
         tests = [test for test in (self.interface.success, self.interface.failure) if test]
@@ -64,7 +64,7 @@ class Task:
         return self.interface.task
 
     def make_expert(self, pipeline: Pipeline, num_envs: int, skill: str, seed: int) -> Any:
-        """The scripted demonstrator; `skill` names a constant of its module, for example "CLUMSY"."""
+        """Build the scripted demonstrator; `skill` names a constant of its module, for example "CLUMSY"."""
         what, module = f"expert of task {self.name!r}", self.expert.partition(":")[0]
         if ":" not in self.expert:
             raise Misfit(f"{what} is {self.expert!r}; it is written module:function")
@@ -73,7 +73,7 @@ class Task:
 
 
 def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
-    """Numbers in each view of a robot's true state in this task; those of objects are not among them."""
+    """Return the size of each view of a robot's true state in this task, without objects."""
     robot, joints = pipeline.robot, len(pipeline.robot.joints)
     sizes = {"joint_position": joints, "joint_velocity": joints, "last_action": pipeline.actions.size}
     if robot.tool:
@@ -92,7 +92,7 @@ def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
 
 
 class _Zeros:
-    """Stands for the state of one robot; a view that it lacks says why."""
+    """A state of one robot at zero; reading a view that it lacks raises the reason."""
 
     def __init__(self, task: Task, robot: str, sizes: dict[str, int], unseen: Sequence[str] = ()):
         self.objects = {box.name: torch.zeros(1, 7) for box in task.scene.boxes}
@@ -110,7 +110,7 @@ class _Zeros:
 
 
 def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
-    """Refuse observation terms, a controller and tests that read what will not be there."""
+    """Refuse observation terms, a controller and tests that read views which will not be there."""
     sizes = view_sizes(task, pipeline)
     true, seen = (_Zeros(task, pipeline.robot.name, sizes, unseen) for unseen in ((), UNSEEN))
     action = torch.zeros(1, pipeline.actions.size)

@@ -103,10 +103,11 @@ def test_an_entry_point_without_an_attribute_or_of_another_kind_is_refused(insta
             robots.get(name)
 
 
-def test_damaged_entry_points_name_the_package(install: Install) -> None:
+def test_damaged_entry_points_name_the_package_and_hide_no_others(install: Install) -> None:
     install("h-lab", "[robot_rl.things]\nthis is no entry point\n")
-    with pytest.raises(Misfit, match=r"h-lab"):
-        list(things())
+    install("k-lab", "[robot_rl.things]\ntheirs = k_lab_things:X\n", k_lab_things="X = 1")
+    with pytest.warns(UserWarning, match="package h-lab is damaged"):
+        assert list(things(ours="json:loads")) == ["ours", "theirs"]
 
 
 def test_a_task_is_called_as_it_was_found_and_a_broken_one_does_not_hide_a_robots(install: Install) -> None:
