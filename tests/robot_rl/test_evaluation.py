@@ -207,7 +207,7 @@ def test_a_measure_is_the_mean_over_its_episode_alone() -> None:
 def test_the_summary_has_means_with_intervals_over_what_was_measured() -> None:
     measures = {"height": [1.0, 3.0, math.nan, 5.0, math.nan], "error": [0.5] * 5}
     summary = Evaluation([True] * 5, [1] * 5, [0.0] * 5, measures).summary()
-    half = 4.303 * 2.0 / math.sqrt(3)  # standard deviation of 1, 3, 5 is 2
+    half = 4.302653 * 2.0 / math.sqrt(3)  # standard deviation of 1, 3, 5 is 2
     assert summary["height"] == pytest.approx({"mean": 3.0, "low": 3.0 - half, "high": 3.0 + half})
     assert summary["error"] == pytest.approx({"mean": 0.5, "low": 0.5, "high": 0.5})
     assert Evaluation([], [], []).summary().keys().isdisjoint(measures)
