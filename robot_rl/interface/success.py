@@ -12,7 +12,7 @@ from torch import Tensor
 from robot_rl.interface.observations import down
 from robot_rl.interface.state import ABSENT, RobotState
 from robot_rl.util.errors import Misfit, UnknownName
-from robot_rl.util.limits import NonNegative, Positive, Range, fault
+from robot_rl.util.limits import Interval, NonNegative, Positive, fault
 
 Test = Callable[[RobotState], Tensor]
 
@@ -32,7 +32,7 @@ def reached(name: str, distance: Positive) -> Test:
     return lambda state: (state.objects[name][:, :3] - state.tool_position).norm(dim=-1) < distance
 
 
-def fallen(tilt: Annotated[float, Range(0, 180)], height: NonNegative) -> Test:
+def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegative) -> Test:
     """The trunk is tilted by more than `tilt` degrees or, where its height is known, below `height` metres."""
     upright = math.cos(math.radians(tilt))
 
