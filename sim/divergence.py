@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -152,9 +151,8 @@ def replay(
     device: str = "",
     mjcf: str = "",
     task: Task | None = None,
-    on_step: Callable[[TaskEnv], None] | None = None,
 ) -> Replay:
-    """Run the episode again, alone. `on_step` is called before every step; the rest stands in for what was recorded."""
+    """Run the episode again, alone; the arguments replace what was recorded."""
     from sim.env import TaskEnv
 
     head, actions = read(file)
@@ -178,8 +176,6 @@ def replay(
         traced = _Traced(env.engine)
         env.engine = traced  # type: ignore[assignment]
         for k, action in enumerate(actions):
-            if on_step:
-                on_step(env)
             traced.step_number, traced.action = k + 1, float(action.abs().max())
             env.step(action[None])
             if env.divergences:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 from robot_rl.interface.rates import command_ticks, is_whole
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.util.errors import Misfit, UserError, nearest
-from robot_rl.util.limits import Count, Positive, Range, require
+from robot_rl.util.limits import Count, Interval, Positive, require
 
 Cone = Literal["elliptic", "pyramidal"]
 
@@ -50,7 +50,7 @@ class Camera:
     """m, base frame"""
     target: tuple[float, float, float]
     """m, base frame"""
-    fovy: Annotated[float, Range(0, 179, open=True)] = 45.0
+    fovy: Annotated[float, Interval(gt=0, le=179)] = 45.0
     """Vertical field of view, degrees."""
     follows: bool = False
     """Move with the robot's trunk: position and target are relative to it, along the world's axes."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from robot_rl.util.limits import Range
+from robot_rl.util.limits import Interval
 
 if TYPE_CHECKING:
     from policies.bundle import Bundle
@@ -28,7 +28,7 @@ class Loop:
     """Robot whose twin is commanded, see `robot-rl robots`."""
     policy: Path | None = None
     """Bundle, or a run folder that holds one, that acts; default: zero actions, computed by a network."""
-    seconds: Annotated[float, Range(1)] = 60.0
+    seconds: Annotated[float, Interval(ge=1)] = 60.0
     """Length of the episode, s; the loop also runs while the robot gets ready and ends."""
     json: bool = False
     """Print one JSON object instead of a table."""

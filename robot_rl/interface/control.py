@@ -14,7 +14,7 @@ from robot_rl.interface.rotation import rotation_error
 from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
 from robot_rl.interface.state import RobotState, asked
 from robot_rl.util.errors import UnknownName
-from robot_rl.util.limits import Positive, Range, Share, require
+from robot_rl.util.limits import Interval, Positive, Share, require
 
 
 @dataclass
@@ -46,13 +46,13 @@ class ToolDeltaConfig:
     kind: Literal["tool_delta"] = "tool_delta"
     rate: Positive = 20.0
     """Rate of actions, Hz."""
-    step: Annotated[float, Range(0, 1, open=True)] = 0.04
+    step: Annotated[float, Interval(gt=0, le=1)] = 0.04
     """Largest displacement along an axis in one action, m."""
     damping: Positive = 0.05
     """Damping of the least-squares inverse: larger is slower and safer near singularities."""
     posture_gain: Share = 0.1
     """Share of the way back to the home posture per action, in the null space of the task."""
-    lead: Annotated[float, Range(0, math.pi, open=True)] = 0.2
+    lead: Annotated[float, Interval(gt=0, le=math.pi)] = 0.2
     """Largest distance of a joint target from the measured joint position, rad; bounds the force of a contact."""
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class ToolDeltaController:
         return self.actions.to_unit(torch.cat([torch.zeros_like(action[:, :3]), gripper], -1)[:, : action.shape[1]])
 
 
-Angle = Annotated[float, Range(-math.pi, math.pi)]
+Angle = Annotated[float, Interval(ge=-math.pi, le=math.pi)]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.limits import NonNegative, Portion, Range, require
+from robot_rl.util.limits import Interval, NonNegative, Portion, require
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ShieldConfig:
     """Share of the joint acceleration limits; set-points of compliant joints have no mass and ignore it."""
     margin: NonNegative = 0.05
     """Distance kept from the joint position limits, rad."""
-    workspace_slack: Annotated[float, Range(0, 0.1)] = 0.02
+    workspace_slack: Annotated[float, Interval(ge=0, le=0.1)] = 0.02
     """Distance that the tool may leave the workspace box, m."""
 
     def __post_init__(self) -> None:

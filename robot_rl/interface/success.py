@@ -16,7 +16,7 @@ from torch import Tensor
 from robot_rl.interface.call import read_call
 from robot_rl.interface.observations import down
 from robot_rl.interface.state import ABSENT, ObjectName, RobotState
-from robot_rl.util.limits import NonNegative, Positive, Range
+from robot_rl.util.limits import Interval, NonNegative, Positive
 from robot_rl.util.registry import Registry
 
 Test = Callable[[RobotState], Tensor]
@@ -38,7 +38,7 @@ def reached(name: ObjectName, distance: Positive) -> Test:
     return lambda state: (state.objects[name][:, :3] - state.tool_position).norm(dim=-1) < distance
 
 
-def fallen(tilt: Annotated[float, Range(0, 180)], height: NonNegative) -> Test:
+def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegative) -> Test:
     """The trunk is tilted by more than `tilt` degrees or, where its height is known, below `height` metres."""
     upright = math.cos(math.radians(tilt))
 
