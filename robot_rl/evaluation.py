@@ -38,10 +38,6 @@ class Evaluation:
     """Outcome of a number of episodes; one entry per episode that has ended."""
 
     success: list[bool] = field(default_factory=list)
-    returns: list[float] = field(default_factory=list)
-    """Sum of the rewards of each episode."""
-    tells_success: bool = True
-    """Whether the environment says at all if an episode succeeded."""
     steps: list[int] = field(default_factory=list)
     """Length of each episode, control periods."""
     action_change: list[float] = field(default_factory=list)
@@ -56,6 +52,10 @@ class Evaluation:
     """Actions of the policy that were not finite, and so refused."""
     divergences: int = 0
     """Episodes that ended because their simulation blew up."""
+    returns: list[float] = field(default_factory=list)
+    """Sum of the rewards of each episode."""
+    tells_success: bool = True
+    """Whether the environment says at all if an episode succeeded."""
 
     def summary(self) -> dict[str, Any]:
         """Figures of the policy's own episodes; those in which a person had a hand are only counted."""
