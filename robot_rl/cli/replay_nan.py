@@ -39,7 +39,7 @@ class ReplayNan:
         import torch
 
         from robot_rl.cli.console import show
-        from sim.divergence import replay
+        from sim.replay import replay
         from sim.video import HEIGHT, MOST, WIDTH, write_film
 
         torch.set_num_threads(1)

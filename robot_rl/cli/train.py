@@ -13,7 +13,7 @@ from robot_rl.util.errors import Misfit
 from robot_rl.util.limits import Seed, Whole
 
 R = TypeVar("R")
-_SIMULATION = ("engine", "device", "without", "mjcf", "compiled")
+_SIMULATION = ("engine", "device", "without", "mjcf")
 
 
 @dataclass
@@ -52,10 +52,6 @@ class Train(Generic[R]):
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
-    compiled: bool = False
-    """Compile what surrounds the physics (engine mujoco only): in 256 environments 11 to 29 % more steps per second,
-    after half a minute at the start, the next time after seconds. Takes a C++ compiler; floats may differ in their last
-    digit."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -69,7 +65,7 @@ class Train(Generic[R]):
         from robot_rl.training.numerics import learner_threads, learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
         from sim.divergence import report
-        from sim.env import nominal
+        from sim.randomization.checks import nominal
         from sim.tasks import tasks
 
         recipe: Any = self.config
@@ -95,7 +91,7 @@ class Train(Generic[R]):
         settings |= {"base": str(self.base) if self.base else None} if "base" in recipe.reads else {}
         settings |= {"engine": self.engine, "device": self.device, "without": without}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
-        settings |= {"precision": self.precision, "threads": threads, "compiled": self.compiled}
+        settings |= {"precision": self.precision, "threads": threads}
         config = settings | {"config": asdict(recipe)}
         may_grow = f"config.{recipe.may_grow}" if hasattr(recipe, "may_grow") else ""
         opened = Run(folder, config, self.resume, may_grow)
@@ -113,7 +109,6 @@ class Train(Generic[R]):
                 "mjcf": self.mjcf,
                 "device": self.device,
                 "without": without,
-                "compiled": self.compiled,
             }
             simulation |= {"diverged": folder / "diverged"}
             bundle = recipe.train(Job(self.task, run, self.seed, dataset, self.base, simulation, progress))

@@ -28,7 +28,7 @@ class Job:
     dataset: Path
     base: Path | None
     simulation: dict[str, Any]
-    """Keywords of `TaskEnv`: engine, device, mjcf, without, compiled, diverged."""
+    """Keywords of `TaskEnv`: engine, device, mjcf, without, diverged."""
     progress: Progress
 
     def demonstrations(self, pipeline: Pipeline) -> list[dict[str, Tensor]]:
