@@ -7,6 +7,7 @@ Keys follow LeRobot: `observation.state`, `observation.environment_state` (privi
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -74,7 +75,7 @@ class ObservationField:
         import numpy as np
 
         if self.kind == "text":
-            text = gym.spaces.Text(1024)
+            text = gym.spaces.Text(1024, min_length=0, charset=string.printable)
             return text if n is None else gym.vector.utils.batch_space(text, n)
         shape = self.shape if n is None else (n, *self.shape)
         if self.kind == "picture":
