@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -43,18 +42,20 @@ def quiet() -> None:
 class Recorder:
     """Keeps the actions of the running episodes and writes those of one that diverges to a folder."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], num_envs: int, horizon: int, actions: int):
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], num_envs: int, horizon: int, actions: int, device: torch.device
+    ):
         """`settings` are what the environment was built with: task, engine, device, mjcf, randomize, without."""
         self.folder, self.settings = folder, settings
-        self.actions = torch.zeros(num_envs, horizon, actions)
-        self.length = torch.zeros(num_envs, dtype=torch.long)
+        self.actions = torch.zeros(num_envs, horizon, actions, device=device)
+        self.length = torch.zeros(num_envs, dtype=torch.long, device=device)
         """Actions of each running episode so far."""
-        self.whole = np.zeros(num_envs, bool)
+        self.whole = torch.zeros(num_envs, dtype=torch.bool, device=device)
         """Whether these are all of its actions: no resume fell into it."""
         self.kept = 0
-        self._rows = torch.arange(num_envs)
+        self._rows = torch.arange(num_envs, device=device)
 
-    def begin(self, ids: np.ndarray) -> None:
+    def begin(self, ids: Tensor) -> None:
         """Begin an episode in environments `ids`."""
         self.length[ids], self.whole[ids] = 0, True
 
@@ -62,13 +63,16 @@ class Recorder:
         """Keep none of the running episodes: their first actions are not known."""
         self.length[:], self.whole[:] = 0, False
 
-    def step(self, actions: Tensor, broken: Tensor, describe: Callable[[int], dict[str, Any]]) -> None:
-        """Record actions (n, A) and write the episodes of environments whose physics diverged, `broken` (n,).
+    def step(self, actions: Tensor) -> None:
+        """Record actions (n, A)."""
+        self.actions[self._rows, self.length] = actions
+        self.length += 1
+
+    def keep(self, broken: Tensor, describe: Callable[[int], dict[str, Any]]) -> None:
+        """Write the running episodes of environments `broken` (n,), whose physics diverged.
 
         `describe` returns seed, episode, steps and drawn values of the running episode of one environment.
         """
-        self.actions[self._rows, self.length] = actions.cpu()
-        self.length += 1
         for i in broken.nonzero().squeeze(-1).tolist():
             if self.whole[i] and self.kept < MOST:
                 self._keep(i, describe(i))
@@ -86,7 +90,7 @@ class Recorder:
             "drawn": episode["drawn"],
             "version": engine_version(self.settings["engine"]),
         }
-        content = save({"actions": self.actions[i, :length].clone()}, {"episode": json.dumps(head)})
+        content = save({"actions": self.actions[i, :length].cpu().clone()}, {"episode": json.dumps(head)})
         try:
             replace_file(file, content)
             sync_folder(self.folder)

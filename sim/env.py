@@ -113,7 +113,7 @@ class TaskEnv(VectorEnv):
         if diverged:
             settings = {"task": self.task.name, "mjcf": self.mjcf, "randomize": randomize} | self.simulation
             shape = (num_envs, self.task.interface.horizon, self.pipeline.actions.size)
-            self.recorder = Recorder(diverged, settings, *shape)
+            self.recorder = Recorder(diverged, settings, *shape, self.device)
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
@@ -146,7 +146,7 @@ class TaskEnv(VectorEnv):
         every = torch.arange(self.num_envs, device=self.device)
         first = self.episodes.begin(every, bool(options.get("stagger")))
         if self.recorder:
-            self.recorder.begin(np.arange(self.num_envs))
+            self.recorder.begin(every)
         return first | self._pictures(np.arange(self.num_envs)), {}
 
     @single_threaded()
@@ -161,7 +161,9 @@ class TaskEnv(VectorEnv):
         infos, done = verdict.infos, verdict.terminated | verdict.truncated
         ended, diverged = torch.stack([done, infos["diverged"]]).sum(1).tolist()
         if self.recorder:
-            self.recorder.step(actions, infos["diverged"], self._description)
+            self.recorder.step(actions)
+            if diverged:
+                self.recorder.keep(infos["diverged"], self._description)
         self.divergences += diverged
         observation = self.episodes.observation() | self._pictures(np.arange(self.num_envs))
         if ended:
@@ -172,10 +174,9 @@ class TaskEnv(VectorEnv):
     def _restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
         """Begin new episodes in environments `ids` (k,); return a copy of the observation with theirs."""
         first = self.prefetched.begin(self.episodes, ids) if self.prefetched else self.episodes.begin(ids)
-        rows = ids.cpu().numpy()
         if self.recorder:
-            self.recorder.begin(rows)
-        first |= self._pictures(rows)
+            self.recorder.begin(ids)
+        first |= self._pictures(ids.cpu().numpy())
         return {name: values.index_copy(0, ids, first[name]) for name, values in observation.items()}
 
     @cached_property

@@ -116,8 +116,8 @@ def test_the_robot_of_the_page_moves_within_its_own_limits(page: Callable[..., A
     env.reset(seed=0)
     for _ in range(5):
         env.step(torch.ones(2, 4))
-    assert (env.velocity.abs() <= env.pipeline.shield.velocity + 1e-6).all()
-    assert env.command.isfinite().all()
+    assert (env.episodes.chain.velocity.abs() <= env.pipeline.shield.velocity + 1e-6).all()
+    assert env.episodes.chain.command.isfinite().all()
     env.close()
     lift: Any = task()
     with pytest.raises(BundleError, match="panda-slow"):

@@ -18,9 +18,9 @@ from robot_rl.cli.main import main
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import Misfit
-from sim.divergence import replay
 from sim.env import TaskEnv
 from sim.randomization import Randomize
+from sim.replay import replay
 from sim.tasks import tasks
 
 needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis, whose import takes long, is not there")
