@@ -34,7 +34,7 @@ class ReplayNan:
         from rich.table import Table
 
         from robot_rl.cli.console import show
-        from sim.divergence import replay
+        from sim.replay import replay
 
         torch.set_num_threads(1)
         result = replay(self.file, device=self.device, mjcf=self.mjcf)

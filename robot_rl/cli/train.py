@@ -14,7 +14,7 @@ from robot_rl.util.errors import Misfit
 from robot_rl.util.limits import Seed, Whole
 
 R = TypeVar("R")
-_SIMULATION = ("engine", "without", "mjcf", "compiled")
+_SIMULATION = ("engine", "without", "mjcf")
 
 
 @dataclass
@@ -55,10 +55,6 @@ class Train(Generic[R]):
     """MJCF file of the robot; empty is the one in genesis-world."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task."""
-    compiled: bool = False
-    """Compile what surrounds the physics (engine mujoco only): in 256 environments 11 to 29 % more steps per second,
-    after half a minute at the start, the next time after seconds. Takes a C++ compiler; floats may differ in their last
-    digit."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -72,7 +68,7 @@ class Train(Generic[R]):
         from robot_rl.training.numerics import learner_threads, learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
         from sim.divergence import report
-        from sim.env import nominal
+        from sim.randomization.checks import nominal
         from sim.tasks import is_foreign, tasks
 
         recipe: Any = self.config
@@ -101,7 +97,7 @@ class Train(Generic[R]):
         settings |= {"engine": self.engine, "device": self.device, "without": without}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
-        settings |= {"precision": self.precision, "threads": threads, "compiled": self.compiled}
+        settings |= {"precision": self.precision, "threads": threads}
         config = settings | {"config": asdict(recipe)}
         may_grow = f"config.{recipe.may_grow}" if recipe.may_grow else ""
 

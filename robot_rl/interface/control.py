@@ -90,7 +90,7 @@ class ToolDeltaController:
         goal = (position + action[:, :3]).clamp(self.workspace[0], self.workspace[1])
         error = torch.cat([goal - position, rotation_error(rotation, self.rotation)], -1)
         transpose = jacobian.transpose(1, 2)
-        gram = jacobian @ transpose + self.config.damping**2 * torch.eye(6)
+        gram = jacobian @ transpose + self.config.damping**2 * torch.eye(6, device=action.device)
         posture = self.config.posture_gain * (self.home - measured)
         # J^+ (e - J p) + p: the task first, the posture in what remains.
         task = error[..., None] - jacobian @ posture[..., None]
@@ -100,7 +100,7 @@ class ToolDeltaController:
         # What is not a number stays so, for the shield to see.
         gripper = self.width * (action[:, 3:] > self.width / 2) + 0 * action[:, 3:]
         if not self.width:
-            gripper = torch.zeros(len(action), 1)
+            gripper = torch.zeros(len(action), 1, device=action.device)
         return JointTarget(torch.clamp(target, self.low, self.high), gripper)
 
     def still(self, action: Tensor, gripper: Tensor) -> Tensor:
@@ -177,7 +177,9 @@ class JointOffsetController:
                 ahead = torch.where(u < 1, ((12 - 8 * u) * u - 2) * u - 1, 3 - 2 * u)
                 offset = offset + ahead * (state.command[:, None] * self.stride).sum(-1)
             posture = self.home + offset * asked(state)[:, None]
-        return JointTarget((posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1))
+        return JointTarget(
+            (posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1, device=action.device)
+        )
 
     def still(self, action: Tensor, gripper: Tensor) -> Tensor:
         """The same set-points."""

@@ -116,7 +116,8 @@ def command(on: Context) -> Term:
     """The command to the robot, in the units of the interface's command."""
     if not on.command.fields:
         raise Misfit("the observation term 'command' needs an interface with a command")
-    dims, low, high = tuple(on.command.names), tuple(on.command.low.tolist()), tuple(on.command.high.tolist())
+    dims, fields = tuple(on.command.names), on.command.fields
+    low, high = (tuple(v for f in fields for v in getattr(f, end)) for end in ("low", "high"))
     return Term(Field("command", dims, "mixed", low, high), lambda s: s.command)
 
 

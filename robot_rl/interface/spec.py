@@ -15,6 +15,7 @@ from robot_rl.util.errors import nearest
 from robot_rl.util.limits import NonNegative, Positive, require
 
 if TYPE_CHECKING:  # torch is imported where a tensor is made: a robot's guard reads a spec without it
+    import torch
     from torch import Tensor
 
 
@@ -65,13 +66,23 @@ class VectorSpec:
     def low(self) -> Tensor:
         import torch
 
-        return torch.tensor([v for f in self.fields for v in f.low])
+        return torch.tensor([v for f in self.fields for v in f.low], device="cpu")
 
     @cached_property
     def high(self) -> Tensor:
         import torch
 
-        return torch.tensor([v for f in self.fields for v in f.high])
+        return torch.tensor([v for f in self.fields for v in f.high], device="cpu")
+
+    @cached_property
+    def _bounds(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
+        return {}
+
+    def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return `low` and `high` on a device; they are copied there once."""
+        if device not in self._bounds:
+            self._bounds[device] = self.low.to(device), self.high.to(device)
+        return self._bounds[device]
 
     def slice(self, name: str) -> slice:
         """Where a field sits in the flat vector."""
@@ -84,12 +95,12 @@ class VectorSpec:
 
     def to_physical(self, unit: Tensor) -> Tensor:
         """Map [-1, 1] to physical units; values outside are clipped to the limits."""
-        low, high = self.low.to(unit.device), self.high.to(unit.device)
+        low, high = self.bounds(unit.device)
         return low + (unit.clamp(-1, 1) + 1) * 0.5 * (high - low)
 
     def to_unit(self, physical: Tensor) -> Tensor:
         """Map physical units to [-1, 1], clipped."""
-        low, high = self.low.to(physical.device), self.high.to(physical.device)
+        low, high = self.bounds(physical.device)
         return (2 * (physical - low) / (high - low) - 1).clamp(-1, 1)
 
     def to_json(self) -> list[dict[str, Any]]:

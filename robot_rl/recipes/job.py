@@ -111,7 +111,7 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
     from sim.make import describe, make
 
     task, python = settings["task"], settings.get("env_python")
-    physics = {name: settings[name] for name in ("engine", "mjcf", "without", "compiled")}
+    physics = {name: settings[name] for name in ("engine", "mjcf", "without")}
     # MuJoCo's physics is on the CPU, wherever the learner is.
     physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
     python = Path(python) if python else None

@@ -26,8 +26,6 @@ def start(device: str) -> Any:
         raise UnknownName("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise Misfit("no CUDA GPU is usable by PyTorch here; use --device cpu, or install PyTorch with CUDA")
-    import setuptools  # noqa: F401 - cannot be imported after Genesis, and `sim.fused` needs it
-
     hook = sys.excepthook
     try:
         import genesis as gs

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from robot_rl.interface.spec import RobotSpec
+from robot_rl.robots import robots
 from robot_rl.util.errors import Misfit, nearest
 from sim.engines import engines
 from sim.engines.base import Engine
 from sim.randomization import Randomize
 from sim.scenes import Scene
 from sim.sensors import can_randomize
-from sim.tasks.base import PLACE
+from sim.tasks.base import PLACE, Task
+
+
+def nominal(task: Task, engine: str) -> list[str]:
+    """Return the task's optional parameters that an engine cannot change and keeps at their nominal values."""
+    kind: type[Engine] = engines.get(engine)
+    optional = {r.parameter for r in task.randomization if r.optional}
+    robot = robots.get(task.interface.robot)
+    able, every = (of.can_randomize(robot, task.scene) for of in (kind, Engine))
+    return sorted(optional & every - able)
 
 
 def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, engine: str) -> None:

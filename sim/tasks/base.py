@@ -16,13 +16,13 @@ from robot_rl.interface.symmetry import Mirror
 from robot_rl.util.errors import Misfit, UnknownName
 from robot_rl.util.registry import load
 from sim.commands import CommandSchedule
+from sim.placement import PLACE
 from sim.randomization import Randomize
-from sim.rewards import Moment, Reward
+from sim.rewards import Reward, Transition
 from sim.scenes import Scene
 from sim.sensors import UNSEEN
 
-PLACE = ("x", "y", "z", "yaw")
-"""What places a box, as `<box>.x`."""
+__all__ = ["PLACE", "Task"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Task:
     """Observation terms of the true state, for critics; object poses and sampled parameters are always there."""
     commands: CommandSchedule | None = None
     """How the interface's command changes during an episode."""
-    measures: Callable[[Moment], dict[str, Tensor]] | None = None
+    measures: Callable[[Transition], dict[str, Tensor]] | None = None
     """Figures (n,) of every control period that are reported beside the reward."""
     mirror: Mirror | None = None
     """Left-right symmetry, with every parameter randomized."""

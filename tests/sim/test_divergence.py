@@ -20,10 +20,11 @@ from robot_rl.training.checkpoint import load_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.util.errors import UserError
 from sim import divergence
-from sim.divergence import read, replay
+from sim.divergence import read
 from sim.engines.model import OVERSPEED
 from sim.env import TaskEnv
 from sim.randomization import Randomize
+from sim.replay import replay
 from sim.tasks import tasks
 from sim.tasks.base import Task
 

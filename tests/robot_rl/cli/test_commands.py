@@ -184,14 +184,6 @@ def test_what_an_engine_cannot_do_is_refused_with_the_remedy(
         sentence(*run(*command, *words), remedy, status=2)
 
 
-def test_what_cannot_be_compiled_is_refused_before_anything_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    train = ("train", "go2-velocity", "--recipe", "ppo", "--compiled", "--out", "r")
-    for command in (train, ("bench", "sim", "--compiled", "--peers", "0", "--sizes", "2")):
-        sentence(*run(*command), "there is no 'no-such-compiler'; install g++", status=2)
-    sentence(*run(*train, "--engine", "genesis"), "engine 'genesis' cannot be compiled", status=2)
-
-
 @pytest.mark.parametrize("engine", ["mujoco", "genesis"])
 def test_an_unknown_device_suggests_the_nearest(run: Run, engine: str) -> None:
     for command in (["collect", "panda-lift"], ["evaluate", "random:panda-lift"], ["train", "go2-velocity"]):
@@ -572,7 +564,6 @@ def test_finetune_refuses_other_critics_than_the_bundles_before_it_looks_for_dem
         ("diffusion-bc", ["--base", "b"]),
         ("diffusion-bc", ["--engine", "genesis"]),
         ("diffusion-bc", ["--without", "cube.mas"]),
-        ("diffusion-bc", ["--compiled"]),
     ],
 )
 def test_train_refuses_what_the_recipe_would_not_look_at(run: Run, recipe: str, option: list[str]) -> None:
@@ -675,9 +666,7 @@ def test_a_learning_rate_that_diverges_is_no_defect(run: Run, dataset: Path, che
     assert Path("r/checkpoint.safetensors").exists() == bool(checkpoint)
 
 
-@pytest.mark.parametrize(
-    ("learn", "more"), [(PPO, ["--mjcf", "same.xml"]), (PPO, ["--compiled"]), (TRAIN, ["--precision", "highest"])]
-)
+@pytest.mark.parametrize(("learn", "more"), [(PPO, ["--mjcf", "same.xml"]), (TRAIN, ["--precision", "highest"])])
 def test_all_that_changes_results_is_on_record(run: Run, dataset: Path, learn: list[str], more: list[str]) -> None:
     words = [*learn, "--out", "r"] + (["--dataset", str(dataset)] if learn is TRAIN else [])
     assert run(*words)[0] == 0

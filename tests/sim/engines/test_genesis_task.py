@@ -18,9 +18,9 @@ from robot_rl.cli.main import main
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import Misfit
-from sim.divergence import replay
 from sim.env import TaskEnv
 from sim.randomization import Randomize
+from sim.replay import replay
 from sim.tasks import tasks
 
 needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis, whose import takes long, is not there")
@@ -70,7 +70,7 @@ def test_a_resumed_task_goes_on_with_the_same_floats(tmp_path: Path) -> None:
     wandering(first, 25, seed=0)
     save_state(first.state_dict(), tmp_path / "state")
     observation = second.load_state_dict(load_state(tmp_path / "state"))
-    assert all(torch.equal(observation[k], first._observe(first.true, first.state)[k]) for k in observation)
+    assert all(torch.equal(observation[k], first.episodes.observation()[k]) for k in observation)
     ours, theirs = (wandering(env, 60, seed=1) for env in (first, second))
     assert any(step["terminated"].any() or step["truncated"].any() for step in ours), "also across a reset"
     for a, b in zip(ours, theirs, strict=True):

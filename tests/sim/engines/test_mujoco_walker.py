@@ -352,7 +352,7 @@ def test_a_push_adds_to_the_velocity_of_the_trunk(walker: Build) -> None:
     half = np.sqrt(0.5)
     one.qpos[:, 3:7] = [half, 0, 0, half]  # looking to the left
     before, others = one.base_state(), one.qvel.copy()
-    one.push(np.array([2, 0]), np.array([[0.5, -0.2, 0.0], [0.0, 0.0, 0.1]]))
+    one.push(torch.tensor([[0.0, 0.0, 0.1], [0.0, 0.0, 0.0], [0.5, -0.2, 0.0]], dtype=torch.double))
     added = one.base_state()["base_velocity"] - before["base_velocity"]
     assert added[2].tolist() == pytest.approx([-0.2, -0.5, 0.0], abs=1e-6), "a world velocity, seen from the trunk"
     assert added[0].tolist() == pytest.approx([0.0, 0.0, 0.1], abs=1e-6) and not added[1].any()
