@@ -139,7 +139,7 @@ def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, se
     module, name = str(task.expert).split(":")
     experts = importlib.import_module(module)
     skill = dataclasses.replace(experts.STEADY, gain=gain)
-    expert = getattr(experts, name)(env.pipeline.observer.spec, env.pipeline.actions, 1, skill, seed)
+    expert = getattr(experts, name)(env.pipeline.observer.spec, env.pipeline.controller, 1, skill, seed)
     rng, helped, done = torch.Generator().manual_seed(seed), [], 0
     with tempfile.TemporaryDirectory() as folder:
         learner = recipe.learner(load_bundle(run / "improve"), run / "collect" / "dataset", Path(folder), seed)

@@ -27,7 +27,7 @@ from real.robots import open_driver
 from real.robots.base import NotReady
 from real.standing import Standing
 from real.steering import Schedule, Steering
-from real.teleop.commands import Operator
+from real.teleop.commands import Operator, OperatorInput
 from real.topics import RESET_TOPIC, TRUTH_TOPIC
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.state import RobotState
@@ -54,22 +54,22 @@ class RobotEnv(VectorEnv):
         interface: Interface,
         *,
         cameras: tuple[str, ...] = (),
-        arbiter: Arbiter | None = None,
+        operator: OperatorInput | None = None,
         dry_run: bool = False,
         safety: SafetyConfig | None = None,
         schedule: Schedule | None = None,
         on_step: Callable[[dict[str, Any]], None] | None = None,
     ):
-        """`schedule` commands a walking robot while neither a person nor `cmd_vel` does."""
+        """Args: `operator`: the person who may take over or steer; `schedule`: commands a walking robot while neither
+        a person nor `cmd_vel` does."""
         self.node, self.pipeline = node, Pipeline(interface)
         self.interface, self.period = interface, 1 / interface.controller.rate
         robot = self.pipeline.robot
         self.driver = open_driver(node, robot, self.pipeline.observer.objects, cameras, dry_run)
-        self.arbiter = arbiter or Arbiter(None)
         self.steering: Steering | None = None
         if self.pipeline.command.fields:
             self.steering = Steering(node, self.pipeline.command, self.period, schedule)
-            self.arbiter.steers = True
+        self.arbiter = Arbiter(operator, self.pipeline.controller, steers=self.steering is not None)
         self.truth = node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if robot.base else None
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
         self.loop.resting = True
@@ -88,6 +88,8 @@ class RobotEnv(VectorEnv):
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, 1)
         self.last_action = torch.zeros(1, self.pipeline.actions.size)
         self.command = torch.zeros(1, self.pipeline.command.size)
+        self.reference = self.pipeline.controller.reference(1)
+        """(1, R) see `RobotState.reference`."""
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
@@ -112,6 +114,7 @@ class RobotEnv(VectorEnv):
         self.loop.resting = False
         self.arbiter.reset()
         self.last_action, self.gripped_at = torch.zeros_like(self.last_action), math.inf
+        self.reference = self.pipeline.controller.reference(1)
         self.steps = self.held = 0
         self.ticker = Ticker(self.period)
         self._steer(None)
@@ -124,7 +127,7 @@ class RobotEnv(VectorEnv):
         """Execute the policy's action (1, A), or the person's in its place, for one control period."""
         wanted = torch.as_tensor(actions, dtype=torch.float32)
         self.inference.add(time.monotonic() - self._observed)
-        decision = self.arbiter.decide(wanted, self.last_action)
+        decision = self.arbiter.decide(wanted, self._still())
         self._note_change("operator", decision.phase.value)
         action = decision.action
         if decision.phase is Phase.STOPPED:
@@ -138,6 +141,7 @@ class RobotEnv(VectorEnv):
             self.loop.events.add("operator lost")
         elif self._fresh():
             posted = self.loop.set_goal(target.position, float(target.gripper), self.period)
+            self.reference = target.reference if posted else self.reference
         self._note_grip()
         before = self.state
         self.last_action = action.clamp(-1, 1) if posted else self._still()
@@ -229,7 +233,7 @@ class RobotEnv(VectorEnv):
             self.gripped_at = min(self.gripped_at, float(self.state.tool_position[0, 2]))
 
     def _still(self) -> Tensor:
-        """What is executed (1, A) when a goal is refused."""
+        """Return the action (1, A) that holds, as executed when a goal is refused."""
         return self.pipeline.controller.still(self.last_action, torch.tensor([[self.loop.width]]))
 
     def _steer(self, hands: Operator | None) -> None:
@@ -302,6 +306,7 @@ class RobotEnv(VectorEnv):
             raise NotReady("the robot's state is incomplete; is its driver still running?")
         if self.steering is not None:
             state.command = self.command
+        state.reference = self.reference
         if self.interface.gait:
             state.phase = self.pipeline.phase(torch.tensor([self.steps]))
         return state

@@ -62,18 +62,21 @@ class Homing:
 
         Straight down, through the shield, to the lowest height that the tool had with it; never below.
         """
-        env = self.env
+        env, controller = self.env, self.env.pipeline.controller
+        if not controller.twist_limit[2]:
+            return  # it cannot move the tool straight down
         deadline = time.monotonic() + timeout
         rate = Ticker(env.period)
-        physical = torch.zeros_like(env.last_action)
+        twist, shut = torch.zeros(1, 6), -torch.ones(1, 1)
         while time.monotonic() < deadline:
             self._heed_stop()
             state = env.read()
             above = float(state.tool_position[0, 2]) - env.gripped_at
             if above < NEAR or float(state.gripper_width) < EMPTY:
                 break
-            physical[0, 2] = max(-above, float(env.pipeline.actions.low[2]))
-            env.loop.set_goal(env.pipeline.controller(state, physical).position, 0.0, env.period)
+            twist[0, 2] = -above / controller.twist_limit[2]
+            action = controller.from_twist(twist, shut, env.last_action)
+            env.loop.set_goal(env.pipeline.target(state, action).position, 0.0, env.period)
             rate.wait()
 
     def go_home(self, timeout: float = 8.0) -> None:

@@ -116,8 +116,9 @@ class ArmOperator:
         if held and before is None:
             self.expert.reset(torch.arange(1))
         self._action = self.expert.act({"observation.state": self.pipeline.observer(state)})
-        x, y, z, *fingers = self._action[0].tolist()
-        return Operator(held=held, motion=(x, y, z), gripper=sum(fingers))
+        twist, gripper = self.pipeline.controller.to_twist(self._action)
+        x, y, z, roll, pitch, yaw = twist[0].tolist()
+        return Operator(held=held, motion=(x, y, z), rotation=(roll, pitch, yaw), gripper=float(gripper))
 
     def close(self) -> None:
         """Stop listening to the episodes."""

@@ -24,7 +24,6 @@ from real import finetune
 from real.bus import make, open_node, qos
 from real.env import RobotEnv
 from real.finetune import LearnerProcess, Session
-from real.intervention import Arbiter
 from real.session import Filming, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
@@ -205,7 +204,7 @@ def session(private_domain: int, topic_robot: Build, residual: Build, steady: An
             sending = threading.Thread(target=send)
             sending.start()
         cameras = ("front",) if camera else ()
-        env = RobotEnv(node, interface, cameras=cameras, arbiter=Arbiter(hands), safety=steady)
+        env = RobotEnv(node, interface, cameras=cameras, operator=hands, safety=steady)
         if camera:
             sending.join()
         hands.only_in_decisions(env.arbiter)
