@@ -189,7 +189,7 @@ def test_the_tool_turns_about_the_axes_of_the_base_and_stays_where_it_is(arm: st
 @pytest.mark.parametrize("arm", ["panda", "ur5e"])
 @pytest.mark.parametrize("turn", [0.0, 0.1])
 def test_a_hold_is_still_for_ten_seconds_with_noisy_encoders_and_slow_servos(arm: str, turn: float) -> None:
-    """Ideal: under 1 mm and 5 mrad, from where the servos were. With the twin's noise: under 6 mrad, and a random walk of under 1 cm."""
+    """From where the servos were; the noise is the twin's."""
     controller, state = turning(robots.get(arm), 32, 0.5)
     if not turn:  # the tool as at home, elsewhere
         controller, joints = ToolDeltaController(robots.get(arm), ToolDeltaConfig()), len(robots.get(arm).joints)

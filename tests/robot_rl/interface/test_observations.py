@@ -141,7 +141,8 @@ def test_terms_are_concatenated_in_the_order_of_names(observer: Callable[..., Ob
     assert torch.equal(several(state), torch.cat([expected[n] for n in names], -1))
     assert several(state).dtype == torch.float32
     for name in names:
-        field = name.replace("object_position:cube", "cube_position").replace("object_to_tool:cube", "cube_to_tool")
+        term, _, cube = name.partition(":")
+        field = term.replace("object", cube) if cube else term
         assert torch.equal(several(state)[:, several.spec.slice(field)], expected[name])
 
 
