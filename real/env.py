@@ -28,13 +28,11 @@ from real.robots.base import NotReady
 from real.standing import Standing
 from real.steering import Schedule, Steering
 from real.teleop.commands import Operator, OperatorInput
-from real.topics import RESET_TOPIC, TRUTH_TOPIC
+from real.topics import EPISODE_TOPIC, RESET_TOPIC, TRUTH_TOPIC
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.state import RobotState
 
 logger = logging.getLogger(__name__)
-EPISODE_TOPIC = "episode"
-"""std_msgs/String, JSON: phase and number of the running episode, for operators and recorders."""
 
 
 class RobotEnv(VectorEnv):

@@ -53,14 +53,14 @@ class Controller(Protocol):
         `last` (n, A) are the actions executed before, `gripper` (n, 1) the widths asked for before, m, which stay.
         """
 
-    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor) -> Tensor:
+    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
         """Return actions (n, A) in [-1, 1], clipped, that move the tool by a twist; NaN stays NaN.
 
         Args:
             twist: (n, 6) translation x y z and rotation vector x y z in the base frame, each a share in [-1, 1] of
                 `twist_limit`. Directions that the controller lacks are dropped.
             gripper: (n, 1) -1 shut to 1 open; 0 keeps the gripper as `hold` has it.
-            hold: (n, A) the result of `still`.
+            hold: (n, A) the result of `still`; None where no gripper value is 0.
 
         Raises:
             Misfit: the controller does not move a tool.
@@ -172,9 +172,11 @@ class ToolDeltaController:
         moves = last.new_zeros(len(last), self.moves)
         return self.actions.to_unit(torch.cat([moves, gripper], -1)[:, : self.actions.size])
 
-    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor) -> Tensor:
+    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
         """Return the twist without rotation where the tool does not turn, and the gripper if there is one."""
-        fingers = torch.where(gripper == 0, hold[:, self.moves :], gripper)[:, : self.actions.size - self.moves]
+        fingers = gripper[:, : self.actions.size - self.moves]
+        if hold is not None:
+            fingers = torch.where(fingers == 0, hold[:, self.moves :], fingers)
         return torch.cat([twist[:, : self.moves], fingers], -1).clamp(-1, 1)
 
     def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,7 +283,7 @@ class JointOffsetController:
         """Return the same set-points."""
         return last
 
-    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor) -> Tensor:
+    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
         """Refuse: offsets of joints move no tool."""
         raise Misfit(NO_TOOL)
 

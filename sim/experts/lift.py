@@ -78,9 +78,8 @@ class LiftExpert:
             self.noise.shape, generator=self.generator
         )
         fingers = torch.where(self.closing > 0, -1.0, 1.0)
-        still = self.controller.still(self.noise, torch.zeros(len(state), 1))
         twist = torch.cat([motion + self.noise[:, :3], self._turn(state)], -1)
-        return self.controller.from_twist(twist, fingers[:, None], still)
+        return self.controller.from_twist(twist, fingers[:, None])
 
     def _turn(self, state: Tensor) -> Tensor:
         """Return rotations (n, 3) in [-1, 1], shares of the largest."""

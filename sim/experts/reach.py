@@ -28,6 +28,5 @@ class ReachExpert:
         motion = 0.5 * observation["observation.state"][:, self.offset] / self.step
         motion = motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)  # straight, also where it is far
         motion = motion + self.tremor * torch.randn(motion.shape, generator=self.generator)
-        none = motion.new_zeros(len(motion), 1)
-        still = self.controller.still(motion.new_zeros(len(motion), self.controller.actions.size), none)
-        return self.controller.from_twist(torch.cat([motion, torch.zeros_like(motion)], -1), none, still)
+        none = motion.new_zeros(len(motion), 1)  # no gripper
+        return self.controller.from_twist(torch.cat([motion, torch.zeros_like(motion)], -1), none)

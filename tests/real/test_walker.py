@@ -15,10 +15,11 @@ import torch
 
 from real import standing
 from real.bus import Node, make, open_node, qos
-from real.env import EPISODE_TOPIC, RobotEnv
+from real.env import RobotEnv
 from real.teleop import OperatorInput, stream
 from real.teleop.commands import RELEASED
-from robot_rl.cli.walker import AGAIN, LIE, PRESS, RESET, ROUTE, STOP, Walker
+from real.teleop.scripted_walker import AGAIN, LIE, PRESS, RESET, ROUTE, STOP, Walker
+from real.topics import EPISODE_TOPIC
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from sim.tasks import tasks
 
