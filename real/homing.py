@@ -6,17 +6,14 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from real.bus import make
 from real.clock import Ticker
+from real.rig import Rig
 from real.robots.base import NotReady
 from real.teleop.commands import Operator
-
-if TYPE_CHECKING:
-    from real.env import RobotEnv
 
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
@@ -28,7 +25,7 @@ NEAR = 0.01
 class Homing:
     """Moves the arm home and has the objects placed, by the twin or by a person."""
 
-    def __init__(self, env: RobotEnv):
+    def __init__(self, env: Rig):
         self.env, robot = env, env.pipeline.robot
         self.home = torch.tensor(robot.home)[None]
         self.width = robot.gripper.width if robot.gripper else 0.0
