@@ -195,7 +195,7 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
 def _inverse(jacobian: Tensor, vector: Tensor, damping: float) -> Tensor:
     """Return J^T (J J^T + damping^2)^-1 v (n, J): the damped least-squares inverse of (n, 6, J) times v (n, 6)."""
     transpose = jacobian.transpose(1, 2)
-    gram = jacobian @ transpose + damping**2 * torch.eye(6)
+    gram = jacobian @ transpose + damping**2 * torch.eye(6, device=jacobian.device)
     return (transpose @ torch.linalg.solve(gram, vector[..., None])).squeeze(-1)
 
 
