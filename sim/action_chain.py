@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.shield import ramp
-from robot_rl.interface.state import RobotState
+from robot_rl.interface.state import ABSENT, RobotState
 from sim.rows import Rows
 
 REASONS = ("nonfinite", "position", "workspace")
@@ -17,7 +19,7 @@ REASONS = ("nonfinite", "position", "workspace")
 class ActionChain(Rows):
     """The goal and the commands in force in n simulations; what a robot's command loop remembers for one."""
 
-    ROWS = ("goal", "command", "velocity", "gripper", "last_action")
+    ROWS = ("goal", "command", "velocity", "gripper", "last_action", "reference")
 
     def __init__(self, pipeline: Pipeline, num_envs: int, tick: float, ticks: int):
         """A control period has `ticks` commands, `tick` s apart."""
@@ -29,6 +31,10 @@ class ActionChain(Rows):
         """Width asked for, m."""
         self.last_action = torch.zeros(num_envs, actions, device=device)
         """Executed (n, A), in [-1, 1]."""
+        self.reference = pipeline.controller.reference(num_envs)
+        """See `RobotState.reference`; (n, 0) for controllers without one."""
+        if self.reference is ABSENT:
+            self.reference = torch.zeros(num_envs, 0, device=device)
         self.events = torch.zeros(len(REASONS), dtype=torch.long, device=device)
         """How many goals the shield changed, for each of `REASONS`."""
 
@@ -36,7 +42,15 @@ class ActionChain(Rows):
         """Forget the action before and open the gripper of robots `ids`."""
         robot = self.pipeline.robot
         self.last_action[ids] = 0.0
+        if self.reference.shape[1]:
+            self.reference[ids] = self.pipeline.controller.reference(len(ids))
         self.gripper[ids] = robot.gripper.width if robot.gripper else 0.0
+
+    def refer(self, state: RobotState, ids: Tensor | None = None) -> RobotState:
+        """Return measured states with the reference in force, for controllers that have one."""
+        if not self.reference.shape[1]:
+            return state
+        return replace(state, reference=self.reference if ids is None else self.reference[ids])
 
     def hold(self, ids: Tensor, position: Tensor) -> None:
         """Begin at rest with the goal at measured positions (k, J)."""
@@ -55,6 +69,8 @@ class ActionChain(Rows):
         gripper = torch.where(refused, self.gripper, target.gripper)
         still = pipeline.controller.still(self.last_action, gripper)
         executed = torch.where(refused, still, actions.clamp(-1, 1))
+        if target.reference is not ABSENT:
+            self.reference = torch.where(refused, self.reference, target.reference)
         # Robots along the fastest axis: each tick looks for the joint that limits its robot.
         start, end, command, velocity = (x.T.contiguous().T for x in (self.goal, goal, self.command, self.velocity))
         path, step = ramp(start, end, self.ticks)

@@ -82,6 +82,7 @@ class Episodes(Rows):
         true = self._true_state(ids)
         self.sensors.reset(ids, true, sample.bias_direction)
         state = self.sensors.measure(true, self.sampler.noise(self.steps[ids], self.sensors.noises, ids), ids)
+        state = self.chain.refer(state, ids)
         self.chain.hold(ids, state.joint_position)
         if len(ids) == self.num_envs:
             self.true, self.state = true, state
@@ -134,7 +135,8 @@ class Episodes(Rows):
         last, rows = before.views, broken[:, None]
         self.true = now.map(lambda name, view: torch.where(rows, last[name], view))
         verdict = self.judge.judge(before, self.true, self.steps, broken, self.feet)
-        self.state = self.sensors.measure(self.true, self.sampler.noise(self.steps, self.sensors.noises))
+        measured = self.sensors.measure(self.true, self.sampler.noise(self.steps, self.sensors.noises))
+        self.state = self.chain.refer(measured)
         episode = {"success": verdict.success, "diverged": broken, "episode_steps": self.steps.clone()}
         verdict.infos.update(episode)
         return verdict

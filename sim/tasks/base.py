@@ -69,7 +69,7 @@ class Task:
         if ":" not in self.expert:
             raise Misfit(f"{what} is {self.expert!r}; it is written module:function")
         build, steadiness = load(self.expert, what), load(f"{module}:{skill}", what)
-        return build(pipeline.observer.spec, pipeline.actions, num_envs, steadiness, seed)
+        return build(pipeline.observer.spec, pipeline.controller, num_envs, steadiness, seed)
 
 
 def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
@@ -114,6 +114,7 @@ def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
     sizes = view_sizes(task, pipeline)
     true, seen = (_Zeros(task, pipeline.robot.name, sizes, unseen) for unseen in ((), UNSEEN))
     action = torch.zeros(1, pipeline.actions.size)
+    vars(seen)["reference"] = pipeline.controller.reference(1)
     readers: list[tuple[str, Callable[[Any], Any], Any]] = [
         ("the controller", lambda s: pipeline.target(s, action), seen)
     ]
