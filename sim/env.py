@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,26 +24,11 @@ from sim.engines import engines
 from sim.engines.base import DEVICES, Engine
 from sim.episodes import Episodes
 from sim.prefetch import PrefetchedResets
-from sim.randomization.checks import check_randomization, check_supported, nominal
+from sim.randomization.checks import check_randomization, check_supported, choose
 from sim.scenes import time_grid
 from sim.tasks import tasks
 from sim.tasks.base import Task
-
-
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """Run on one torch thread, without gradients and outside inference mode.
-
-    Tensors of a thousand rows are too short to share between threads, and waiting for a second thread is slow where
-    other processes want the cores: steps took ten times as long beside one.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode(False), torch.no_grad():
-            yield
-    finally:
-        torch.set_num_threads(threads)
+from sim.threads import single_threaded
 
 
 class TaskEnv(VectorEnv):
@@ -84,12 +68,7 @@ class TaskEnv(VectorEnv):
         kind: type[Engine] = engines.get(engine)
         if device not in DEVICES:  # before an engine refuses it for what it cannot do
             raise UnknownName("device", device, DEVICES)
-        declared = {r.parameter: k for k, r in enumerate(self.task.randomization)}
-        for name in without:
-            if name not in declared:
-                raise UnknownName(f"parameter of task {self.task.name!r} to go without:", name, declared)
-        without = list(dict.fromkeys([*without, *(nominal(self.task, engine) if randomize else ())]))
-        columns = [k for name, k in declared.items() if randomize and name not in without]
+        columns, without = choose(self.task, engine, randomize, without)
         self.randomization = tuple(self.task.randomization[k] for k in columns)
         tick, ticks = time_grid(self.task.scene.timestep, self.robot.command_rate, self.rate)
         check_supported(self.randomization, self.robot, self.task.scene, engine)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.robots import robots
-from robot_rl.util.errors import Misfit, nearest
+from robot_rl.util.errors import Misfit, UnknownName, nearest
 from sim.engines import engines
 from sim.engines.base import Engine
 from sim.randomization import Randomize
@@ -22,6 +22,20 @@ def nominal(task: Task, engine: str) -> list[str]:
     robot = robots.get(task.interface.robot)
     able, every = (of.can_randomize(robot, task.scene) for of in (kind, Engine))
     return sorted(optional & every - able)
+
+
+def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return the places in the task's randomization of the parameters to randomize, and the names of all others.
+
+    Those are the ones in `without`, and where `randomize` holds, those that the engine keeps nominal; without
+    `randomize` nothing is randomized.
+    """
+    names = [r.parameter for r in task.randomization]
+    for name in without:
+        if name not in names:
+            raise UnknownName(f"parameter of task {task.name!r} to go without:", name, names)
+    without = list(dict.fromkeys([*without, *(nominal(task, engine) if randomize else ())]))
+    return [k for k, name in enumerate(names) if randomize and name not in without], without
 
 
 def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, engine: str) -> None:

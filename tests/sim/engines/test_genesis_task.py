@@ -63,7 +63,7 @@ def test_a_policy_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_resumed_task_goes_on_with_the_same_floats(tmp_path: Path) -> None:
-    """Through a file and in another environment: engine, sensors, commands, shoves and the episodes to come."""
+    """Through a file and in another environment: engine, sensors, commands, pushes and the episodes to come."""
     first, second = (TaskEnv(WALK, N, engine="genesis", device="cpu") for _ in range(2))
     first.reset(seed=7, options={"stagger": True})
     second.reset(seed=1)
