@@ -96,7 +96,7 @@ class ArmOperator:
         self._now = told["episode"], told["phase"]
 
     def read(self) -> Operator:
-        """The hands as they are now."""
+        """Return the operator's input now."""
         now, state, (episode, phase) = self.clock(), self.driver.state(self._action), self._now
         if state is None or phase != "running":
             self._watched = -1

@@ -64,7 +64,7 @@ class Walker:
         self._now = (told["episode"], told["phase"], self.clock())
 
     def read(self) -> Operator:
-        """The hands as they are now."""
+        """Return the operator's input now."""
         did, hands = self._hands()
         if did and did != self._did:
             self._say(did)
