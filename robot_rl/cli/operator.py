@@ -96,7 +96,7 @@ class ArmOperator:
         self._now = told["episode"], told["phase"]
 
     def read(self) -> Operator:
-        """Return the operator's input now."""
+        """The hands as they are now."""
         now, state, (episode, phase) = self.clock(), self.driver.state(self._action), self._now
         if state is None or phase != "running":
             self._watched = -1

@@ -64,7 +64,7 @@ class Walker:
         self._now = (told["episode"], told["phase"], self.clock())
 
     def read(self) -> Operator:
-        """Return the operator's input now."""
+        """The hands as they are now."""
         did, hands = self._hands()
         if did and did != self._did:
             self._say(did)
