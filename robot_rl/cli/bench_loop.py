@@ -126,7 +126,7 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
 
 
 def _first_to_end(said: list[tuple[str, str]]) -> str:
-    """Which process ended before it had measured, and in its own words why."""
+    """Return which process ended before it had measured, with its own message."""
     ended = [line for node, line in said if node == "launch" and (" exited with " in line or " was killed " in line)]
     first = ended[0] if ended else said[-1][1]
     words = [line for node, line in said if node == first.split()[0] and line.startswith("robot-rl: ")]
@@ -134,7 +134,7 @@ def _first_to_end(said: list[tuple[str, str]]) -> str:
 
 
 def _print(loops: Mapping[str, Any], above: Mapping[str, float]) -> None:
-    """A row for each loop."""
+    """Return a table with a row for each loop."""
     from rich.console import Console
     from rich.table import Table
 

@@ -28,7 +28,7 @@ class Collect:
     image_size: Whole = 96
     """Height and width of the camera pictures, pixels; 0 records none."""
     skill: str = "CLUMSY"
-    """Whose hand: CLUMSY or STEADY."""
+    """Skill of the demonstrator: CLUMSY or STEADY."""
     keep_failures: bool = False
     """Keep failed episodes too."""
     resume: bool = False
@@ -38,7 +38,7 @@ class Collect:
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""

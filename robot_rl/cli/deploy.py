@@ -34,8 +34,8 @@ class Deploy:
     seconds: NonNegative = 0.0
     """Length of an episode, s; 0: the task's."""
     commands: Literal["schedule", "person"] = "person"
-    """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, with
-    which it walks by itself, or nobody, so that it stands."""
+    """Source of a walking robot's commands without a teleop device or cmd_vel: the task's own schedule, with which
+    it walks by itself, or nobody, so that it stands."""
     out: Path | None = None
     """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
@@ -43,7 +43,7 @@ class Deploy:
     video_episodes: Whole = 3
     """Episodes to film with the task's first camera, an error if it sends nothing; 0 needs none."""
     runtime: Literal["torch", "onnx"] = "torch"
-    """What computes the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
+    """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     dry_run: bool = False
     """Compute, check and record everything, but send nothing."""
     json: bool = False
@@ -135,7 +135,7 @@ class Deploy:
         return replace(interface, horizon=steps)
 
     def _schedule(self, interface: Interface) -> Schedule | None:
-        """The commands that the episode of a seed has in simulation, so that both can be compared."""
+        """Return the commands of the episode of a seed in simulation, so that both can be compared."""
         if not interface.command or self.commands == "person":
             return None
         from robot_rl.interface.spec import VectorSpec

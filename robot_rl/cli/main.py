@@ -96,7 +96,7 @@ def _run(argv: list[str]) -> int:
 
 
 def parse(command: Any, argv: list[str], name: str) -> Any:
-    """The command's dataclass from its flags; numbers out of their range are refused."""
+    """Return the command's dataclass from its flags; raise Misfit for a number out of its range."""
     import tyro
 
     from robot_rl.util.limits import check

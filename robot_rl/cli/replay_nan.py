@@ -21,7 +21,7 @@ class ReplayNan:
     file: tyro.conf.Positional[Path]
     """Kept episode."""
     device: str = ""
-    """Where the physics runs: cpu or cuda; empty: as recorded."""
+    """Device of the physics: cpu or cuda; empty: as recorded."""
     mjcf: str = ""
     """MJCF file of the robot; empty: as recorded."""
     json: bool = False

@@ -17,7 +17,7 @@ _COUNTED = {
     "control periods": ("nonfinite action", "operator lost", "stale object"),
     "pictures recorded again": ("stale picture",),
 }
-"""What the counts of `loop.json` are counts of."""
+"""Units of the counts in `loop.json`."""
 _TIMES = {
     "policy: from observation to action": "inference_ms",
     "command loop: age of the joint state": "state_age_ms",
