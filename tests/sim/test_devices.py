@@ -22,7 +22,7 @@ from sim.randomization.noise import normals, uniforms
 from sim.scenes import time_grid
 from sim.tasks import tasks
 from sim.tasks.base import Task
-from sim.tasks.views import view_sizes
+from sim.tasks.base import view_sizes
 
 N, CUDA = 5, torch.device("cuda", 0)
 TASKS = {name: tasks.get(name) for name in tasks}

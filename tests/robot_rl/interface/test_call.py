@@ -79,9 +79,9 @@ def test_a_test_of_a_package_reads_two_objects(state: RobotState) -> None:
     ("text", "message"),
     [
         ("some_lab.terms:stacked:a:b", "is written some_lab.terms:stacked:<lower>:<upper>:<times>:<how>"),
-        ("some_lab.terms:stacked:a:b:0", "times is 0; it must be at least 1"),
-        ("some_lab.terms:stacked:a:b:1.5", "times is 1.5; it must be a whole number"),
-        ("some_lab.terms:stacked:a:b:1:under", "how is under; it must be one of 'on', 'beside'"),
+        ("some_lab.terms:stacked:a:b:0", "times is 0"),
+        ("some_lab.terms:stacked:a:b:1.5", "times is 1.5"),
+        ("some_lab.terms:stacked:a:b:1:under", "how is under.*'on'.*'beside'"),
         ("some_lab.terms:careless:rm", "careless is not annotated to return"),
         ("some_lab.terms:bare:a", "bare is not annotated to return"),
         ("some_lab.terms:odd:a", r"name is annotated list\[str\]; annotate it ObjectName"),
