@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 
-class BundleError(Misfit):
+class BundleError(ConfigError):
     """A bundle that is missing, damaged, or made for something else."""
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from policies.actor import ActorPolicy
 from policies.base import ChunkRunner, Normalizer, Observation, Policy, build_policy, from_json
 from policies.gaussian import GaussianActor, GaussianConfig
-from robot_rl.util.errors import Misfit
-from robot_rl.util.limits import NonNegative
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import NonNegativeFloat
 
 BASE = "base"
 """Column of the base's actions in [-1, 1]."""
@@ -22,7 +22,7 @@ BASE = "base"
 class ResidualConfig:
     """A correction of a base policy."""
 
-    scale: NonNegative = 0.5
+    scale: NonNegativeFloat = 0.5
     """Largest correction, in units of the action range [-1, 1]; 0 is exactly the base."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, zero_init=True))
 
@@ -104,7 +104,7 @@ def residual_from(policy: Policy) -> ResidualPolicy:
         made.actor.load_state_dict(policy.actor.state_dict())
         return made
     if policy.horizon == 1:
-        raise Misfit(
+        raise ConfigError(
             f"a {policy.class_name} policy cannot be corrected; take one that plans chunks, or a residual on one"
         )
     return ResidualPolicy(policy, replace(ResidualConfig(), actor=replace(ResidualConfig().actor, std=None)))

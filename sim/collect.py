@@ -15,7 +15,7 @@ from robot_rl.data.recording import features, frames_per_second
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
 from robot_rl.util.seeds import training_seed
-from robot_rl.util.settings import check_same, settled
+from robot_rl.util.settings import as_json, check_same
 from sim.env import TaskEnv
 
 
@@ -75,7 +75,7 @@ def collect(
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
     with writer:
         done_before = writer.num_episodes
-        _go_on(writer, settled(_settings(env, seed, skill, image_size, keep_failures)))
+        _go_on(writer, as_json(_settings(env, seed, skill, image_size, keep_failures)))
         start = training_seed(seed, done_before)
         expert = make_expert(env, skill, start)
         observation, _ = _on_host(env.reset(seed=start))

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, get_args
 
 from robot_rl.interface.rates import command_ticks, is_whole
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit, UserError, nearest
-from robot_rl.util.limits import Count, Interval, Positive, require
+from robot_rl.util.errors import ConfigError, UserError, nearest
+from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 
 Cone = Literal["elliptic", "pyramidal"]
 
@@ -56,7 +56,7 @@ class Camera:
     """Move with the robot's trunk: position and target are relative to it, along the world's axes."""
 
     def __post_init__(self) -> None:
-        require(self, f"camera {self.name!r}: ")
+        validate(self, f"camera {self.name!r}: ")
         if self.position[:2] == self.target[:2]:  # then an image has no upper edge
             raise ValueError(f"camera {self.name!r}: it looks straight up or down; move its target a little aside")
 
@@ -69,11 +69,11 @@ class Scene:
     cameras: tuple[Camera, ...] = ()
     timestep: float = 0.005
     """Physics step, s."""
-    iterations: Count = 50
+    iterations: PositiveInt = 50
     """Most iterations of the contact solver in a step."""
     cone: Cone = "elliptic"
     """Shape of friction: elliptic is exact, pyramidal a quarter faster."""
-    impratio: Positive = 10.0
+    impratio: PositiveFloat = 10.0
     """Stiffness of friction against that of normal contact; large values stop grasped objects from creeping."""
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Scene:
             raise ValueError(f"scene: timestep {self.timestep} s is not a positive time")
         if self.cone not in get_args(Cone):
             raise ValueError(f"scene: unknown cone {self.cone!r}; {nearest(self.cone, get_args(Cone))}")
-        require(self, "scene: ")
+        validate(self, "scene: ")
 
 
 def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float, int]:
@@ -91,7 +91,7 @@ def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float,
     """
     command, control = 1 / command_rate, 1 / rate
     if timestep < command and not is_whole(command / timestep):
-        raise Misfit(
+        raise ConfigError(
             f"the robot takes a command every {command:g} s, which is {command / timestep:.4g} physics steps of "
             f"{timestep:g} s and not a whole number; a timestep of {command / math.ceil(command / timestep):.6g} s "
             "would do"
@@ -101,7 +101,7 @@ def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float,
     if not is_whole(control / timestep):
         count = math.ceil(control / timestep)
         count -= count > 1 and control / count < command
-        raise Misfit(
+        raise ConfigError(
             f"a control period at {rate:g} Hz is {control:.6g} s, which is {control / timestep:.4g} physics steps of "
             f"{timestep:g} s and not a whole number; a timestep of {control / count:.6g} s would do"
         )
@@ -116,11 +116,13 @@ def robot_model(robot: RobotSpec, path: str = "") -> Path:
     if path:
         model = Path(path)
         if not model.is_file():
-            raise Misfit(f"robot model {path}: no such file; name an MJCF or URDF file of {robot.name!r}")
+            raise ConfigError(f"robot model {path}: no such file; name an MJCF or URDF file of {robot.name!r}")
         return model
     if Path(robot.model).is_absolute():
         if not Path(robot.model).is_file():
-            raise Misfit(f"robot model {robot.model}: no such file; mend `model` of robot {robot.name!r} in its spec")
+            raise ConfigError(
+                f"robot model {robot.model}: no such file; mend `model` of robot {robot.name!r} in its spec"
+            )
         return Path(robot.model)
     looked = f"{robot.model} is not beside the spec of {robot.name!r}, and"
     package = importlib.util.find_spec("genesis")

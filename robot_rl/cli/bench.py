@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from robot_rl.util.limits import Count, Positive, Whole
+from robot_rl.util.limits import NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass
@@ -20,13 +20,13 @@ class Sim:
 
     tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
     """Tasks to measure."""
-    sizes: tuple[Count, ...] = (256, 1024)
+    sizes: tuple[PositiveInt, ...] = (256, 1024)
     """Numbers of environments beside bare physics."""
-    peers: Whole = 64
+    peers: NonNegativeInt = 64
     """Number of environments beside Gymnasium's; 0 leaves them out."""
-    seconds: Positive = 10.0
+    seconds: PositiveFloat = 10.0
     """Measuring time of each figure, s."""
-    threads: Count = 2
+    threads: PositiveInt = 2
     """Threads of everything outside the physics; that uses all cores."""
     json: bool = False
     """Print one JSON object instead of a table."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from robot_rl.util.limits import Count, Seed, Whole
+from robot_rl.util.limits import NonNegativeInt, PositiveInt, Seed
 
 
 @dataclass
@@ -17,15 +17,15 @@ class Collect:
 
     task: tyro.conf.Positional[str]
     """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK."""
-    episodes: Count = 20
+    episodes: PositiveInt = 20
     """Demonstrations to keep."""
     out: Path | None = None
     """Folder of the dataset; default datasets/<task>."""
     seed: Seed = 0
     """Seed of everything random; two seeds share no episode, nor does any with held-out evaluation."""
-    num_envs: Count = 8
+    num_envs: PositiveInt = 8
     """Simulations side by side; each owes its share of the demonstrations."""
-    image_size: Whole = 96
+    image_size: NonNegativeInt = 96
     """Height and width of the camera pictures, pixels; 0 records none."""
     skill: str = "CLUMSY"
     """Skill of the demonstrator: CLUMSY or STEADY."""

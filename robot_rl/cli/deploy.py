@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from robot_rl.util.limits import Count, NonNegative, Seed, Whole
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ class Deploy:
     """Bundle, or a run folder that holds one."""
     robot: str = "panda"
     """Robot to drive; a bundle for another one is refused."""
-    episodes: Count = 10
+    episodes: PositiveInt = 10
     """Episodes to run."""
     seed: Seed = HELD_OUT
     """Episode k is placed by seed + k where a twin places the objects, and commanded by it on schedule."""
-    seconds: NonNegative = 0.0
+    seconds: NonNegativeFloat = 0.0
     """Length of an episode, s; 0: the task's."""
     commands: Literal["schedule", "person"] = "person"
     """Source of a walking robot's commands without a teleop device or cmd_vel: the task's own schedule, with which
@@ -40,7 +40,7 @@ class Deploy:
     """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
     """Name of the policy in the report."""
-    video_episodes: Whole = 3
+    video_episodes: NonNegativeInt = 3
     """Episodes to film with the task's first camera, an error if it sends nothing; 0 needs none."""
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""

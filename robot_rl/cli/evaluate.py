@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from robot_rl.util.limits import Count, Seed
+from robot_rl.util.limits import PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 
@@ -19,15 +19,15 @@ class Evaluate:
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one; random:TASK for uniformly random actions, zero:TASK for the controller
     alone."""
-    episodes: Count = 200
+    episodes: PositiveInt = 200
     """Episodes; number k is drawn from seed + k, so two policies meet the same ones."""
     seed: Seed = HELD_OUT
     """First seed; held-out seeds start at 1000000000."""
-    num_envs: Count = 100
+    num_envs: PositiveInt = 100
     """Simulations side by side."""
     video: Path | None = None
     """Also record the first episodes to this mp4."""
-    video_episodes: Count = 3
+    video_episodes: PositiveInt = 3
     """Episodes in the video."""
     label: str = ""
     """Name of the policy in the report."""
@@ -45,7 +45,7 @@ class Evaluate:
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
-    threads: Count = 2
+    threads: PositiveInt = 2
     """Threads of the policy; physics uses all cores."""
     json: bool = False
     """Print one JSON object instead of a table."""

@@ -96,7 +96,7 @@ def _run(argv: list[str]) -> int:
 
 
 def parse(command: Any, argv: list[str], name: str) -> Any:
-    """Return the command's dataclass from its flags; raise Misfit for a number out of its range."""
+    """Return the command's dataclass from its flags; raise ConfigError for a number out of its range."""
     import tyro
 
     from robot_rl.util.limits import check

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
-from robot_rl.util.errors import Misfit
-from robot_rl.util.limits import Seed, Whole
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import NonNegativeInt, Seed
 
 R = TypeVar("R")
 _SIMULATION = ("engine", "without", "mjcf")
@@ -39,7 +39,7 @@ class Train(Generic[R]):
     resume: bool = False
     """Go on from the checkpoint in --out, or in the latest run of this task and recipe; with ppo also beyond the end,
     to more --training.steps."""
-    threads: Whole = 0
+    threads: NonNegativeInt = 0
     """Threads of the learner; physics uses all cores. 0: all cores, at most 4, with recipes whose physics rests while
     they learn (bc, flow-bc, diffusion-bc, ppo), else 1."""
     precision: Literal["highest", "high", "medium"] = "medium"
@@ -73,7 +73,7 @@ class Train(Generic[R]):
 
         recipe: Any = self.config
         if not hasattr(recipe, "train"):
-            raise Misfit(
+            raise ConfigError(
                 f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
             )
         self._check_read(recipe.needs)
@@ -132,7 +132,7 @@ class Train(Generic[R]):
             what = groups.get(option.name)
             unread = what is not None and what not in needs
             if unread and getattr(self, option.name) != option.default:
-                raise Misfit(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
+                raise ConfigError(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
 
 
 def _file_name(task: str) -> str:

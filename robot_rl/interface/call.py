@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from robot_rl.interface.state import ObjectName
-from robot_rl.util.errors import Misfit
-from robot_rl.util.limits import fault
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import find_problem
 from robot_rl.util.registry import Registry
 
 
@@ -38,23 +38,25 @@ def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, A
 
     Raises:
         UnknownName: the registry does not have it.
-        Misfit: it cannot be imported, is annotated otherwise, or its arguments do not fit.
+        ConfigError: it cannot be imported, is annotated otherwise, or its arguments do not fit.
     """
     name, words = registry.split(text)
     function, what, given = registry.get(name), f"{registry.kind} {text!r}", given or {}
     try:
         parameters, hints = inspect.signature(function).parameters, get_type_hints(function, include_extras=True)
     except (TypeError, ValueError, NameError) as error:
-        raise Misfit(f"{what}: its annotations cannot be read ({error}); import what they name") from None
+        raise ConfigError(f"{what}: its annotations cannot be read ({error}); import what they name") from None
     if name not in registry.entries and hints.get("return") != returns:
-        raise Misfit(f"{what}: {name} is not annotated to return {getattr(returns, '__name__', returns)}; annotate it")
+        raise ConfigError(
+            f"{what}: {name} is not annotated to return {getattr(returns, '__name__', returns)}; annotate it"
+        )
     arguments = {p: given[hints[p]] for p in parameters if _is_key(hints.get(p), given)}
     open_ = [p for p in parameters if p not in arguments]
     needed = sum(parameters[p].default is inspect.Parameter.empty for p in open_)
     objects = [p for p in open_ if hints.get(p) is ObjectName]
     if not needed <= len(words) <= len(open_) or not all(words):
         shown = ["object" if [p] == objects else p for p in open_]
-        raise Misfit(f"{what} is written {':'.join([name, *(f'<{p}>' for p in shown)])}")
+        raise ConfigError(f"{what} is written {':'.join([name, *(f'<{p}>' for p in shown)])}")
     for parameter, word in zip(open_, words, strict=False):
         arguments[parameter] = _value(word, hints.get(parameter), f"{what}: {parameter}")
     return Call(function, arguments, tuple(arguments[p] for p in objects if p in arguments))
@@ -74,9 +76,11 @@ def _value(word: str, hint: Any, what: str) -> Any:
     elif get_origin(kind) is Literal:
         value = word
     else:
-        raise Misfit(f"{what} is annotated {hint}; annotate it ObjectName, str, Literal, or as a number of util.limits")
-    if found := fault(value, hint):
-        raise Misfit(f"{what} is {word}; it must be {found[1]}")
+        raise ConfigError(
+            f"{what} is annotated {hint}; annotate it ObjectName, str, Literal, or as a number of util.limits"
+        )
+    if found := find_problem(value, hint):
+        raise ConfigError(f"{what} is {word}; it must be {found[1]}")
     return value
 
 

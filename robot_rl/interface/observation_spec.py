@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 
 from robot_rl.interface.spec import VectorSpec
-from robot_rl.util.errors import Misfit, nearest
+from robot_rl.util.errors import ConfigError, nearest
 
 if TYPE_CHECKING:  # a robot's PC reads specs without gymnasium
     import gymnasium as gym
@@ -140,14 +140,16 @@ class ObservationSpec(Mapping[str, ObservationField]):
         none is given, on one device.
         """
         if missing := [key for key in self if key not in observation]:
-            raise Misfit(f"the observation lacks {missing[0]!r}; it has {', '.join(sorted(observation)) or 'nothing'}")
+            raise ConfigError(
+                f"the observation lacks {missing[0]!r}; it has {', '.join(sorted(observation)) or 'nothing'}"
+            )
         if unknown := [key for key in observation if key not in self]:
-            raise Misfit(f"the observation has {unknown[0]!r}, which is not in its spec: {', '.join(self)}")
+            raise ConfigError(f"the observation has {unknown[0]!r}, which is not in its spec: {', '.join(self)}")
         n = None
         for key, field in self.fields:
             value = observation[key]
             if wrong := field.fault(value, n, device):
-                raise Misfit(f"observation {key!r} {wrong}")
+                raise ConfigError(f"observation {key!r} {wrong}")
             n = len(value)
             device = value.device if isinstance(value, torch.Tensor) else device
 
@@ -178,5 +180,5 @@ class ObservationSpec(Mapping[str, ObservationField]):
                 values: dict[str, Any] = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in entry.items()}
                 fields.append((key, ObservationField(**values)))
             except (TypeError, ValueError) as error:
-                raise Misfit(f"observation {key!r}: {error}") from None
+                raise ConfigError(f"observation {key!r}: {error}") from None
         return cls(tuple(fields))

@@ -20,7 +20,7 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import matrix_to_columns, quat_to_matrix
 from robot_rl.interface.spec import NOTHING, Field, RobotSpec, VectorSpec, box
 from robot_rl.interface.state import ObjectName, RobotState, asked
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.registry import Registry
 
 
@@ -43,13 +43,13 @@ class Context:
     def workspace(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
         """Lowest and highest tool position, m."""
         if self.robot.tool is None:
-            raise Misfit(f"robot {self.robot.name!r} has no tool to observe")
+            raise ConfigError(f"robot {self.robot.name!r} has no tool to observe")
         return self.robot.tool.workspace
 
     @property
     def feet(self) -> tuple[str, ...]:
         if self.robot.base is None:
-            raise Misfit(f"robot {self.robot.name!r} has no feet to observe")
+            raise ConfigError(f"robot {self.robot.name!r} has no feet to observe")
         return self.robot.base.feet
 
 
@@ -81,7 +81,7 @@ def tool_rotation(on: Context) -> Term:
 def gripper_width(on: Context) -> Term:
     """Measured distance between the fingers, m."""
     if on.robot.gripper is None:
-        raise Misfit(f"robot {on.robot.name!r} has no gripper to observe")
+        raise ConfigError(f"robot {on.robot.name!r} has no gripper to observe")
     return Term(box("gripper_width", "width", "m", 0.0, on.robot.gripper.width), lambda s: s.gripper_width)
 
 
@@ -122,7 +122,7 @@ def object_in_tool(on: Context, name: ObjectName) -> Term:
 
 def _kinematics(on: Context) -> Kinematics:
     if on.robot.tool is None:
-        raise Misfit(f"robot {on.robot.name!r} has no tool to observe")
+        raise ConfigError(f"robot {on.robot.name!r} has no tool to observe")
     return Kinematics(on.robot)
 
 
@@ -141,7 +141,7 @@ def projected_gravity(on: Context) -> Term:
 def command(on: Context) -> Term:
     """The command to the robot, in the units of the interface's command."""
     if not on.command.fields:
-        raise Misfit("the observation term 'command' needs an interface with a command")
+        raise ConfigError("the observation term 'command' needs an interface with a command")
     dims, fields = tuple(on.command.names), on.command.fields
     low, high = (tuple(v for f in fields for v in getattr(f, end)) for end in ("low", "high"))
     return Term(Field("command", dims, "mixed", low, high), lambda s: s.command)

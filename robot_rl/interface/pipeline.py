@@ -28,7 +28,7 @@ from robot_rl.interface.state import RobotState
 from robot_rl.interface.success import Test, state_test
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName
-from robot_rl.util.limits import Count, NonNegative, require
+from robot_rl.util.limits import NonNegativeFloat, PositiveInt, validate
 
 COMMAND_RAMP = 0.5
 """Time in which a command becomes the next one, at most from one end of its range to the other, s.
@@ -42,13 +42,13 @@ class Picture:
     """A camera's picture as an observation, `observation.images.<camera>`, uint8 (height, width, 3)."""
 
     camera: str
-    height: Count = 96
+    height: PositiveInt = 96
     """Pixels."""
-    width: Count = 96
+    width: PositiveInt = 96
     """Pixels."""
 
     def __post_init__(self) -> None:
-        require(self, f"picture of camera {self.camera!r}: ")
+        validate(self, f"picture of camera {self.camera!r}: ")
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class Interface:
     """Terms of observation.state, in order."""
     success: str = ""
     """Test of success and its arguments; empty: an episode that lasts to its end has succeeded."""
-    success_hold: Count = 4
+    success_hold: PositiveInt = 4
     """Control periods for which the test must hold."""
     failure: str = ""
     """Test that ends an episode in failure; empty: none."""
-    gait: NonNegative = 0.0
+    gait: NonNegativeFloat = 0.0
     """Frequency of the clock that a walking robot steps to, Hz; 0: it has none."""
     command: tuple[Field, ...] = ()
     """What a person or a planner asks for while the policy runs, with its ranges."""
-    horizon: Count = 100
+    horizon: PositiveInt = 100
     """Episode length, control periods."""
     cameras: tuple[str, ...] = ()
     """Cameras to record and film; a task's are those of its scene."""
@@ -81,7 +81,7 @@ class Interface:
     shield: ShieldConfig = field(default_factory=ShieldConfig)
 
     def __post_init__(self) -> None:
-        require(self)
+        validate(self)
         size = sum(len(f.dims) for f in self.command)
         for row in getattr(self.controller, "stride", ()):
             if len(row) != size:

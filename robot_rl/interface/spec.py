@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from robot_rl.util.errors import nearest
-from robot_rl.util.limits import NonNegative, Positive, require
+from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, validate
 
 if TYPE_CHECKING:  # torch is imported where a tensor is made: a robot's guard reads a spec without it
     import torch
@@ -130,26 +130,26 @@ class Joint:
     """Lower position limit, rad."""
     high: float
     """Upper position limit, rad."""
-    velocity: Positive
+    velocity: PositiveFloat
     """Speed limit, rad/s."""
-    acceleration: Positive
+    acceleration: PositiveFloat
     """Acceleration limit, rad/s^2."""
-    effort: Positive
+    effort: PositiveFloat
     """Torque limit, N m."""
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Origin of the joint frame in the parent link's frame, m."""
     quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
     """Orientation of the joint frame in the parent link's frame, w x y z."""
     axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
-    stiffness: NonNegative = 0.0
+    stiffness: NonNegativeFloat = 0.0
     """Gain of the position servo in its motor, N m/rad; 0 where the robot's own controller closes the loop."""
-    damping: NonNegative = 0.0
+    damping: NonNegativeFloat = 0.0
     """N m s/rad, with `stiffness`."""
     model_name: str = ""
     """Its name in the model file; empty: the same."""
 
     def __post_init__(self) -> None:
-        require(self, f"joint {self.name!r}: ")
+        validate(self, f"joint {self.name!r}: ")
         if not self.low < self.high:
             raise ValueError(f"joint {self.name!r}: low {self.low} is not below high {self.high}")
         _check_directions(f"joint {self.name!r}", quat=self.quat, axis=self.axis)
@@ -168,7 +168,7 @@ class Tool:
     """Lowest and highest position in the base frame, m."""
 
     def __post_init__(self) -> None:
-        require(self, f"tool {self.name!r}: ")
+        validate(self, f"tool {self.name!r}: ")
         for axis, low, high in zip("xyz", *self.workspace, strict=True):
             if not low < high:
                 raise ValueError(f"tool {self.name!r}: workspace in {axis}: low {low} is not below high {high}")
@@ -181,17 +181,17 @@ class FloatingBase:
 
     body: str
     """Its name in the model file."""
-    height: Positive
+    height: PositiveFloat
     """Of the trunk above the ground, standing at home, m."""
     feet: tuple[str, ...]
     """Bodies of the feet in the model file, in the order of all views of feet."""
-    foot_radius: NonNegative
+    foot_radius: NonNegativeFloat
     """From the origin of a foot to its sole, m."""
     lying: tuple[float, ...] = ()
     """Joint positions on the ground with folded legs, rad."""
 
     def __post_init__(self) -> None:
-        require(self, "base: ")
+        validate(self, "base: ")
         _check_unique("foot", self.feet)
 
 
@@ -200,13 +200,13 @@ class Gripper:
     """A parallel gripper, described by the distance between its fingers."""
 
     joints: tuple[str, ...]
-    width: Positive
+    width: PositiveFloat
     """Distance between the open fingers, m."""
-    force: Positive
+    force: PositiveFloat
     """Grasping force, N."""
 
     def __post_init__(self) -> None:
-        require(self, "gripper: ")
+        validate(self, "gripper: ")
 
 
 @dataclass(frozen=True)
@@ -262,19 +262,19 @@ class RobotSpec:
     """None for a robot that is bolted down."""
     collision_bodies: tuple[str, ...] = ()
     """Bodies whose shapes collide in simulation; empty: all."""
-    armature: NonNegative | None = None
+    armature: NonNegativeFloat | None = None
     """Inertia of motor and gear felt at a joint, kg m^2; None: as in the model file."""
-    joint_friction: NonNegative | None = None
+    joint_friction: NonNegativeFloat | None = None
     """Dry friction of a joint, N m; None: as in the model file."""
-    state_rate: Positive = 200.0
+    state_rate: PositiveFloat = 200.0
     """Rate of the joint states, Hz."""
-    command_rate: Positive = 200.0
+    command_rate: PositiveFloat = 200.0
     """Rate of the command stream, Hz."""
     ros: RosInterface | UnitreeInterface = field(default_factory=RosInterface)
 
     def __post_init__(self) -> None:
         what = f"robot {self.name!r}"
-        require(self, f"{what}: ")
+        validate(self, f"{what}: ")
         _check_unique("joint", self.joint_names)
         self._check_posture("home", self.home)
         if self.base and self.base.lying:

@@ -16,14 +16,14 @@ from torch import Tensor
 from robot_rl.interface.call import read_call
 from robot_rl.interface.observations import down
 from robot_rl.interface.state import ABSENT, ObjectName, RobotState
-from robot_rl.util.limits import Interval, NonNegative, Positive
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat
 from robot_rl.util.registry import Registry
 
 Test = Callable[[RobotState], Tensor]
 """Returns (n,) bool."""
 
 
-def lifted(name: ObjectName, height: NonNegative) -> Test:
+def lifted(name: ObjectName, height: NonNegativeFloat) -> Test:
     """The object's centre is `height` metres above the table and within 5 cm of the tool, so not thrown."""
 
     def test(state: RobotState) -> Tensor:
@@ -33,12 +33,12 @@ def lifted(name: ObjectName, height: NonNegative) -> Test:
     return test
 
 
-def reached(name: ObjectName, distance: Positive) -> Test:
+def reached(name: ObjectName, distance: PositiveFloat) -> Test:
     """The tool is within `distance` metres of the object's centre."""
     return lambda state: (state.objects[name][:, :3] - state.tool_position).norm(dim=-1) < distance
 
 
-def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegative) -> Test:
+def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFloat) -> Test:
     """The trunk is tilted by more than `tilt` degrees or, where its height is known, below `height` metres."""
     upright = math.cos(math.radians(tilt))
 
@@ -49,7 +49,7 @@ def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegative) 
     return test
 
 
-def together(first: ObjectName, second: ObjectName, distance: Positive) -> Test:
+def together(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
     """The centres of two objects are within `distance` metres of each other."""
     return lambda state: (state.objects[first][:, :3] - state.objects[second][:, :3]).norm(dim=-1) < distance
 

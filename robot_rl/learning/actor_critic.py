@@ -26,19 +26,19 @@ from robot_rl.learning.explore import ExplorationConfig, Noise
 from robot_rl.learning.heads import HeadName, build_head
 from robot_rl.learning.objectives import Pooling, average_, imitation_loss, pooled, temperature_loss
 from robot_rl.learning.targets import pessimistic
-from robot_rl.util.errors import Misfit
-from robot_rl.util.limits import Count, NonNegative, Positive, Share
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
     """Numbers of the update."""
 
-    critics: Count = 2
+    critics: PositiveInt = 2
     """Ensemble size."""
-    subset: Count = 2
+    subset: PositiveInt = 2
     """Members whose minimum is the target."""
-    hidden: tuple[Count, ...] = (256, 256)
+    hidden: tuple[PositiveInt, ...] = (256, 256)
     """Hidden widths of the critics."""
     layer_norm: bool = True
     """LayerNorm before each activation of the critics."""
@@ -46,23 +46,23 @@ class ActorCriticConfig:
     """What critics judge: the environment's action T(u), or the actor's output u before the action transform."""
     head: HeadName = "scalar"
     """What a critic predicts: scalar, hl-gauss, c51 or gaussian."""
-    bins: Count = 101
+    bins: PositiveInt = 101
     """Bins of the heads hl-gauss and c51."""
-    critic_lr: Positive = 3e-4
+    critic_lr: PositiveFloat = 3e-4
     """Learning rate of the critics (Adam)."""
-    actor_lr: Positive = 3e-4
+    actor_lr: PositiveFloat = 3e-4
     """Learning rate of the actor (Adam)."""
-    tau: Share = 0.01
+    tau: Fraction = 0.01
     """Share of the new weights that moves into the target critics per update."""
-    discount: Share = 0.98
+    discount: Fraction = 0.98
     """Per environment step."""
-    n_step: Count = 3
+    n_step: PositiveInt = 3
     """Steps of reward before the critic takes over."""
     entropy: bool = False
     """Learn a temperature and reward entropy in the actor's loss."""
     entropy_backup: bool = False
     """Reward entropy in the critics' target, too (SAC; RLPD and HIL-SERL leave it out)."""
-    initial_temperature: Positive = 0.01
+    initial_temperature: PositiveFloat = 0.01
     """Weight of entropy that a learned temperature starts from."""
     entropy_per_action: float = -0.5
     """Entropy that the temperature holds, nats per dimension of the action (SAC: -1)."""
@@ -70,15 +70,15 @@ class ActorCriticConfig:
     """The same in nats of the whole action; None: by `entropy_per_action`."""
     pooling: Pooling = "mean"
     """Which value the actor climbs: the ensemble's mean, its min, or the first."""
-    l2: NonNegative = 0.01
+    l2: NonNegativeFloat = 0.01
     """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
-    imitation: NonNegative = 0.0
+    imitation: NonNegativeFloat = 0.0
     """Weight of cloning a person's corrections: squared distance of the actor's output from what was executed."""
-    actor_delay: Count = 2
+    actor_delay: PositiveInt = 2
     """Critic updates per actor update."""
-    target_noise: NonNegative = 0.1
+    target_noise: NonNegativeFloat = 0.1
     """Standard deviation of the smoothing noise on a fixed-std actor's target actions (TD3)."""
-    target_noise_clip: NonNegative = 0.2
+    target_noise_clip: NonNegativeFloat = 0.2
     """Largest smoothing noise."""
     target_actor: bool = False
     """Take target actions from the averaged actor (TD3) instead of the latest one (SAC)."""
@@ -86,9 +86,9 @@ class ActorCriticConfig:
     """Least possible return, which targets are clipped to; None: what follows from the reward."""
     value_high: float | None = None
     """Greatest possible return; None: what follows from the reward."""
-    grad_clip: Positive | None = 10.0
+    grad_clip: PositiveFloat | None = 10.0
     """Largest gradient norm; None: no limit."""
-    averaging: Share = 0.9995
+    averaging: Fraction = 0.9995
     """Weight of the past, per actor update, in the averaged actor that is deployed (Polyak and Juditsky 1992)."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
 
@@ -101,7 +101,7 @@ def check_critics(config: ActorCriticConfig, saved: dict[str, Any]) -> None:
             flag = (
                 f"--agent.{name.replace('_', '-')} {' '.join(map(str, theirs)) if isinstance(theirs, list) else theirs}"
             )
-            raise Misfit(f"the bundle's critics have {name} {theirs}, not {ours}; go on with them by {flag}")
+            raise ConfigError(f"the bundle's critics have {name} {theirs}, not {ours}; go on with them by {flag}")
 
 
 @dataclass
@@ -182,7 +182,7 @@ class ActorCritic:
             return inputs
         steps = {k: v[: len(action)] for k, v in (observation | inputs).items()}
         if (latent := self.policy.invert(action, steps)) is None:
-            raise Misfit("recorded actions have no place in this policy's latent space: --training.demo-share 0")
+            raise ConfigError("recorded actions have no place in this policy's latent space: --training.demo-share 0")
         return inputs | {"latent": latent}
 
     def reset(self, ids: Tensor | None = None) -> None:

@@ -21,7 +21,7 @@ from robot_rl.rewards import RewardName, RewardSource
 from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, check_finite, counts, report
 from robot_rl.training.run import Run
-from robot_rl.util.limits import Count, NonNegative, Positive, Share, Whole
+from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from robot_rl.util.seeds import training_seed
 
 
@@ -29,29 +29,29 @@ from robot_rl.util.seeds import training_seed
 class OffPolicyConfig:
     """Numbers of the loop."""
 
-    steps: Count = 40_000
+    steps: PositiveInt = 40_000
     """Environment steps in all."""
-    num_envs: Count = 32
+    num_envs: PositiveInt = 32
     """Environments stepped side by side."""
-    updates_per_step: NonNegative = 0.4
+    updates_per_step: NonNegativeFloat = 0.4
     """Critic updates per environment step."""
-    batch: Count = 128
+    batch: PositiveInt = 128
     """Transitions per update."""
     reward: RewardName = "success"
     """What is learned from: success alone (1 when the episode succeeds), or the task's own reward."""
-    demo_share: Share = 0.5
+    demo_share: Fraction = 0.5
     """Share of each batch that comes from demonstrations."""
-    warmup: Whole = 4_000
+    warmup: NonNegativeInt = 4_000
     """Environment steps with random actions, during which only the critic learns."""
-    learning_starts: Whole = 1_000
+    learning_starts: NonNegativeInt = 1_000
     """Environment steps before the first update."""
-    capacity: Count = 200_000
+    capacity: PositiveInt = 200_000
     """Rows of replay."""
-    checkpoint_every: Count = 8_000
+    checkpoint_every: PositiveInt = 8_000
     """Environment steps between checkpoints."""
-    log_every: Count = 1_600
+    log_every: PositiveInt = 1_600
     """Environment steps between rows of metrics."""
-    stop_at: Positive = 1.1
+    stop_at: PositiveFloat = 1.1
     """Stop early when the success rate of the last 200 episodes, or as many as there are environments if these are
     more, reaches this; above 1 never stops."""
 

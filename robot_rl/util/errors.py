@@ -17,7 +17,7 @@ class UserError(Exception):
     code = 1
 
 
-class Misfit(UserError):  # noqa: N818 - it reads as a sentence
+class ConfigError(UserError):
     """A flag, task, robot file or bundle that cannot be used as it is; raised before any work begins."""
 
     code = 2

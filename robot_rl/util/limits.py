@@ -16,40 +16,36 @@ from pydantic import PositiveFloat as PositiveFloat
 from pydantic import PositiveInt as PositiveInt
 from pydantic.errors import PydanticUserError
 
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
-Count = PositiveInt
-Whole = NonNegativeInt
-Positive = PositiveFloat
-NonNegative = NonNegativeFloat
-Share = Annotated[float, Interval(ge=0, le=1)]
+Fraction = Annotated[float, Interval(ge=0, le=1)]
 """From 0 to 1."""
-Portion = Annotated[float, Interval(gt=0, le=1)]
+PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
 """Above 0, up to 1."""
 Seed = Annotated[int, Interval(ge=0, le=2**62)]
 """A seed of 64 bits, as generators take it, with room for one more per episode."""
-Spread = Annotated[float, Interval(ge=math.exp(-5), le=math.e)]
+ActionStd = Annotated[float, Interval(ge=math.exp(-5), le=math.e)]
 """A learned standard deviation of actions in [-1, 1]; these are the bounds that learning keeps."""
 
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def check(settings: Any, prefix: str = "--") -> None:
-    """Raise Misfit, naming the flag, if a value in a dataclass or a nested one is not of its type and range."""
+    """Raise ConfigError, naming the flag, if a value in a dataclass or a nested one is not of its type and range."""
     for problem in _problems(settings, prefix, flags=True):
-        raise Misfit(problem)
+        raise ConfigError(problem)
     for field in fields(settings):
         if is_dataclass(value := getattr(settings, field.name)):
             check(value, "--" if field.name == "config" else f"{prefix}{field.name.replace('_', '-')}.")
 
 
-def require(settings: Any, prefix: str = "") -> None:
+def validate(settings: Any, prefix: str = "") -> None:
     """Raise ValueError in the same way, for a dataclass's `__post_init__`; the reader of a file adds its name."""
     for problem in _problems(settings, prefix):
         raise ValueError(problem)
 
 
-def fault(value: Any, hint: Any) -> tuple[Any, str] | None:
+def find_problem(value: Any, hint: Any) -> tuple[Any, str] | None:
     """Return the part of a value that does not fit a type and what it must be, or None; numbers must be finite."""
     adapter = _adapter(hint)
     try:
@@ -64,7 +60,7 @@ def fault(value: Any, hint: Any) -> tuple[Any, str] | None:
 
 def _problems(settings: Any, prefix: str, flags: bool = False) -> Iterator[str]:
     for name, hint in _hints(settings.__class__).items():
-        if found := fault(getattr(settings, name), hint):
+        if found := find_problem(getattr(settings, name), hint):
             value, wanted = found
             number = isinstance(value, int | float) and not isinstance(value, bool)
             shown = f"{value:g}" if number else repr(value)

@@ -22,27 +22,27 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from robot_rl.util.errors import Misfit, UnknownName, UserError, nearest
+from robot_rl.util.errors import ConfigError, UnknownName, UserError, nearest
 
 
 def load(path: str, what: str) -> Any:
     """Import `module:attribute` and return it; `what` begins the sentence of an error, which names the file.
 
     Raises:
-        Misfit: the module or attribute is not there, or the module refused a name, number or setting.
+        ConfigError: the module or attribute is not there, or the module refused a name, number or setting.
     """
     module, _, attribute = path.partition(":")
     try:
         found = importlib.import_module(module)
-    except (Misfit, UnknownName, ValueError, SyntaxError, AttributeError, TypeError, NameError) as error:
-        raise Misfit(f"{what} in {_file(module)}: {error}") from error
+    except (ConfigError, UnknownName, ValueError, SyntaxError, AttributeError, TypeError, NameError) as error:
+        raise ConfigError(f"{what} in {_file(module)}: {error}") from error
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise Misfit(f"{what} is registered in {module}, which cannot be found") from None
+        raise ConfigError(f"{what} is registered in {module}, which cannot be found") from None
     if not hasattr(found, attribute):
         public = [name for name in vars(found) if not name.startswith("_")]
-        raise Misfit(f"{what} in {_file(module)}: it has no {attribute!r}; {nearest(attribute, public)}")
+        raise ConfigError(f"{what} in {_file(module)}: it has no {attribute!r}; {nearest(attribute, public)}")
     return getattr(found, attribute)
 
 
@@ -126,7 +126,7 @@ class Registry:
 
         Raises:
             UnknownName: nothing has it; the message lists the nearest names.
-            Misfit: two packages claim it, or it cannot be imported; the message names package or file.
+            ConfigError: two packages claim it, or it cannot be imported; the message names package or file.
         """
         if name in self.entries:
             entry = self.entries[name]
@@ -140,7 +140,9 @@ class Registry:
             raise UnknownName(self.kind, name, list(self))
         if len(claims) > 1:
             both = " and ".join(f"{claim.package} ({claim.path})" for claim in claims)
-            raise Misfit(f"{self.kind} {name!r} is claimed by {both}; uninstall one, or write the import path instead")
+            raise ConfigError(
+                f"{self.kind} {name!r} is claimed by {both}; uninstall one, or write the import path instead"
+            )
         (claim,) = claims
         what = f"{self.kind} {name!r} of package {claim.package} ({claim.path})"
         return self.finish(self._load_foreign(claim.path, what, claim.package.split()[0]), name, claim.path)
@@ -151,7 +153,7 @@ class Registry:
         module = path.partition(":")[0]
         try:
             if package == "" and importlib.util.find_spec(module.partition(".")[0]) is None:
-                raise Misfit(
+                raise ConfigError(
                     f"{what}: there is no module {module.partition('.')[0]!r}; install its package "
                     "(pip install -e FOLDER), or put its folder on PYTHONPATH"
                 )
@@ -159,9 +161,9 @@ class Registry:
         except UserError:
             raise
         except Exception as error:
-            raise Misfit(f"{what} cannot be imported: {type(error).__name__}: {error}; {remedy}") from error
+            raise ConfigError(f"{what} cannot be imported: {type(error).__name__}: {error}; {remedy}") from error
         if self.instance_of and not isinstance(thing, wanted := load(self.instance_of, self.kind)):
-            raise Misfit(f"{what} is a {type(thing).__name__} and no {wanted.__name__}; {remedy}")
+            raise ConfigError(f"{what} is a {type(thing).__name__} and no {wanted.__name__}; {remedy}")
         return thing
 
     def _plugins(self) -> dict[str, list[Claim]]:

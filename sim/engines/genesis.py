@@ -33,7 +33,7 @@ from torch import Tensor
 
 from robot_rl.interface.rotation import rotate_back
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.engines.base import Engine
 from sim.engines.genesis_parameters import Parameters
 from sim.engines.genesis_world import World, start
@@ -53,7 +53,7 @@ class GenesisEngine(Engine):
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
     ):
         if threads > 1:  # Genesis takes their number when it starts, once for a process
-            raise Misfit(
+            raise ConfigError(
                 f"engine 'genesis' runs on one thread of the CPU, not on {threads}; for more, set the environment "
                 "variable QD_NUM_THREADS before the program starts, and leave `threads` at 0"
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from robot_rl.interface.spec import FloatingBase, RobotSpec
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.engines.base import Engine
 from sim.engines.robot_file import check_robot_file
 from sim.engines.servos import add_servos, add_springs, limit_efforts
@@ -56,7 +56,7 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
         reason = " ".join(str(error).split())
         path = robot_model(robot, mjcf)
         remedy = "do its meshes lie where it says?" if "mesh" in reason or "file" in reason else "mend that in the file"
-        raise Misfit(f"{path} does not compile: {reason}; {remedy}") from None
+        raise ConfigError(f"{path} does not compile: {reason}; {remedy}") from None
 
 
 def read_robot_file(robot: RobotSpec, mjcf: str = "") -> tuple[mujoco.MjSpec, Path]:
@@ -67,7 +67,7 @@ def read_robot_file(robot: RobotSpec, mjcf: str = "") -> tuple[mujoco.MjSpec, Pa
         spec.compiler.fusestatic = False  # feet are links of their own
         spec.compiler.discardvisual = False  # what does not collide is still to be seen
     except ValueError as error:
-        raise Misfit(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
     _name_joints(spec, robot)
     return spec, path
 
@@ -229,5 +229,5 @@ def foot_shapes(model: mujoco.MjModel, foot: str) -> list[int]:
     shapes = range(int(body.geomadr[0]), int(body.geomadr[0] + body.geomnum[0])) if body.geomnum[0] else range(0)
     found = [g for g in shapes if model.geom_contype[g] or model.geom_conaffinity[g]]
     if not found:
-        raise Misfit(f"the foot {foot!r} has no shape that collides in the robot's model file; give it one")
+        raise ConfigError(f"the foot {foot!r} has no shape that collides in the robot's model file; give it one")
     return found

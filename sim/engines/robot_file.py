@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit, nearest
+from robot_rl.util.errors import ConfigError, nearest
 from sim.gl import mujoco
 
 TOLERANCE = 1e-3
@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 def check_robot_file(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
     """Refuse a file that lacks the robot's joints and bodies, or that contradicts itself or the robot's facts."""
     for fault in faults(spec, robot, path):
-        raise Misfit(f"{path}: {fault.found}; {fault.remedy}")
+        raise ConfigError(f"{path}: {fault.found}; {fault.remedy}")
 
 
 def faults(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.gl import mujoco
 
 FULL_EFFORT_AT = 0.05
@@ -88,5 +88,5 @@ def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.
     }
     absent = [name for name in joints if name not in of_joint]
     if absent:
-        raise Misfit(f"the model of {robot!r} has no position actuator for the joints {absent}")
+        raise ConfigError(f"the model of {robot!r} has no position actuator for the joints {absent}")
     return np.array([of_joint[name] for name in joints])

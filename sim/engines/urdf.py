@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.gl import mujoco
 
 _MESHES = (".obj", ".stl", ".msh")
@@ -18,7 +18,7 @@ _UNSUPPORTED = ("planar", "floating")
 
 
 def read_urdf(path: Path) -> mujoco.MjSpec:
-    """Return the model of a URDF; raises Misfit with file, link and remedy, or ValueError as MuJoCo says it."""
+    """Return the model of a URDF; raises ConfigError with file, link and remedy, or ValueError as MuJoCo says it."""
     try:
         root = ElementTree.fromstring(path.read_text())
     except (ElementTree.ParseError, UnicodeDecodeError) as error:
@@ -26,10 +26,10 @@ def read_urdf(path: Path) -> mujoco.MjSpec:
     if root.tag != "robot":
         raise ValueError(f"its root element is <{root.tag}> and not <robot>")
     if any(element.tag.startswith(_XACRO) for element in root.iter()):
-        raise Misfit(f"{path} is a xacro file; run `xacro {path.name} > robot.urdf` and name robot.urdf")
+        raise ConfigError(f"{path} is a xacro file; run `xacro {path.name} > robot.urdf` and name robot.urdf")
     for joint in root.iter("joint"):
         if (kind := joint.get("type")) in _UNSUPPORTED:
-            raise Misfit(f"{path}: joint {joint.get('name')!r} is {kind}, which is not supported; make it fixed")
+            raise ConfigError(f"{path}: joint {joint.get('name')!r} is {kind}, which is not supported; make it fixed")
     compiler = root.find("mujoco/compiler")
     meshdir = "" if compiler is None else compiler.get("meshdir", "")
     drawn = _resolve_meshes(root, path, meshdir)
@@ -74,12 +74,12 @@ def _resolve_meshes(root: ElementTree.Element, path: Path, meshdir: str) -> bool
             elif shape.tag == "visual":
                 drawn = False
             elif file is None:
-                raise Misfit(
+                raise ConfigError(
                     f"{path}: the collision mesh {name!r} of link {link.get('name')!r} is not there; put it beside the "
                     "file, or in a folder named like its package"
                 )
             else:
-                raise Misfit(
+                raise ConfigError(
                     f"{path}: the collision mesh {name!r} of link {link.get('name')!r} is a {file.suffix} file; "
                     f"convert it to one of {', '.join(_MESHES)}"
                 )

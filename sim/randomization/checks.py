@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.robots import robots
-from robot_rl.util.errors import Misfit, UnknownName, nearest
+from robot_rl.util.errors import ConfigError, UnknownName, nearest
 from sim.engines import engines
 from sim.engines.base import Engine
 from sim.randomization import Randomize
@@ -49,7 +49,7 @@ def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, e
     if unknown:
         typos = sorted(set(unknown) - Engine.can_randomize(robot, scene))
         remedy = f"to keep them at their nominal values, add --without {' '.join(unknown)}"
-        raise Misfit(
+        raise ConfigError(
             f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}; "
             + (nearest(typos[0], known) if typos else remedy)
         )
@@ -63,7 +63,7 @@ def check_randomization(
     `period` of control and the `longest` delay of an action that an engine holds are in s.
     """
     for fault in _faults([r.parameter for r in declared], {r.parameter: r for r in used}, period, longest):
-        raise Misfit(fault)
+        raise ConfigError(fault)
 
 
 def _faults(names: list[str], used: dict[str, Randomize], period: float, longest: float) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from robot_rl.util.errors import Misfit, UserError
+from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.registry import Registry
 
 if TYPE_CHECKING:
@@ -48,10 +48,12 @@ def task_of(robot: str, name: str | None = None) -> Task:
             if task.interface.robot == robot:
                 return task
         rest = "; ".join(["`robot-rl tasks` lists the tasks", *broken])
-        raise Misfit(f"no task is for robot {robot!r}, so it has no twin; {rest}")
+        raise ConfigError(f"no task is for robot {robot!r}, so it has no twin; {rest}")
     task = tasks.get(name)
     if task.interface.robot != robot:
-        raise Misfit(f"task {name!r} is for robot {task.interface.robot!r}, not {robot!r}; leave out the task's name")
+        raise ConfigError(
+            f"task {name!r} is for robot {task.interface.robot!r}, not {robot!r}; leave out the task's name"
+        )
     return task
 
 

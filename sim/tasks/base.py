@@ -13,7 +13,7 @@ from robot_rl.interface.observations import Observer
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.success import objects_of
 from robot_rl.interface.symmetry import Mirror
-from robot_rl.util.errors import Misfit, UnknownName
+from robot_rl.util.errors import ConfigError, UnknownName
 from robot_rl.util.registry import load
 from sim.commands import CommandSchedule
 from sim.placement import PLACE
@@ -67,7 +67,7 @@ class Task:
         """Build the scripted demonstrator; `skill` names a constant of its module, for example "CLUMSY"."""
         what, module = f"expert of task {self.name!r}", self.expert.partition(":")[0]
         if ":" not in self.expert:
-            raise Misfit(f"{what} is {self.expert!r}; it is written module:function")
+            raise ConfigError(f"{what} is {self.expert!r}; it is written module:function")
         build, steadiness = load(self.expert, what), load(f"{module}:{skill}", what)
         return build(pipeline.observer.spec, pipeline.controller, num_envs, steadiness, seed)
 
@@ -106,7 +106,7 @@ class _Zeros:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise Misfit(f"{name}, {self._reasons.get(name, f'which robot {self._robot!r} does not have')}")
+        raise ConfigError(f"{name}, {self._reasons.get(name, f'which robot {self._robot!r} does not have')}")
 
 
 def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
@@ -127,5 +127,5 @@ def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
     for what, read, state in readers:
         try:
             read(state)
-        except Misfit as error:
-            raise Misfit(f"{what} reads {error}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{what} reads {error}") from None

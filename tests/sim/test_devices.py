@@ -21,8 +21,7 @@ from sim.episodes import Episodes
 from sim.randomization.noise import normals, uniforms
 from sim.scenes import time_grid
 from sim.tasks import tasks
-from sim.tasks.base import Task
-from sim.tasks.base import view_sizes
+from sim.tasks.base import Task, view_sizes
 
 N, CUDA = 5, torch.device("cuda", 0)
 TASKS = {name: tasks.get(name) for name in tasks}
@@ -80,9 +79,10 @@ def tensors(tree: Any) -> list[Tensor]:
 def test_a_control_period_stays_on_its_device(name: str) -> None:
     episodes = build(name, CUDA)
     episodes.true = episodes._true_state()
-    episodes.state = episodes.sensors.measure(
+    measured = episodes.sensors.measure(
         episodes.true, episodes.sampler.noise(episodes.steps, episodes.sensors.noises)
     )
+    episodes.state = episodes.chain.refer(measured)
     for _ in range(2):
         episodes.act(torch.zeros(N, episodes.pipeline.actions.size, device=CUDA))
         verdict = episodes.perceive()

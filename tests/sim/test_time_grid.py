@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.env import TaskEnv
 from sim.scenes import Camera, Scene, time_grid
 from sim.tasks import tasks
@@ -43,7 +43,7 @@ def test_periods_that_fit(timestep: float, command_rate: float, rate: float, gri
 def test_periods_that_do_not_fit_are_told_what_would(
     timestep: float, command_rate: float, rate: float, message: str, unit: str
 ) -> None:
-    with pytest.raises(Misfit, match=re.escape(message)) as error:
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
         time_grid(timestep, command_rate, rate)
     remedy = re.search(rf"a {unit} of ([0-9.e-]+) (s|Hz) would do", str(error.value))
     assert remedy is not None
@@ -53,7 +53,7 @@ def test_periods_that_do_not_fit_are_told_what_would(
 
 def test_an_environment_refuses_before_it_builds_anything() -> None:
     walk = tasks.get("go2-velocity")
-    with pytest.raises(Misfit, match="50 Hz"):
+    with pytest.raises(ConfigError, match="50 Hz"):
         TaskEnv(replace(walk, scene=replace(walk.scene, timestep=0.007)), mjcf="nowhere.xml")
 
 

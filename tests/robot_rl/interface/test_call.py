@@ -13,19 +13,19 @@ from robot_rl.interface.observations import Context, Observer, Term
 from robot_rl.interface.spec import VectorSpec, box
 from robot_rl.interface.state import ObjectName, RobotState
 from robot_rl.interface.success import Test, objects_of, state_test
-from robot_rl.util.errors import Misfit, UserError
-from robot_rl.util.limits import Count, Positive
+from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 ACTIONS = VectorSpec((box("a", "x", "1", -1.0, 1.0),))
 
 
-def between(lid: ObjectName, on: Context, pot: ObjectName, scale: Positive = 1.0) -> Term:
+def between(lid: ObjectName, on: Context, pot: ObjectName, scale: PositiveFloat = 1.0) -> Term:
     """Names the context in the middle and two objects by names of its own."""
     field = box(f"{lid}_{pot}_{on.robot.name}", "x y z", "m", -1.0, 1.0)
     return Term(field, lambda s: scale * (s.objects[lid][:, :3] - s.objects[pot][:, :3]))
 
 
-def stacked(lower: ObjectName, upper: ObjectName, times: Count, how: Literal["on", "beside"] = "on") -> Test:
+def stacked(lower: ObjectName, upper: ObjectName, times: PositiveInt, how: Literal["on", "beside"] = "on") -> Test:
     sign = 1 if how == "on" else -1
     return lambda s: sign * (s.objects[upper][:, 2] - s.objects[lower][:, 2]) > 0.01 * times
 
@@ -98,5 +98,5 @@ def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
 
 
 def test_a_test_is_no_term(panda: Any) -> None:
-    with pytest.raises(Misfit, match="stacked is not annotated to return Term"):
+    with pytest.raises(ConfigError, match="stacked is not annotated to return Term"):
         Observer(["some_lab.terms:stacked:a:b:3"], panda, ACTIONS)

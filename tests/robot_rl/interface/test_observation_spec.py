@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from robot_rl.interface.observation_spec import IMAGES, STATE, ObservationField, ObservationSpec, picture_field
 from robot_rl.interface.spec import Field, VectorSpec
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 sizes = st.integers(0, 5)
 fields = st.one_of(
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_named(key: str, value: Any, message: str) -> None:
     observation = SPEC.zeros(3) | {key: value}
     if value is None:
         del observation[key]
-    with pytest.raises(Misfit, match=message):
+    with pytest.raises(ConfigError, match=message):
         SPEC.check(observation)
 
 
@@ -90,7 +90,7 @@ def test_spaces_hold_what_the_spec_describes() -> None:
     ],
 )
 def test_a_damaged_spec_is_refused_by_key(entry: dict[str, Any], message: str) -> None:
-    with pytest.raises(Misfit, match=f"observation 'x': .*{message}"):
+    with pytest.raises(ConfigError, match=f"observation 'x': .*{message}"):
         ObservationSpec.from_json({"x": entry})
 
 

@@ -19,7 +19,7 @@ from robot_rl.interface.control import JointOffsetConfig, ToolDeltaConfig
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.shield import ShieldConfig
 from robot_rl.interface.spec import Field
-from robot_rl.util.errors import Misfit, UnknownName, UserError
+from robot_rl.util.errors import ConfigError, UnknownName, UserError
 from robot_rl.util.registry import Registry
 
 positive = st.floats(1e-3, 10)
@@ -126,7 +126,7 @@ def test_a_control_period_is_a_whole_number_of_commands(
     walk: Any, go2: Any, command_rate: float, rate: float, would: str
 ) -> None:
     robot, shipped = replace(go2, command_rate=command_rate), walk().interface
-    with pytest.raises(Misfit, match=f"a control period at {rate:g} Hz .*; a rate of {would} Hz would do"):
+    with pytest.raises(ConfigError, match=f"a control period at {rate:g} Hz .*; a rate of {would} Hz would do"):
         Pipeline(replace(shipped, controller=replace(shipped.controller, rate=rate)), robot)
 
 
@@ -215,5 +215,5 @@ def test_what_a_registered_file_gets_wrong_is_said_with_the_file(
     (tmp_path / "written_by_hand.py").write_text(content)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "written_by_hand", raising=False)
-    with pytest.raises(Misfit, match=rf"task 'mine' in .*written_by_hand\.py: .*{message}"):
+    with pytest.raises(ConfigError, match=rf"task 'mine' in .*written_by_hand\.py: .*{message}"):
         Registry("task", {"mine": ("written_by_hand:X", "")}).get("mine")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from robot_rl.util.errors import Misfit, UnknownName
+from robot_rl.util.errors import ConfigError, UnknownName
 from robot_rl.util.registry import Registry
 
 Install = Callable[..., Path]
@@ -57,9 +57,9 @@ def test_a_name_of_the_project_is_found_without_reading_any_package(monkeypatch:
 def test_an_import_path_is_enough(install: Install) -> None:
     install("b-lab", b_lab_things="X = 3")
     assert things().get("b_lab_things:X") == 3
-    with pytest.raises(Misfit, match="no 'Y'"):
+    with pytest.raises(ConfigError, match="no 'Y'"):
         things().get("b_lab_things:Y")
-    with pytest.raises(Misfit, match="no module 'b_lab_thing'.*pip install -e"):
+    with pytest.raises(ConfigError, match="no module 'b_lab_thing'.*pip install -e"):
         things().get("b_lab_thing:X")
 
 
@@ -67,7 +67,7 @@ def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
     install("c-lab", "[robot_rl.things]\nboth = c_lab_things:X\n", c_lab_things="X = 1")
     install("d-lab", "[robot_rl.things]\nboth = d_lab_things:X\nown = d_lab_things:X\n", d_lab_things="X = 2")
     registry = things()
-    with pytest.raises(Misfit, match=r"(?=.*c-lab 1.5)(?=.*d-lab 1.5)(?=.*import path)"):
+    with pytest.raises(ConfigError, match=r"(?=.*c-lab 1.5)(?=.*d-lab 1.5)(?=.*import path)"):
         registry.get("both")
     assert list(registry) == ["both", "own"] and registry.get("own") == 2
     assert "c-lab" in registry.describe("both") and "d-lab" in registry.describe("both")
@@ -87,7 +87,7 @@ def test_a_broken_package_is_named_and_breaks_no_other(install: Install, text: s
     registry = things(ours="json:loads")
     assert list(registry) == ["broken", "ours"]
     assert registry.describe("broken") and registry.get("ours")
-    with pytest.raises(Misfit, match="f-lab 1.5"):
+    with pytest.raises(ConfigError, match="f-lab 1.5"):
         registry.get("broken")
     with pytest.raises(UnknownName, match="did you mean broken"):
         registry.get("brokn")
@@ -99,7 +99,7 @@ def test_an_entry_point_without_an_attribute_or_of_another_kind_is_refused(insta
     points = "[robot_rl.robots]\nnothing = g_lab_things\nnumber = g_lab_things:X\n"
     install("g-lab", points, g_lab_things="X = 1")
     for name, message in (("nothing", "g-lab"), ("number", "g-lab.*is a int and no RobotSpec")):
-        with pytest.raises(Misfit, match=message):
+        with pytest.raises(ConfigError, match=message):
             robots.get(name)
 
 
@@ -120,7 +120,7 @@ def test_a_task_is_called_as_it_was_found_and_a_broken_one_does_not_hide_a_robot
         assert tasks.get(name).name == name, "so its bundle finds it again"
     assert task_of("panda").name == "panda-lift", "ours is the robot's first, whatever is installed"
     assert task_of("panda", "a-lift").name == "a-lift"
-    with pytest.raises(Misfit, match="i-lab"):
+    with pytest.raises(ConfigError, match="i-lab"):
         task_of("a robot without a task")
 
 

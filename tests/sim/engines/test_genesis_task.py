@@ -17,7 +17,7 @@ from policies.bundle import load_bundle
 from robot_rl.cli.main import main
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.run import read_metrics
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.env import TaskEnv
 from sim.randomization import Randomize
 from sim.replay import replay
@@ -47,7 +47,7 @@ def wandering(env: TaskEnv, steps: int, seed: int) -> list[dict[str, Tensor]]:
 
 
 def test_another_number_of_threads_is_refused_and_not_ignored() -> None:
-    with pytest.raises(Misfit, match="one thread of the CPU, not on 2; .*QD_NUM_THREADS"):
+    with pytest.raises(ConfigError, match="one thread of the CPU, not on 2; .*QD_NUM_THREADS"):
         TaskEnv(WALK, N, engine="genesis", device="cpu", threads=2)
 
 

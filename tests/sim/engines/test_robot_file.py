@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.engines.model import compile_model, robot_model_spec
 from sim.scenes import Scene, robot_model
 
@@ -23,7 +23,7 @@ INERTIA = '<inertial mass="1" pos="0 0 0" diaginertia="1 1 1"/>'
 
 def refusal(robot: Any, path: Path, text: str) -> str:
     path.write_text(text)
-    with pytest.raises(Misfit, match=re.escape(str(path))) as error:
+    with pytest.raises(ConfigError, match=re.escape(str(path))) as error:
         robot_model_spec(robot, Scene(), str(path))
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -66,10 +66,12 @@ def test_what_does_not_compile_gets_a_remedy_that_fits(go2: Any, panda: Any, tmp
     text, count = re.subn('ixx="', 'ixx="-', robot_model(go2).read_text(), count=1)
     assert count == 1
     (tmp_path / "mine.urdf").write_text(text)
-    with pytest.raises(Misfit, match=r"mine\.urdf .*inertia must have positive eigenvalues.*; mend that in the file$"):
+    with pytest.raises(
+        ConfigError, match=r"mine\.urdf .*inertia must have positive eigenvalues.*; mend that in the file$"
+    ):
         compile_model(go2, Scene(), str(tmp_path / "mine.urdf"))
     (tmp_path / "mine.xml").write_text(robot_model(panda).read_text())
-    with pytest.raises(Misfit, match=r"mine\.xml .*; do its meshes lie where it says\?$"):
+    with pytest.raises(ConfigError, match=r"mine\.xml .*; do its meshes lie where it says\?$"):
         compile_model(panda, Scene(), str(tmp_path / "mine.xml"))
 
 
@@ -117,7 +119,9 @@ def test_what_weighs_and_reaches_enough_is_taken(arm: Any, tmp_path: Path, chang
 
 def test_bodies_that_collide_must_be_there(panda: Any) -> None:
     misspelt = replace(panda, collision_bodies=("hand", "left_fingr"))
-    with pytest.raises(Misfit, match=r"panda\.xml: it lacks the bodies \['left_fingr'\].*did you mean left_finger"):
+    with pytest.raises(
+        ConfigError, match=r"panda\.xml: it lacks the bodies \['left_fingr'\].*did you mean left_finger"
+    ):
         robot_model_spec(misspelt, Scene())
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from robot_rl.interface.spec import Joint, RobotSpec
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.engines.model import compile_model
 from sim.engines.mujoco import MujocoEngine
 from sim.engines.robot_check import check_robot
@@ -112,7 +112,7 @@ def test_a_visual_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, changes: dict[str, str], message: str) -> None:
     (tmp_path / "turn.dae").touch()
-    with pytest.raises(Misfit, match=message):
+    with pytest.raises(ConfigError, match=message):
         compile_model(turn(tmp_path / "turn.urdf", **changes), Scene())  # type: ignore[arg-type]
 
 
@@ -121,5 +121,5 @@ def test_a_quadruped_and_its_meshes_can_be_moved(go2: Any, tmp_path: Path) -> No
     moved = replace(go2, model=str(tmp_path / "go2" / "urdf" / "go2.urdf"))
     ours, shipped = compile_model(moved, Scene()), compile_model(go2, Scene())
     assert np.array_equal(ours.body_inertia, shipped.body_inertia) and ours.ngeom == shipped.ngeom
-    with pytest.raises(Misfit, match=r"gone\.urdf: no such file; mend `model` of robot 'go2'"):
+    with pytest.raises(ConfigError, match=r"gone\.urdf: no such file; mend `model` of robot 'go2'"):
         robot_model(replace(go2, model=str(tmp_path / "gone.urdf")))
