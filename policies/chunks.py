@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from policies.base import Normalizer, Observation, Policy, Size, mlp, normal
+from policies.encoder import Encoder, EncoderConfig
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
 
@@ -28,6 +29,7 @@ class ChunkConfig:
     """Hidden layers of the network."""
     sample_steps: PositiveInt = 10
     """Evaluations of the network per chunk."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
         if self.execute > self.horizon:
@@ -47,7 +49,8 @@ class ChunkPolicy(Policy):
         self.horizon, self.execute = config.horizon, config.execute
         self.normalizer = Normalizer(size.observation)
         flat = config.horizon * size.action
-        self.denoiser = mlp([flat + size.observation + self.EMBED] + [config.hidden] * config.layers + [flat], nn.Mish)
+        self.encoder = Encoder(size, config.encoder)
+        self.denoiser = mlp([flat + self.encoder.size + self.EMBED] + [config.hidden] * config.layers + [flat], nn.Mish)
 
     def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor) -> Tensor:
         """Evaluate the network on chunks (B, horizon, A) at times (B,)."""
@@ -59,7 +62,7 @@ class ChunkPolicy(Policy):
 
     def condition(self, observation: Observation) -> Tensor:
         """Return what the network reads of an observation (B, F)."""
-        return self.normalizer(observation["observation.state"])
+        return self.encoder(self.normalizer(observation["observation.state"]), observation)
 
     def fit(self, columns: dict[str, Tensor]) -> None:
         """Take the normalizer's statistics from demonstrated rows (N, ...)."""

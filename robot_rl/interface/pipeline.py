@@ -25,7 +25,7 @@ from robot_rl.interface.rates import command_ticks
 from robot_rl.interface.shield import Shield, ShieldConfig
 from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
 from robot_rl.interface.state import RobotState
-from robot_rl.interface.success import Test, state_test
+from robot_rl.interface.success import Test, objects_of, state_test
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt, validate
@@ -49,6 +49,11 @@ class Picture:
 
     def __post_init__(self) -> None:
         validate(self, f"picture of camera {self.camera!r}: ")
+
+    @property
+    def key(self) -> str:
+        """Its key in an observation."""
+        return f"{IMAGES}{self.camera}"
 
 
 @dataclass(frozen=True)
@@ -137,8 +142,19 @@ class Pipeline:
     @property
     def observation_spec(self) -> ObservationSpec:
         """What a policy observes, in simulation as on a robot."""
-        pictures = {f"{IMAGES}{p.camera}": picture_field(p.height, p.width) for p in self.interface.pictures}
-        return ObservationSpec.from_vector(self.observer.spec) | pictures
+        return ObservationSpec.from_vector(self.observer.spec) | self.others
+
+    @property
+    def others(self) -> ObservationSpec:
+        """What a policy observes besides observation.state."""
+        pictures = {p.key: picture_field(p.height, p.width) for p in self.interface.pictures}
+        return ObservationSpec.of(**pictures)
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """Objects that a robot has to track: what is observed and, where pictures show it instead, what is tested."""
+        tests = filter(None, (self.interface.success, self.interface.failure)) if self.interface.pictures else ()
+        return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:
         """Joint targets for actions (n, A) in [-1, 1]; one number that is not finite spoils its row, for the shield."""
