@@ -21,6 +21,7 @@ from robot_rl.rewards import RewardName, RewardSource
 from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, check_finite, counts, report
 from robot_rl.training.run import Run
+from robot_rl.util.errors import Misfit
 from robot_rl.util.limits import Count, NonNegative, Positive, Share, Whole
 from robot_rl.util.seeds import training_seed
 
@@ -89,7 +90,12 @@ def train_off_policy(
     progress: Progress,
 ) -> None:
     """Improve the agent in `env` and leave what it learned in its policy; resumes from the run's checkpoint."""
-    env = on_device(env, agent.device)
+    env, span = on_device(env, agent.device), agent.sampling.span
+    if config.capacity // env.num_envs <= span:
+        raise Misfit(
+            f"--training.capacity {config.capacity} leaves each of {env.num_envs} environments "
+            f"{config.capacity // env.num_envs} rows, too few for samples of {span} steps; raise it"
+        )
     replay = Replay(config.capacity, env.num_envs, agent.columns, agent.device)
     from_demos = int(config.batch * config.demo_share) if demos is not None else 0
     sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])
@@ -139,7 +145,7 @@ def train_off_policy(
             episodes.add(paid, done, infos.get("success"))
             observation = following
             step += env.num_envs
-            learns = learns or (step >= config.learning_starts and replay.ready(agent.sampling.span))
+            learns = learns or (step >= config.learning_starts and replay.ready(span))
             if learns:
                 owed += config.updates_per_step * env.num_envs
             if over() or step % config.log_every < env.num_envs:
