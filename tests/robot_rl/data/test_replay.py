@@ -162,7 +162,9 @@ def test_a_full_storage_forgets_the_oldest() -> None:
     for _ in range(25):
         world.step([None])
     obs = world.episodes[0][0]["obs"]
-    assert set(world.replay.sample(300, Sampling(1, 0.9), rng())["observation.state"].flatten().tolist()) == set(obs[15:24])
+    assert set(world.replay.sample(300, Sampling(1, 0.9), rng())["observation.state"].flatten().tolist()) == set(
+        obs[15:24]
+    )
     assert world.replay.size == 10
 
 
