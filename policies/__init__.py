@@ -1,4 +1,4 @@
-"""Policy classes by name. A bundle names its class; any other is found by entry point or import path."""
+"""Policy classes by name. A bundle names its class; any other is found by its import path, `module:class`."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from policies import policy_classes
 from robot_rl.util.limits import require
+from robot_rl.util.registry import load
 
 Observation = dict[str, Tensor]
 Config = TypeVar("Config")
@@ -77,8 +78,11 @@ class Policy(nn.Module):
 
 def build_policy(description: dict[str, Any]) -> Policy:
     """Return a policy with fresh weights from what its `describe` returned, whatever its class."""
-    policy: Policy = policy_classes.get(description["class"]).build(description)
-    return policy
+    name = str(description["class"])
+    kind = load(name, f"policy class {name!r}") if ":" in name else policy_classes.get(name)
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        raise TypeError(f"{name} is no policy class")
+    return kind.build(description)
 
 
 class RandomPolicy(Policy):
