@@ -103,6 +103,7 @@ def test_corrections_are_the_stretches_that_a_person_executed(flags: list[bool])
     n = len(flags)
     episode = {
         "row": torch.arange(n),
+        "action": torch.zeros(n, 1),
         "observation.state": torch.arange(n)[:, None],
         "reward": torch.linspace(0, 1, n),
         "intervention": torch.tensor(flags),

@@ -58,7 +58,7 @@ BC = SupervisedConfig(updates=24, batch=8, checkpoint_every=8, log_every=4)
 
 
 def clone(policy: Any, data: Demonstrations, *rest: Any) -> None:
-    train_supervised(Cloning(policy, CloningConfig(warmup=4), BC.updates), data, *rest)
+    train_supervised(Cloning(policy, CloningConfig(warmup=4), BC.updates), data, BC, *rest)
 
 
 def test_clone_resumes_to_the_bit(diffusion: Build, run: Build, same: Callable[[Any, Any], bool]) -> None:
