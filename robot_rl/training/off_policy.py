@@ -136,11 +136,11 @@ def train_off_policy(
             following, paid, terminated, truncated, infos = stepping.result()
             paid, done = reward(paid, infos), terminated | truncated
             row = observation | kept | {"action": action, "reward": paid, "terminated": terminated, "last": done}
-            final = None
-            if done.any():
+            final, ended = None, done.cpu()
+            if ended.any():
                 final = infos["final_obs"]
-                final = final | agent.peek(final, done, rng)
-                agent.reset(done.nonzero().squeeze(-1))
+                final = final | agent.peek(final, ended, rng)
+                agent.reset(ended.nonzero().squeeze(-1))
             replay.add(row, final)
             episodes.add(paid, done, infos.get("success"))
             observation = following
