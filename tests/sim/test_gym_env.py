@@ -109,7 +109,7 @@ def test_another_python_gives_the_same_floats(name: str, same: Build) -> None:
 
 
 def test_episodes_end_where_they_end_and_begin_again(same: Build) -> None:
-    """Each copy against the bare environment, which tells more: every step, its last observation, and the next first."""
+    """Each copy against the bare environment: every step, the last observation, and the next episode's first."""
     env = GymEnv(NAME.format("Toy"), 4)
     bare = [gym.make("Toy-v0") for _ in range(4)]
     expected = torch.stack([torch.from_numpy(b.reset(seed=3 + k)[0]).float() for k, b in enumerate(bare)])

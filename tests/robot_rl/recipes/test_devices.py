@@ -116,6 +116,18 @@ def test_recorded_episodes_are_annotated_there(name: str) -> None:
     assert replay.size == 29 and on_meta(replay.columns)
 
 
+def test_what_acting_remembers_goes_back_there() -> None:
+    """A checkpoint is read on the CPU."""
+    agent, rng = built("resfit"), torch.Generator()
+    agent.act(seen(agent), rng, Phase.LEARN)
+    noise, policy = agent.memory()["noise"], agent.memory()["policy"]
+    saved = {"noise": torch.zeros(noise.shape), "policy": policy | {"chunks": torch.zeros(policy["chunks"].shape)}}
+    other = built("resfit")
+    other.load_memory(saved, seen(other))
+    action, kept = other.act(seen(other), rng, Phase.LEARN)
+    assert action.device == META and on_meta(kept) and other.memory()["policy"]["chunks"].device == META
+
+
 @pytest.mark.parametrize("head", ["scalar", "hl-gauss", "c51", "gaussian"])
 def test_every_head(agent: Build, residual: Build, head: str) -> None:
     learner = agent(residual().to(META), head=head, critics=4, subset=2, actor_delay=1, imitation=1.0)
