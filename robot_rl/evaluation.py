@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.base import ChunkRunner, Policy
+from policies.base import Policy
+from policies.execution import ChunkExecutor
 from robot_rl.util.seeds import HELD_OUT
 
 
@@ -111,7 +112,7 @@ def evaluate(
     for first in range(0, episodes, n):
         wanted = min(n, episodes - first)
         rng = torch.Generator().manual_seed(seed + first)
-        runner = ChunkRunner(policy, n)
+        runner = ChunkExecutor(policy, n)
         runner.reset()
         observation, _ = env.reset(seed=seed + first)
         open_ = torch.arange(n) < wanted

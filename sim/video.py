@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from policies.base import ChunkRunner, Policy
+from policies.base import Policy
+from policies.execution import ChunkExecutor
 from robot_rl.data.video import encode_video
 from robot_rl.util.files import replace_file
 from sim.env import TaskEnv
@@ -36,7 +37,7 @@ def _frames(env: TaskEnv, policy: Policy, episodes: int, seed: int, every: int) 
     camera = env.task.scene.cameras[0].name
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
-        runner = ChunkRunner(policy, 1)
+        runner = ChunkExecutor(policy, 1)
         runner.reset()
         observation, _ = env.reset(seed=seed + episode)
         done, step = False, 0

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from policies.base import ChunkRunner, Policy
+from policies.base import Policy
+from policies.execution import ChunkExecutor
 
 Build = Callable[..., Any]
 
@@ -17,7 +18,7 @@ Build = Callable[..., Any]
 def rollout(policy: Policy, steps: int = 11, rows: int = 3) -> torch.Tensor:
     """Actions along a fixed sequence of observations, with a reset of one environment on the way."""
     rng, states = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
-    runner = ChunkRunner(policy, rows)
+    runner = ChunkExecutor(policy, rows)
     runner.reset()
     actions = []
     for t in range(steps):
