@@ -26,9 +26,9 @@ from policies.bundle import load_bundle
 from policies.execution import ChunkExecutor
 from policies.residual import ResidualPolicy
 from real.twin.arm import HiddenArm
-from robot_rl.cli.operator import Watch
 from robot_rl.evaluation import evaluate, wilson
 from robot_rl.interface.state import RobotState
+from robot_rl.operators.corrector import Corrector
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.human_in_the_loop import corrections
 from robot_rl.training.numerics import learning_floats
@@ -95,11 +95,11 @@ def corrected_episode(
     env: Biased, observation: dict[str, Tensor], runner: ChunkExecutor, expert: Any, rng: torch.Generator
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One episode in which the operator takes over as it does on the twin; the episode and the next observation."""
-    watch, everyone = Watch(), torch.arange(1)
+    operator = Corrector(env.pipeline, expert)
     runner.reset()
-    expert.reset(everyone)
+    operator.reset(0.0)
     rows: list[tuple[Tensor, Tensor, bool]] = []
-    holding, gripper = False, env.robot.gripper
+    holding = False
     while True:
         now, seen = len(rows) / env.rate, env.state
         name, true = next(iter(env.true.objects.items()))
@@ -108,13 +108,10 @@ def corrected_episode(
         )
         with torch.no_grad():
             wanted = runner.act(observation, rng)
-        width = float(seen.gripper_width) / gripper.width if gripper else 0.0
-        before, holding = holding, watch(true[0, :3] - seen.tool_position[0], float(true[0, 2]), width, now)
-        if holding and not before:
-            expert.reset(everyone)
-        elif before and not holding:
+        before = holding
+        holding, hands = operator(eyes, now)
+        if before and not holding:
             runner.reset()
-        hands = expert.act({"observation.state": env.pipeline.observer(eyes)})
         action = hands if holding else wanted
         rows.append((observation["observation.state"][0].clone(), action[0].clone(), holding))
         observation, _, terminated, truncated, infos = env.step(action)
@@ -139,7 +136,7 @@ def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, se
     module, name = str(task.expert).split(":")
     experts = importlib.import_module(module)
     skill = dataclasses.replace(experts.STEADY, gain=gain)
-    expert = getattr(experts, name)(env.pipeline.observer.spec, env.pipeline.actions, 1, skill, seed)
+    expert = getattr(experts, name)(env.pipeline.observer.spec, env.pipeline.controller, 1, skill, seed)
     rng, helped, done = torch.Generator().manual_seed(seed), [], 0
     with tempfile.TemporaryDirectory() as folder:
         learner = recipe.learner(load_bundle(run / "improve"), run / "collect" / "dataset", Path(folder), seed)

@@ -107,7 +107,8 @@ class Session:
         self._pictures: dict[str, Any] = {}
         """What the cameras showed when the policy last observed."""
         self._stale_pictures = 0
-        env.on_step = self._record
+        # In this order: a row is recorded before the journal ends its episode.
+        env.observers.append(self._record)
         film.attach(env)
         done = self.recorder.writer.num_episodes
         self.journal = Journal(run.folder, env, done, self._about_episode, keep=self.recorder.end_episode)

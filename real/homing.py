@@ -6,17 +6,14 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from real.bus import make
 from real.clock import Ticker
+from real.rig import Rig
 from real.robots.base import NotReady
 from real.teleop.commands import Operator
-
-if TYPE_CHECKING:
-    from real.env import RobotEnv
 
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
@@ -28,7 +25,7 @@ NEAR = 0.01
 class Homing:
     """Moves the arm home and has the objects placed, by the twin or by a person."""
 
-    def __init__(self, env: RobotEnv):
+    def __init__(self, env: Rig):
         self.env, robot = env, env.pipeline.robot
         self.home = torch.tensor(robot.home)[None]
         self.width = robot.gripper.width if robot.gripper else 0.0
@@ -62,18 +59,21 @@ class Homing:
 
         Straight down, through the shield, to the lowest height that the tool had with it; never below.
         """
-        env = self.env
+        env, controller = self.env, self.env.pipeline.controller
+        if not controller.twist_limit[2]:
+            return  # it cannot move the tool straight down
         deadline = time.monotonic() + timeout
         rate = Ticker(env.period)
-        physical = torch.zeros_like(env.last_action)
+        twist, shut = torch.zeros(1, 6), -torch.ones(1, 1)
         while time.monotonic() < deadline:
             self._heed_stop()
             state = env.read()
             above = float(state.tool_position[0, 2]) - env.gripped_at
             if above < NEAR or float(state.gripper_width) < EMPTY:
                 break
-            physical[0, 2] = max(-above, float(env.pipeline.actions.low[2]))
-            env.loop.set_goal(env.pipeline.controller(state, physical).position, 0.0, env.period)
+            twist[0, 2] = -above / controller.twist_limit[2]
+            action = controller.from_twist(twist, shut, env.last_action)
+            env.loop.set_goal(env.pipeline.target(state, action).position, 0.0, env.period)
             rate.wait()
 
     def go_home(self, timeout: float = 8.0) -> None:

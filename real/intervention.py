@@ -1,4 +1,7 @@
-"""Who acts: the policy, the person, or nobody. The person is above the policy and below the shield."""
+"""Decide what is executed: the policy's action, the person's, or a hold.
+
+The person is above the policy and below the shield.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch
 from torch import Tensor
 
 from real.teleop.commands import Operator, OperatorInput
+from robot_rl.interface.control import Controller
 
 logger = logging.getLogger(__name__)
 
@@ -51,15 +55,17 @@ class Decision:
 class Arbiter:
     """Decides once per control period, so a takeover takes at most one.
 
-    No jump: both sides send steps relative to the *measured* tool position through one controller and one shield.
+    No jump: both sides send actions through one controller, which starts from the measured state, and one shield.
     """
 
-    def __init__(self, operator: OperatorInput | None):
-        self.operator = operator
+    def __init__(self, operator: OperatorInput | None, controller: Controller, steers: bool = False):
+        """Args: `steers`: the person tells the policy where to go and does not act in its place."""
+        self.operator, self.controller = operator, controller
         self.phase = Phase.AUTONOMOUS
-        self.steers = False
-        """The person tells the policy where to go and does not act in its place: holding the dead-man changes nothing
-        here."""
+        self.acts = not steers and bool(controller.twist_limit.any())
+        """A person can act in the policy's place; if not, holding the dead-man changes nothing here."""
+        if operator and not (steers or self.acts):
+            logger.warning("this policy's actions move no tool: a person can stop the robot but not take over")
 
     @property
     def attended(self) -> bool:
@@ -70,28 +76,26 @@ class Arbiter:
         """Start an episode under the policy's control."""
         self.phase = Phase.AUTONOMOUS
 
-    def decide(self, policy_action: Tensor, last_action: Tensor) -> Decision:
-        """Choose between the policy's action (1, A) and the person's; `last_action` is what was executed before.
+    def decide(self, policy_action: Tensor, hold: Tensor) -> Decision:
+        """Choose between the policy's action (1, A), the person's, and `hold` (1, A), which stands still.
 
-        A gripper value of exactly 0 leaves the gripper as it was: a takeover does not drop what it holds.
+        A gripper value of exactly 0 leaves the gripper as `hold` has it: a takeover does not drop what it holds.
         """
         operator = self.operator.read() if self.operator else None
         before = self.phase
         if operator is not None and operator.stop:
             self.phase = Phase.STOPPED
-        elif not self.steers:
+        elif self.acts:
             said = 1 if operator is None else 0 if operator.held else 2 if operator.lost else 1
             self.phase = _NEXT[before][said]
         if self.phase is Phase.PAUSED and before is not Phase.PAUSED:
             logger.warning("the operator's device fell silent during a correction: the robot holds")
         if self.phase in (Phase.HANDING_BACK, Phase.PAUSED):
-            # Standing still, when handing back for one period: the policy's action was planned before the correction.
-            still = torch.zeros_like(policy_action)
-            still[0, 3:] = last_action[0, 3:]  # the gripper, if there is one
-            return Decision(still, self.phase, False, operator)
+            # When handing back for one period: the policy's action was planned before the correction.
+            return Decision(hold, self.phase, False, operator)
         if self.phase is not Phase.CORRECTING or operator is None:
             return Decision(policy_action, self.phase, False, operator)
-        gripper = operator.gripper or last_action[0, 3:].sum().item()
-        hands = torch.tensor([[*operator.motion, gripper]], dtype=policy_action.dtype).clamp(-1, 1)
-        action = hands[:, : policy_action.shape[1]]
+        twist = torch.tensor([[*operator.motion, *operator.rotation]], dtype=hold.dtype)
+        gripper = torch.tensor([[operator.gripper]], dtype=hold.dtype)
+        action = self.controller.from_twist(twist, gripper, hold)
         return Decision(action, self.phase, before is not Phase.CORRECTING, operator)

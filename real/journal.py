@@ -45,8 +45,8 @@ class Journal:
         self._opened, self._begun, self._falls = time.monotonic(), 0.0, 0
         self._commanders: Counter[str] = Counter()
         self._parts = {"intervention_steps": 0, "takeovers": 0}
-        self._others = env.on_step
-        env.note, env.on_step = self.note, self._record
+        env.note = self.note
+        env.observers.append(self._record)
 
     def drop_rows_from(self, done: int) -> None:
         """Forget what a kill or a signal left behind: rows of episodes that count nowhere else, and half a row."""
@@ -63,8 +63,6 @@ class Journal:
 
     def _record(self, step: dict[str, Any]) -> None:
         """The end of a control period."""
-        if self._others is not None:
-            self._others(step)
         self._parts["intervention_steps"] += int(step["intervention"])
         self._parts["takeovers"] += int(step["takeover"])
         if self.env.steering is not None:

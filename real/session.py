@@ -85,19 +85,16 @@ class Filming:
         self.rate = 20
 
     def attach(self, env: RobotEnv) -> None:
-        """Film every control period of `env`, besides what else listens to its steps."""
-        others = env.on_step
+        """Film every control period of `env`."""
         self.rate = round(1 / env.period)
         camera = next(iter(env.driver.images), None)
 
         def film(step: dict[str, Any]) -> None:
-            if others is not None:
-                others(step)
             if self.filmed < self.episodes:
                 picture = env.driver.image(camera) if camera else None
                 self.add(picture, bool(step["intervention"][0]), bool(step["done"]))
 
-        env.on_step = film
+        env.observers.append(film)
 
     def add(self, picture: np.ndarray | None, corrected: bool, done: bool) -> None:
         """Keep one picture; at the end of an episode decide whether the film takes it."""

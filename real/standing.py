@@ -6,20 +6,17 @@ import json
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from real.bus import make
 from real.clock import Ticker
+from real.rig import Rig
 from real.robots.base import NotReady
 from real.robots.lowlevel import FIRMEST
 from real.robots.unitree import GUARD_GONE, UnitreeDriver
 from robot_rl.interface.state import RobotState
-
-if TYPE_CHECKING:
-    from real.env import RobotEnv
 
 logger = logging.getLogger(__name__)
 RISE = 2.0
@@ -43,7 +40,7 @@ class Standing:
           ^── stop, tilt, silence of state or policy: at any time ──┘
     """
 
-    def __init__(self, env: RobotEnv):
+    def __init__(self, env: Rig):
         robot, driver = env.pipeline.robot, env.driver
         assert robot.base is not None and isinstance(driver, UnitreeDriver)
         self.env, self.driver = env, driver
@@ -122,7 +119,7 @@ class Standing:
         if reading is None or not self._level():
             tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan
             raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
-        # Who was stopped in mid-stride lies on a leg or two, which nothing but folding brings out from under it.
+        # After a stop in mid-stride a leg or two may lie under the trunk; folding frees them.
         crooked = float((self.env.read().joint_position - self.lying).abs().max()) > CROOKED
         if crooked and (not self._go(self.lying, FIRM, 1.0, 1 / 2) or self.env.loop.limp):
             return

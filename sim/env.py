@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 from robot_rl.interface.observations import Observer
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.shield import ramp
-from robot_rl.interface.state import RobotState, leaves
+from robot_rl.interface.state import ABSENT, RobotState, leaves
 from robot_rl.robots import robots
 from robot_rl.util.errors import Misfit, UnknownName
 from sim.commands import PURPOSE as COMMAND
@@ -178,6 +179,7 @@ class TaskEnv(VectorEnv):
         self.true = self._true_state()
         self.sensors.reset(everyone, self.true, self._directions)
         self.state = self.sensors.measure(self.true, self._noise())
+        self.state.reference = self.pipeline.controller.reference(self.num_envs)
         self.goal = self.command = self.state.joint_position
         self.velocity = torch.zeros_like(self.goal)
         return self._observe(self.true, self.state), {}
@@ -245,6 +247,9 @@ class TaskEnv(VectorEnv):
         if self.graphs is not None or refused.any():  # the goal before stays in force
             gripper = torch.where(refused, self.gripper, gripper)
             executed = torch.where(refused, pipeline.controller.still(self.last_action, gripper), executed)
+        if target.reference is not ABSENT:
+            kept = torch.where(refused, self.state.reference, target.reference)
+            self.state = replace(self.state, reference=kept)
         # Robots along the fastest axis: each tick looks for the joint that limits its robot.
         start, end, command, velocity = (x.T.contiguous().T for x in (self.goal, goal, self.command, self.velocity))
         way, step = ramp(start, end, self.ticks)
@@ -271,7 +276,7 @@ class TaskEnv(VectorEnv):
             last, rows = before.views, broken[:, None]
             self.true = self.true.map(lambda name, view: torch.where(rows, last[name], view))
         reward, success, terminated, truncated, infos = self._judge(before, broken)
-        self.state = self.sensors.measure(self.true, self._noise())
+        self.state = replace(self.sensors.measure(self.true, self._noise()), reference=self.state.reference)
         infos |= {"success": success, "diverged": broken, "episode_steps": self.steps.clone()}
         done = terminated | truncated
         counts = torch.stack([done, broken]).sum(1)
@@ -370,6 +375,7 @@ class TaskEnv(VectorEnv):
         true = self._true_state(rows)
         self.sensors.reset(ids, true, self._directions)
         state = self.sensors.measure(true, self._noise(rows), ids)
+        state.reference = self.pipeline.controller.reference(len(ids))
         self.goal[ids] = self.command[ids] = state.joint_position
         self.velocity[ids] = 0.0
         return Start(true, state, self._observe(true, state, rows))

@@ -15,7 +15,8 @@ TOPIC = "teleop/joy"
 TYPE = "sensor_msgs/msg/Joy"
 QOS = QoS(depth=10, blocking=0.02)
 """Reliable and ten deep, so that a short press arrives; a reader that hangs costs 20 ms at most."""
-AXES = ("x", "y", "z", "gripper")
+AXES = ("x", "y", "z", "gripper", "roll", "pitch", "yaw")
+"""A message without the last three is read too: it does not rotate."""
 BUTTONS = ("hold", "success", "failure", "stop", "reset")
 PRESSES = BUTTONS[1:]
 
@@ -32,6 +33,8 @@ class Operator:
         held: the dead-man: the person wants control. Motion and gripper mean nothing without it.
         motion: -1 to 1 of the permitted speed along x (forward), y (left), z (up) of the robot's base frame; of a
             robot that walks forward, left, and turning left.
+        rotation: -1 to 1 of the permitted turning speed about x, y, z of the base frame, right-handed, of an arm whose
+            controller turns its tool.
         gripper: -1 close, 1 open; 0 leaves it as it was last told, so that taking over drops nothing.
         success: the episode succeeded.
         failure: the episode failed.
@@ -51,6 +54,7 @@ class Operator:
     stop: bool = False
     reset: bool = False
     lost: bool = False
+    rotation: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 RELEASED = Operator()
@@ -63,7 +67,7 @@ def to_joy(operator: Operator) -> Any:
     return make(
         TYPE,
         header={"stamp": {"sec": sec, "nanosec": nanosec}},
-        axes=[*operator.motion, operator.gripper],
+        axes=[*operator.motion, operator.gripper, *operator.rotation],
         buttons=[int(down) for down in buttons],
     )
 
@@ -76,7 +80,7 @@ def from_joy(msg: Any) -> Operator:
     exactly 1, the stop at anything but 0.
     """
     try:
-        if len(msg.axes) != len(AXES) or len(msg.buttons) != len(BUTTONS):
+        if len(msg.axes) not in (4, len(AXES)) or len(msg.buttons) != len(BUTTONS):
             return RELEASED
         axes = [float(value) for value in msg.axes]
         buttons = [int(value) for value in msg.buttons]
@@ -84,8 +88,29 @@ def from_joy(msg: Any) -> Operator:
         return RELEASED
     hold, success, failure, stop, reset = buttons
     finite = all(math.isfinite(value) for value in axes)
-    x, y, z, gripper = (min(max(value, -1.0), 1.0) for value in axes) if finite else (0.0,) * 4
-    return Operator(finite and hold == 1, (x, y, z), gripper, success == 1, failure == 1, stop != 0, reset == 1)
+    axes = [min(max(value, -1.0), 1.0) for value in axes] if finite else []
+    x, y, z, gripper, roll, pitch, yaw = axes + [0.0] * (len(AXES) - len(axes))
+    presses = {"success": success == 1, "failure": failure == 1, "stop": stop != 0, "reset": reset == 1}
+    return Operator(finite and hold == 1, (x, y, z), gripper, **presses, rotation=(roll, pitch, yaw))
+
+
+def _calm(axes: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return the axes with 0 inside the dead-band."""
+    x, y, z = (value if abs(value) >= DEAD_BAND else 0.0 for value in axes)
+    return x, y, z
+
+
+def stick_motion(
+    left: tuple[float, float], right: tuple[float, float], tilts: bool
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Return motion and rotation of an arm for two sticks (forward, left), each -1 to 1; the bindings of every gamepad.
+
+    The left stick moves, or with `tilts` leans the tool's upper end the same way. The right stick moves up and down,
+    and turns about the vertical, seen from above.
+    """
+    (forward, leftward), (up, turn) = left, right
+    motion, lean = ((0.0, 0.0), (-leftward, forward)) if tilts else ((forward, leftward), (0.0, 0.0))
+    return (*motion, up), (*lean, turn)
 
 
 def _told(pressed: set[str]) -> dict[str, Any]:
@@ -147,8 +172,7 @@ class OperatorInput:
         told = _told(pressed | {"stop"} if latest.stop else pressed)
         if not latest.held:
             return Operator(held=lingers, **told)
-        x, y, z = (value if abs(value) >= DEAD_BAND else 0.0 for value in latest.motion)
-        return replace(latest, motion=(x, y, z), **told)
+        return replace(latest, motion=_calm(latest.motion), rotation=_calm(latest.rotation), **told)
 
     def close(self) -> None:
         """Stop listening."""

@@ -13,7 +13,7 @@ from array import array
 from contextlib import suppress
 from glob import glob
 
-from real.teleop.commands import PRESSES, Operator
+from real.teleop.commands import PRESSES, Operator, stick_motion
 from robot_rl.util.errors import UserError
 
 DEAD_ZONE = 0.08  # of full deflection: a stick that is let go does not come back to exactly 0
@@ -27,18 +27,19 @@ _CODES = {"left x": 0x00, "left y": 0x01, "right x": 0x03, "right y": 0x04, "LT"
 _BLUETOOTH = {  # has GAS and BRAKE
     "left x": 0x00, "left y": 0x01, "right x": 0x02, "right y": 0x05, "LT": 0x0A, "RT": 0x09,
 }  # fmt: skip
-_KEYS = {"hold": 0x136, "success": 0x130, "failure": 0x133, "stop": 0x131, "reset": 0x13B}
+_KEYS = {"hold": 0x136, "tilt": 0x137, "success": 0x130, "failure": 0x133, "stop": 0x131, "reset": 0x13B}
 _CABLE_AXES = (0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x10, 0x11)
 _CABLE_BUTTONS = (0x130, 0x131, 0x133, 0x134, 0x136, 0x137, 0x13A, 0x13B, 0x13C, 0x13D, 0x13E)
 
 HELP = """\
 LB            hold it: you have control; let go: the robot goes on by itself
 left stick    forward / back, left / right
-right stick   up / down
+right stick   up / down, turn left / right (where the policy turns the tool)
+RB            hold it: the left stick leans the tool instead
 RT / LT       close / open the gripper
 A             the episode succeeded         Menu   reset
 X             the episode failed            B      EMERGENCY STOP
-On a PlayStation pad: L1, R2 / L2, cross, triangle, Options, circle. Ctrl-C here ends.
+On a PlayStation pad: L1, R1, R2 / L2, cross, triangle, Options, circle. Ctrl-C here ends.
 """
 WALK_HELP = """\
 LB            hold it: the robot walks as you say; let go: as it was told before
@@ -57,7 +58,7 @@ class Gamepad:
     """
 
     def __init__(self, path: str = "", walks: bool = False):
-        self.help, self._third = (WALK_HELP, "right x") if walks else (HELP, "right y")
+        self.help, self._walks = WALK_HELP if walks else HELP, walks
         self.path = path or next(iter(sorted(glob("/dev/input/js*"))), "")
         if not self.path:
             raise UserError(
@@ -91,10 +92,14 @@ class Gamepad:
             events, self._rest = (self._rest + data)[:whole], (self._rest + data)[whole:]
             for _time, value, kind, number in _EVENT.iter_unpack(events):
                 self._take(kind, number, value)
-        x, y, z = (_stick(-self._values[name]) for name in ("left y", "left x", self._third))
+        forward, left, up, turn = (_stick(-self._values[name]) for name in ("left y", "left x", "right y", "right x"))
+        motion, rotation = (forward, left, turn), (0.0, 0.0, 0.0)
+        if not self._walks:
+            motion, rotation = stick_motion((forward, left), (up, turn), "tilt" in self._down)
         down = self._down | self._pressed
         gripper = self._trigger("LT") - self._trigger("RT")
-        return Operator("hold" in self._down, (x, y, z), gripper, *(name in down for name in PRESSES))
+        presses = {name: name in down for name in PRESSES}
+        return Operator("hold" in self._down, motion, gripper, **presses, rotation=rotation)
 
     def close(self) -> None:
         """Close the device. Twice is fine."""

@@ -33,14 +33,18 @@ SLOW = 0.25  # of full speed, with Shift
 _SEQUENCE = 0.15  # s within which an escape sequence ends, be it read in two parts
 _MOTION = {"w": (0, 1.0), "s": (0, -1.0), "a": (1, 1.0), "d": (1, -1.0), "r": (2, 1.0), "f": (2, -1.0)}
 _WALK = {key: _MOTION[key] for key in "wsad"} | {"j": (2, 1.0), "l": (2, -1.0)}
+_TURN = {"j": (5, 1.0), "l": (5, -1.0), "i": (4, 1.0), "k": (4, -1.0), "o": (3, 1.0), "u": (3, -1.0)}
+_ARM = _MOTION | _TURN  # rotations about x, y, z are axes 3, 4, 5
 _PRESS = {"y": "success", "n": "failure", "x": "stop", "\r": "reset", "\n": "reset"}
 
 HELP = """\
 w / s   forward / back        space   close / open the gripper
 a / d   left / right          h       hands on: keep control without a key, until h again
 r / f   up / down             y / n   the episode succeeded / failed
-Shift   slower                x       EMERGENCY STOP
-                              enter   reset        q   quit
+j / l   turn left / right     x       EMERGENCY STOP
+i / k   lean forward / back   enter   reset        q   quit
+u / o   lean left / right     Shift   slower
+Turning and leaning need a policy that turns the tool.
 You have control while you hold or tap a motion key; the robot goes on by itself when you let go.
 """
 WALK_HELP = """\
@@ -60,7 +64,7 @@ class Keyboard:
     """
 
     def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, walks: bool = False):
-        self.help, self._keys = (WALK_HELP, _WALK) if walks else (HELP, _MOTION)
+        self.help, self._keys = (WALK_HELP, _WALK) if walks else (HELP, _ARM)
         if not os.isatty(fd):
             raise UserError(
                 "the keyboard needs a terminal, and standard input is none: start `robot-rl teleop keyboard`"
@@ -72,7 +76,7 @@ class Keyboard:
         self._fd, self._clock = fd, clock
         self._before: list[Any] | None = termios.tcgetattr(fd)
         self._last: dict[str, float] = {}  # when each key's last byte came
-        self._moved: list[tuple[float, float]] = [(-math.inf, 0.0)] * 3  # per axis: the last byte, its value
+        self._moved: list[tuple[float, float]] = [(-math.inf, 0.0)] * 6  # per axis: the last byte, its value
         self._control = -math.inf  # until when there is control
         self._hands_on = False
         self._close_next, self._gripper = True, 0.0
@@ -100,9 +104,10 @@ class Keyboard:
         held = self._hands_on or now < self._control
         if not held:
             self._gripper = 0.0  # the policy may move it meanwhile: the next takeover starts from there
-        x, y, z = (value if now < at + HOLD else 0.0 for at, value in self._moved)
+        x, y, z, roll, pitch, yaw = (value if now < at + HOLD else 0.0 for at, value in self._moved)
         down = {name for key, name in _PRESS.items() if now < self._last.get(key, -math.inf) + HOLD}
-        return Operator(held, (x, y, z), self._gripper, *(name in down for name in PRESSES))
+        presses = {name: name in down for name in PRESSES}
+        return Operator(held, (x, y, z), self._gripper, **presses, rotation=(roll, pitch, yaw))
 
     def close(self) -> None:
         """Give the terminal back as it was. Twice is fine."""

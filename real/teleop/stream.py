@@ -74,7 +74,8 @@ def stream(
     finally:
         last = RELEASED
         with suppress(Finished, UserError):
-            last = replace(device.read(), held=False, motion=(0.0, 0.0, 0.0), gripper=0.0)  # may hold a stop
+            last = device.read()  # may hold a stop
+        last = replace(last, held=False, motion=(0.0, 0.0, 0.0), rotation=(0.0, 0.0, 0.0), gripper=0.0)
         if last.stop or not (held and lost):
             publisher.publish(to_joy(last))
         publisher.close()

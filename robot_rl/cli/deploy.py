@@ -60,7 +60,6 @@ class Deploy:
         from real.bus import open_node
         from real.clock import bare_loop
         from real.env import RobotEnv
-        from real.intervention import Arbiter
         from real.journal import Journal
         from real.robots.base import NotReady
         from real.session import Filming, stop_on_signals
@@ -82,7 +81,7 @@ class Deploy:
             film = Filming(self.video_episodes)
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
-                arbiter=Arbiter(OperatorInput(node)), dry_run=self.dry_run, schedule=self._schedule(interface),
+                operator=OperatorInput(node), dry_run=self.dry_run, schedule=self._schedule(interface),
             )  # fmt: skip
             film.attach(env)
             journal = Journal(run.folder, env)

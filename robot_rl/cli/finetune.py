@@ -58,7 +58,6 @@ class Finetune(Generic[R]):
         from real.clock import bare_loop
         from real.env import RobotEnv
         from real.finetune import LearnerProcess, Session
-        from real.intervention import Arbiter
         from real.session import Filming, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
@@ -97,8 +96,7 @@ class Finetune(Generic[R]):
             bare = bare_loop(spec.command_rate).summary()
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = Filming(self.film, corrected_only=True)
-            arbiter = Arbiter(OperatorInput(node))
-            env = RobotEnv(node, bundle.interface, cameras=cameras, arbiter=arbiter)
+            env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node))
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
             number = 0

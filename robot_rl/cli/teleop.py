@@ -5,11 +5,17 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import tyro
 
 from robot_rl.util.errors import UnknownName, UserError
 from robot_rl.util.limits import Positive, Seed
+
+if TYPE_CHECKING:
+    from real.bus import Node
+    from real.teleop.scripted_arm import ArmOperator
+    from real.teleop.scripted_walker import Walker
 
 DEVICES = ("keyboard", "gamepad", "scripted", "none")
 RATES = (20.0, 50.0)  # Hz: the robot takes silence of 0.1 s for an operator who is gone
@@ -51,15 +57,38 @@ class Teleop:
         from robot_rl.robots import robots
 
         walks = robots.get(self.robot).base is not None
-        if self.device == "scripted" and walks:
-            from robot_rl.cli.walker import run_walker
-
-            return run_walker(self, _say)
         if self.device == "scripted":
-            from robot_rl.cli.operator import run_scripted
-
-            return run_scripted(self, _say)
+            return self._scripted(walks)
         return self._publish(walks)
+
+    def _scripted(self, walks: bool) -> int:
+        from real.bus import open_node
+        from real.teleop import stream, until_signal
+
+        with until_signal() as wait, open_node("operator", ros_args=self.ros_args) as node:
+            device = self._walker(node) if walks else self._corrector(node)
+            _say(device.help)
+            stream(node, device, self.rate, wait, _say)
+        return 0
+
+    def _walker(self, node: Node) -> Walker:
+        from real.teleop.scripted_walker import Walker
+
+        return Walker(node, _say)
+
+    def _corrector(self, node: Node) -> ArmOperator:
+        import torch
+
+        from real.teleop.scripted_arm import ArmOperator
+        from robot_rl.interface.pipeline import Pipeline
+        from sim.tasks import task_of
+
+        torch.set_num_threads(1)
+        task = task_of(self.robot, self.task)
+        if not task.expert:
+            raise UserError(f"task {task.name!r} has no scripted operator; use the keyboard or a gamepad")
+        pipeline = Pipeline(task.interface)
+        return ArmOperator(node, pipeline, task.make_expert(pipeline, 1, "STEADY", self.seed))
 
     def _publish(self, walks: bool) -> int:
         from real.bus import BusError, open_node

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.rotation import rotation_error
+from robot_rl.interface.rotation import matrix_to_quat, quat_to_matrix, rotation_error, rotation_matrix
 from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
-from robot_rl.interface.state import RobotState, asked
-from robot_rl.util.errors import UnknownName
+from robot_rl.interface.state import ABSENT, RobotState, asked
+from robot_rl.util.errors import Misfit, UnknownName
 from robot_rl.util.limits import Positive, Range, Share, require
 
 
@@ -25,18 +25,53 @@ class JointTarget:
     """(n, J) rad."""
     gripper: Tensor
     """(n, 1) distance between the fingers, m."""
+    reference: Tensor = ABSENT
+    """(n, R) of the next control period, see `RobotState.reference`."""
 
 
 class Controller(Protocol):
-    """Turns actions into joint targets; without a memory, so that control changes hands without a jump."""
+    """Turn actions into joint targets, and say what an action means.
+
+    A controller has no memory of its own: all that it depends on is in the state, so control changes hands between a
+    policy and a person without a jump. What has to outlast a control period is the state's `reference`, which whoever
+    executes the target keeps.
+    """
 
     actions: VectorSpec
+    twist_limit: Tensor
+    """(6,) largest translation, m, and rotation, rad, along and about the base axes in one action; 0: it has none."""
+
+    def reference(self, count: int) -> Tensor:
+        """Return the references (count, R) at the start of an episode; ABSENT where there are none."""
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Joint targets for physical actions (n, A) at measured states of n robots."""
+        """Return joint targets for physical actions (n, A) at measured states of n robots."""
 
-    def still(self, action: Tensor, gripper: Tensor) -> Tensor:
-        """Actions (n, A) in [-1, 1] of robots that hold what actions (n, A) and widths (n, 1), m, had asked of them."""
+    def still(self, last: Tensor, gripper: Tensor) -> Tensor:
+        """Return actions (n, A) in [-1, 1] that hold position.
+
+        `last` (n, A) are the actions executed before, `gripper` (n, 1) the widths asked for before, m, which stay.
+        """
+
+    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
+        """Return actions (n, A) in [-1, 1], clipped, that move the tool by a twist; NaN stays NaN.
+
+        Args:
+            twist: (n, 6) translation x y z and rotation vector x y z in the base frame, each a share in [-1, 1] of
+                `twist_limit`. Directions that the controller lacks are dropped.
+            gripper: (n, 1) -1 shut to 1 open; 0 keeps the gripper as `hold` has it.
+            hold: (n, A) the result of `still`; None where no gripper value is 0.
+
+        Raises:
+            Misfit: the controller does not move a tool.
+        """
+
+    def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return twist (n, 6) and gripper (n, 1) of actions (n, A): the inverse of `from_twist`; 0 where it has none.
+
+        Raises:
+            Misfit: the controller does not move a tool.
+        """
 
 
 @dataclass(frozen=True)
@@ -48,6 +83,8 @@ class ToolDeltaConfig:
     """Rate of actions, Hz."""
     step: Annotated[float, Range(0, 1, open=True)] = 0.04
     """Largest displacement along an axis in one action, m."""
+    turn: Annotated[float, Range(0, 0.5)] = 0.0
+    """Largest rotation about an axis of the base frame in one action, rad; 0: the tool keeps its orientation."""
     damping: Positive = 0.05
     """Damping of the least-squares inverse: larger is slower and safer near singularities."""
     posture_gain: Share = 0.1
@@ -62,9 +99,13 @@ class ToolDeltaConfig:
 class ToolDeltaController:
     """Damped-least-squares differential IK (Nakamura and Hanafusa 1986) with a null-space posture.
 
-    A step is taken from the *measured* tool position: without an integrator in the loop, a servo that lags by
-    several control periods, a delayed command or a person pushing the arm cannot wind it up. The tool keeps the
-    orientation that it has at home. The controller has no memory, so control changes hands without a jump.
+    A translation starts at the *measured* tool position: without an integrator in the loop, a servo that lags by
+    several control periods, a delayed command or a person pushing the arm cannot wind it up.
+
+    Orientation without `turn` is that at home. With `turn`, actions rotate a reference: a unit quaternion w x y z in
+    the base frame that begins at home and is kept within `turn` of the measured orientation. It does not move while
+    no rotation is commanded, so neither noise nor the errors of translations add up, and the bounded lead prevents
+    wind-up. robosuite's OSC_POSE also keeps its last orientation goal while no rotation is commanded.
 
     The gripper shuts or opens as a whole, whichever is nearer to the width asked for: so do real ones, and a grasp
     holds with all its force however the policy trembles.
@@ -74,40 +115,94 @@ class ToolDeltaController:
         self.robot, self.config = robot, config
         self.kinematics = Kinematics(robot)
         assert robot.tool is not None  # or Kinematics would have refused the robot
-        step, self.width = config.step, robot.gripper.width if robot.gripper else 0.0
+        step, turn, self.width = config.step, config.turn, robot.gripper.width if robot.gripper else 0.0
         fields = [Field("tool_delta", ("x", "y", "z"), "m", (-step,) * 3, (step,) * 3, "base")]
+        if turn:
+            fields.append(Field("tool_turn", ("x", "y", "z"), "rad", (-turn,) * 3, (turn,) * 3, "base"))
+        self.moves = 6 if turn else 3
+        """Dimensions of an action before those of the gripper."""
         if robot.gripper:
             fields.append(Field("gripper", ("width",), "m", (0.0,), (self.width,)))
         self.actions = VectorSpec(tuple(fields))
+        self.twist_limit = torch.tensor([step] * 3 + [turn] * 3)
         self.home = torch.tensor(robot.home)
         self.rotation = self.kinematics.forward(self.home[None])[1]
         self.low, self.high = robot.limit("low"), robot.limit("high")
         self.workspace = torch.tensor(robot.tool.workspace)
 
+    def reference(self, count: int) -> Tensor:
+        """Return the orientation at home (count, 4), w x y z; ABSENT without `turn`."""
+        return matrix_to_quat(self.rotation).repeat(count, 1) if self.config.turn else ABSENT
+
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
         measured = state.joint_position
         position, rotation, jacobian = self.kinematics.jacobian(measured)
+        reference = ABSENT
         goal = (position + action[:, :3]).clamp(self.workspace[0], self.workspace[1])
-        error = torch.cat([goal - position, rotation_error(rotation, self.rotation)], -1)
-        transpose = jacobian.transpose(1, 2)
-        gram = jacobian @ transpose + self.config.damping**2 * torch.eye(6)
-        posture = self.config.posture_gain * (self.home - measured)
-        # J^+ (e - J p) + p: the task first, the posture in what remains.
-        task = error[..., None] - jacobian @ posture[..., None]
-        step = posture + (transpose @ torch.linalg.solve(gram, task)).squeeze(-1)
+        # Without a motion no posture either: damping lets some of it through, and a hold would creep home.
+        moving = (action[:, : self.moves] != 0).any(-1, keepdim=True)
+        posture = self.config.posture_gain * moving * (self.home - measured)
+        if self.config.turn:
+            aim = self._aim(state.reference, rotation, action[:, 3:6])
+            error, reference = torch.cat([goal - position, rotation_error(rotation, aim)], -1), matrix_to_quat(aim)
+            # Projected nearly exactly: turned away from home, more of it would get through.
+            posture = posture - _inverse(jacobian, _times(jacobian, posture), 1e-3)
+            step = posture + _inverse(jacobian, error, self.config.damping)
+        else:
+            error = torch.cat([goal - position, rotation_error(rotation, self.rotation)], -1)
+            # J^+ (e - J p) + p: the task first, the posture in what remains.
+            step = posture + _inverse(jacobian, error - _times(jacobian, posture), self.config.damping)
         # Shrunk as a whole, so that the tool slows down on its path instead of leaving it.
         target = measured + step / (step.abs().amax(-1, keepdim=True) / self.config.lead).clamp_min(1)
+        wanted = action[:, self.moves :]
         # What is not a number stays so, for the shield to see.
-        gripper = self.width * (action[:, 3:] > self.width / 2) + 0 * action[:, 3:]
+        gripper = self.width * (wanted > self.width / 2) + 0 * wanted
         if not self.width:
             gripper = torch.zeros(len(action), 1)
-        return JointTarget(torch.clamp(target, self.low, self.high), gripper)
+        return JointTarget(torch.clamp(target, self.low, self.high), gripper, reference)
 
-    def still(self, action: Tensor, gripper: Tensor) -> Tensor:
-        """No step of the tool, and the gripper, if there is one, as it was."""
-        return self.actions.to_unit(torch.cat([torch.zeros_like(action[:, :3]), gripper], -1)[:, : action.shape[1]])
+    def _aim(self, reference: Tensor, rotation: Tensor, turn: Tensor) -> Tensor:
+        """Return rotations (n, 3, 3): the reference (n, 4), moved to within one action of `rotation`, times `turn`."""
+        lead = rotation_error(rotation, quat_to_matrix(reference))
+        lead = lead / (lead.norm(dim=-1, keepdim=True) / self.config.turn).clamp_min(1)
+        return rotation_matrix(turn) @ rotation_matrix(lead) @ rotation
+
+    def still(self, last: Tensor, gripper: Tensor) -> Tensor:
+        """Return no motion, and the gripper, if there is one, as it was."""
+        moves = last.new_zeros(len(last), self.moves)
+        return self.actions.to_unit(torch.cat([moves, gripper], -1)[:, : self.actions.size])
+
+    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
+        """Return the twist without rotation where the tool does not turn, and the gripper if there is one."""
+        fingers = gripper[:, : self.actions.size - self.moves]
+        if hold is not None:
+            fingers = torch.where(fingers == 0, hold[:, self.moves :], fingers)
+        return torch.cat([twist[:, : self.moves], fingers], -1).clamp(-1, 1)
+
+    def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return twist (n, 6) and gripper (n, 1)."""
+        twist, gripper = action.new_zeros(len(action), 6), action.new_zeros(len(action), 1)
+        twist[:, : self.moves] = action[:, : self.moves]
+        if self.width:
+            gripper = action[:, self.moves :]
+        return twist, gripper
 
 
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector[..., None]).squeeze(-1)
+
+
+def _inverse(jacobian: Tensor, vector: Tensor, damping: float) -> Tensor:
+    """Return J^T (J J^T + damping^2)^-1 v (n, J): the damped least-squares inverse of (n, 6, J) times v (n, 6)."""
+    transpose = jacobian.transpose(1, 2)
+    gram = jacobian @ transpose + damping**2 * torch.eye(6)
+    return (transpose @ torch.linalg.solve(gram, vector[..., None])).squeeze(-1)
+
+
+NO_TOOL = (
+    "a joint_offset controller moves joints and not a tool, so a person cannot move the robot in the policy's place; "
+    "use tool_delta, or give the interface a command to steer by"
+)
 Angle = Annotated[float, Range(-math.pi, math.pi)]
 
 
@@ -154,6 +249,7 @@ class JointOffsetController:
             )
         reach = (config.reach,) * len(robot.joints)
         self.actions = VectorSpec((Field("joint_offset", robot.joint_names, "rad", tuple(-r for r in reach), reach),))
+        self.twist_limit = torch.zeros(6)
         self.home = torch.tensor(robot.home)
         self.low, self.high = robot.limit("low"), robot.limit("high")
         for name, numbers, needed in (
@@ -165,6 +261,10 @@ class JointOffsetController:
                 raise ValueError(f"controller.{name} has {len(numbers)} numbers for the {len(robot.joints)} joints")
         self.swing, self.swing_from = torch.tensor(config.swing), torch.tensor(config.swing_from)
         self.stride = torch.tensor(config.stride)
+
+    def reference(self, count: int) -> Tensor:
+        """Return ABSENT: targets depend on the measured state alone."""
+        return ABSENT
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
         posture = self.home
@@ -179,9 +279,17 @@ class JointOffsetController:
             posture = self.home + offset * asked(state)[:, None]
         return JointTarget((posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1))
 
-    def still(self, action: Tensor, gripper: Tensor) -> Tensor:
-        """The same set-points."""
-        return action
+    def still(self, last: Tensor, gripper: Tensor) -> Tensor:
+        """Return the same set-points."""
+        return last
+
+    def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
+        """Refuse: offsets of joints move no tool."""
+        raise Misfit(NO_TOOL)
+
+    def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse: offsets of joints move no tool."""
+        raise Misfit(NO_TOOL)
 
 
 ControllerConfig = ToolDeltaConfig | JointOffsetConfig

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.rotation import matrix_to_columns, quat_to_matrix
 from robot_rl.interface.spec import NOTHING, Field, RobotSpec, VectorSpec, box
 from robot_rl.interface.state import RobotState, asked
 from robot_rl.util.errors import Misfit, UnknownName
@@ -63,6 +65,13 @@ def tool_position(on: Context) -> Term:
     return Term(Field("tool_position", ("x", "y", "z"), "m", *on.workspace, "base"), lambda s: s.tool_position)
 
 
+def tool_rotation(on: Context) -> Term:
+    """First two columns of the tool's rotation matrix in the base frame, see `matrix_to_columns`."""
+    kinematics = _kinematics(on)
+    field = box("tool_rotation", "xx xy xz yx yy yz", "1", -1.0, 1.0, "base")
+    return Term(field, lambda s: matrix_to_columns(kinematics.forward(s.joint_position)[1]))
+
+
 def gripper_width(on: Context) -> Term:
     """Measured distance between the fingers, m."""
     if on.robot.gripper is None:
@@ -86,6 +95,23 @@ def object_to_tool(on: Context, name: str) -> Term:
     """Object position minus tool position, m."""
     field = box(f"{name}_to_tool", "x y z", "m", -0.5, 0.5, "base")
     return Term(field, lambda s: s.objects[name][:, :3] - s.tool_position)
+
+
+def object_in_tool(on: Context, name: str) -> Term:
+    """First two columns of the object's rotation matrix in the tool frame, see `matrix_to_columns`."""
+    kinematics = _kinematics(on)
+
+    def compute(s: RobotState) -> Tensor:
+        rotation = kinematics.forward(s.joint_position)[1].transpose(1, 2) @ quat_to_matrix(s.objects[name][:, 3:])
+        return matrix_to_columns(rotation)
+
+    return Term(box(f"{name}_in_tool", "xx xy xz yx yy yz", "1", -1.0, 1.0, "tool"), compute)
+
+
+def _kinematics(on: Context) -> Kinematics:
+    if on.robot.tool is None:
+        raise Misfit(f"robot {on.robot.name!r} has no tool to observe")
+    return Kinematics(on.robot)
 
 
 def angular_velocity(on: Context) -> Term:
@@ -145,10 +171,12 @@ TERMS: dict[str, Callable[..., Term]] = {
         joint_position,
         joint_velocity,
         tool_position,
+        tool_rotation,
         gripper_width,
         last_action,
         object_position,
         object_to_tool,
+        object_in_tool,
         angular_velocity,
         projected_gravity,
         command,

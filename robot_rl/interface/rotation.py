@@ -32,6 +32,20 @@ def matrix_to_quat(matrix: Tensor) -> Tensor:
     return row / row.norm(dim=-1, keepdim=True)
 
 
+def matrix_to_columns(matrix: Tensor) -> Tensor:
+    """Return the first two columns (..., 6) of rotation matrices: continuous, unlike quaternions and angles.
+
+    Zhou et al. 2019, On the Continuity of Rotation Representations in Neural Networks, arXiv 1812.07035.
+    """
+    return matrix[..., :2].transpose(-1, -2).flatten(-2)
+
+
+def columns_to_matrix(columns: Tensor) -> Tensor:
+    """Return rotation matrices (..., 3, 3) for the result (..., 6) of `matrix_to_columns`."""
+    x, y = columns.unflatten(-1, (2, 3)).unbind(-2)
+    return torch.stack([x, y, torch.linalg.cross(x, y)], -1)
+
+
 def rotation_error(current: Tensor, target: Tensor) -> Tensor:
     """Rotation vector (..., 3), rad, that turns `current` into `target`; both (..., 3, 3), angle below pi."""
     quat = matrix_to_quat(target @ current.transpose(-1, -2))
@@ -40,6 +54,14 @@ def rotation_error(current: Tensor, target: Tensor) -> Tensor:
     sine = vector.norm(dim=-1, keepdim=True)
     angle = 2 * torch.atan2(sine, quat[..., :1])
     return vector * torch.where(sine > 1e-8, angle / sine.clamp_min(1e-8), 2.0)
+
+
+def rotation_matrix(vector: Tensor) -> Tensor:
+    """Rotation matrices (..., 3, 3) of rotation vectors (..., 3), rad: Rodrigues' formula."""
+    angle = vector.norm(dim=-1, keepdim=True)
+    half = angle / 2
+    # sin(a/2) / a is 1/2 at 0; torch.sinc(x) is sin(pi x) / (pi x).
+    return quat_to_matrix(torch.cat([half.cos(), vector * torch.sinc(half / torch.pi) / 2], -1))
 
 
 def rotate_back(quat: Tensor, vector: Tensor) -> Tensor:

@@ -29,6 +29,9 @@ class RobotState:
 
     tool_position: Tensor = ABSENT
     """(n, 3) m, forward kinematics of joint_position, base frame."""
+    reference: Tensor = ABSENT
+    """(n, R) what the controller carried over from the previous control period; only in reported states. Of a tool that
+    turns the orientation to hold, (n, 4) w x y z."""
     gripper_width: Tensor = ABSENT
     """(n, 1) distance between the fingers, m."""
     objects: dict[str, Tensor] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from robot_rl.interface.control import Controller
 from robot_rl.interface.spec import VectorSpec
 
 
@@ -34,15 +35,16 @@ STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1, gain=1.0)
 class LiftExpert:
     """Approach above the cube, descend, close, lift. Batched, with memory per environment."""
 
-    def __init__(self, observations: VectorSpec, actions: VectorSpec, num_envs: int, skill: Skill, seed: int = 0):
+    def __init__(self, observations: VectorSpec, controller: Controller, num_envs: int, skill: Skill, seed: int = 0):
         self.skill = skill
         self.offset, self.width = observations.slice("cube_to_tool"), observations.slice("gripper_width")
         self.tool = observations.slice("tool_position")
-        self.step = float(actions.high[0])
+        self.controller, actions = controller, controller.actions.size
+        self.step = float(controller.twist_limit[0])
         self.generator = torch.Generator().manual_seed(seed)
         self.aim = torch.zeros(num_envs, 2)
         self.speed = torch.ones(num_envs, 1)
-        self.noise = torch.zeros(num_envs, 4)
+        self.noise = torch.zeros(num_envs, actions)
         self.closing = torch.zeros(num_envs, dtype=torch.long)
         self.reset(torch.arange(num_envs))
 
@@ -54,7 +56,7 @@ class LiftExpert:
         self.noise[ids], self.closing[ids] = 0.0, 0
 
     def act(self, observation: dict[str, Tensor]) -> Tensor:
-        """Actions (n, 4) in [-1, 1] for observations (n, D)."""
+        """Return actions (n, A) in [-1, 1] for observations (n, D)."""
         state = observation["observation.state"]
         offset, width = state[:, self.offset].clone(), state[:, self.width].squeeze(-1)
         offset[:, :2] += self.aim
@@ -76,4 +78,9 @@ class LiftExpert:
             self.noise.shape, generator=self.generator
         )
         fingers = torch.where(self.closing > 0, -1.0, 1.0)
-        return torch.cat([motion + self.noise[:, :3], fingers[:, None]], -1).clamp(-1, 1)
+        twist = torch.cat([motion + self.noise[:, :3], self._turn(state)], -1)
+        return self.controller.from_twist(twist, fingers[:, None])
+
+    def _turn(self, state: Tensor) -> Tensor:
+        """Return rotations (n, 3) in [-1, 1], shares of the largest."""
+        return state.new_zeros(len(state), 3)

@@ -68,4 +68,4 @@ class Task:
         if ":" not in self.expert:
             raise Misfit(f"{what} is {self.expert!r}; it is written module:function")
         build, steadiness = load(self.expert, what), load(f"{module}:{skill}", what)
-        return build(pipeline.observer.spec, pipeline.actions, num_envs, steadiness, seed)
+        return build(pipeline.observer.spec, pipeline.controller, num_envs, steadiness, seed)

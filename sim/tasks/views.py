@@ -58,6 +58,7 @@ def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
     sizes = view_sizes(task, pipeline)
     true, seen = (_Zeros(task, pipeline.robot.name, sizes, unseen) for unseen in ((), UNSEEN))
     action = torch.zeros(1, pipeline.actions.size)
+    vars(seen)["reference"] = pipeline.controller.reference(1)
     readers: list[tuple[str, Callable[[Any], Any], Any]] = [
         ("the controller", lambda s: pipeline.target(s, action), seen)
     ]

@@ -58,7 +58,7 @@ def test_the_task_of_the_page_collects_demonstrations(page: Callable[..., Any], 
     from sim.env import TaskEnv
     from sim.tasks import tasks
 
-    assert set(tasks) == {"go2-velocity", "panda-lift", "ur5e-reach", "panda-touch"}
+    assert set(tasks) == {"go2-velocity", "panda-lift", "panda-turn", "ur5e-reach", "panda-touch"}
     env = TaskEnv("panda-touch", 4, threads=1)
     got = collect(env, tmp_path / "data", 6, seed=0, image_size=0)
     env.close()

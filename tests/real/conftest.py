@@ -316,14 +316,12 @@ def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
     from real.bus import open_node
     from real.env import RobotEnv
-    from real.intervention import Arbiter
 
     opened = []
 
     def build(interface: Any, hands: Any = None, **options: Any) -> RobotEnv:
         opened.append(open_node("policy"))
-        arbiter = Arbiter(hands) if hands is not None else None
-        opened.append(RobotEnv(opened[-1], interface, arbiter=arbiter, **{"safety": steady} | options))
+        opened.append(RobotEnv(opened[-1], interface, operator=hands, **{"safety": steady} | options))
         return opened[-1]
 
     yield build

@@ -287,7 +287,7 @@ def test_a_refused_goal_is_recorded_as_standing_still(
     robot = topic_robot()
     rows: list[dict[str, Any]] = []
     operator = hands()
-    e = env(replace(LIFT, horizon=60), operator, on_step=rows.append)
+    e = env(replace(LIFT, horizon=60), operator, observers=[rows.append])
     still = [0.0, 0.0, 0.0, gripper]
     forward = torch.tensor([[0.5, 0.0, 0.0, gripper]])
     e.reset(seed=0)
@@ -332,7 +332,7 @@ def test_a_takeover_takes_one_step_and_what_it_does_is_what_counts(
     topic_robot()
     operator = hands()
     rows: list[dict[str, Any]] = []
-    e = env(hands=operator, on_step=rows.append)
+    e = env(hands=operator, observers=[rows.append])
     e.reset(seed=0)
     policy = torch.tensor([[0.2, 0.0, 0.0, -1.0]])
     e.step(policy)
@@ -407,7 +407,7 @@ def test_the_operators_mark_ends_the_episode(env: Build, topic_robot: Build, han
     topic_robot()
     operator = hands()
     rows: list[dict[str, Any]] = []
-    e = env(hands=operator, on_step=rows.append)
+    e = env(hands=operator, observers=[rows.append])
     e.reset(seed=0)
     e.step(STILL)
     operator.now = Operator(**{mark: True})

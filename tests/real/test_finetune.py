@@ -24,7 +24,6 @@ from real import finetune
 from real.bus import make, open_node, qos
 from real.env import RobotEnv
 from real.finetune import LearnerProcess, Session
-from real.intervention import Arbiter
 from real.session import Filming, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
@@ -205,7 +204,7 @@ def session(private_domain: int, topic_robot: Build, residual: Build, steady: An
             sending = threading.Thread(target=send)
             sending.start()
         cameras = ("front",) if camera else ()
-        env = RobotEnv(node, interface, cameras=cameras, arbiter=Arbiter(hands), safety=steady)
+        env = RobotEnv(node, interface, cameras=cameras, operator=hands, safety=steady)
         if camera:
             sending.join()
         hands.only_in_decisions(env.arbiter)
@@ -366,15 +365,13 @@ def test_an_episode_under_way_is_dropped_and_those_before_are_kept(
     """Ctrl-C in the second episode: what is on disk are whole episodes."""
     s = session(hands())
     steps = []
-    record = s.env.on_step
 
     def interrupted(step: dict[str, Any]) -> None:
-        record(step)
         steps.append(step)
         if len(steps) == 11:
             raise KeyboardInterrupt
 
-    s.env.on_step = interrupted
+    s.env.observers.append(interrupted)
     with pytest.raises(KeyboardInterrupt):
         s.learn(NoLearner(lambda k: None), 600.0, lambda *_: None)  # type: ignore[arg-type]
     s.close()
@@ -518,10 +515,11 @@ def test_a_film_that_finds_no_room_leaves_the_old_one_and_names_it(tmp_path: Pat
 @pytest.mark.parametrize("cameras", [("wrist", "front"), ()])
 def test_filming_takes_the_robots_first_camera_if_there_is_one(cameras: tuple[str, ...]) -> None:
     pictures = {name: np.full((8, 8, 3), k + 1, np.uint8) for k, name in enumerate(cameras)}
-    env: Any = SimpleNamespace(driver=SimpleNamespace(images=pictures, image=pictures.get), on_step=None, period=0.1)
+    env: Any = SimpleNamespace(driver=SimpleNamespace(images=pictures, image=pictures.get), observers=[], period=0.1)
     film = Filming(1)
     film.attach(env)
-    env.on_step({"intervention": torch.tensor([False]), "done": True})
+    (observe,) = env.observers
+    observe({"intervention": torch.tensor([False]), "done": True})
     assert film.rate == 10 and [int(frame.max()) for frame in film.frames] == [1] * len(cameras[:1])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +14,24 @@ from hypothesis import strategies as st
 
 from real.intervention import Arbiter, Phase
 from real.teleop.commands import RELEASED, TIMEOUT, Operator, OperatorInput
+from robot_rl.interface.control import (
+    JointOffsetConfig,
+    JointOffsetController,
+    ToolDeltaConfig,
+    ToolDeltaController,
+)
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.robots import robots
+from sim.tasks import tasks
 
 A, C, H, P, S = Phase.AUTONOMOUS, Phase.CORRECTING, Phase.HANDING_BACK, Phase.PAUSED, Phase.STOPPED
 HELD = Operator(held=True, motion=(0.5, -0.25, 1.0), gripper=-1.0)
 STOP = Operator(stop=True)
 LOST = Operator(lost=True)
 POLICY = torch.tensor([[0.1, 0.2, 0.3, 0.9]])
-LAST = torch.tensor([[0.0, 0.0, 0.0, -0.7]])
 STILL = torch.tensor([[0.0, 0.0, 0.0, -0.7]])
 """No motion, the gripper as it was."""
+TOOL = Pipeline(tasks.get("panda-lift").interface).controller
 Hands = Callable[..., Any]
 
 
@@ -36,9 +46,9 @@ Hands = Callable[..., Any]
     ],
 )  # fmt: skip
 def test_transition(before: Phase, said: Operator | None, after: Phase) -> None:
-    arbiter = Arbiter(_fixed(said))
+    arbiter = Arbiter(_fixed(said), TOOL)
     arbiter.phase = before
-    decision = arbiter.decide(POLICY, LAST)
+    decision = arbiter.decide(POLICY, STILL)
     assert decision.phase is arbiter.phase is after
     assert decision.takeover == (after is C and before is not C)
     if after is C:
@@ -54,31 +64,31 @@ def _fixed(said: Operator | None) -> Any:
 
 
 def test_nobody_there_is_the_policy() -> None:
-    decision = Arbiter(None).decide(POLICY, LAST)
+    decision = Arbiter(None, TOOL).decide(POLICY, STILL)
     assert decision.action is POLICY and decision.phase is A and decision.operator is None
 
 
 def test_takeover_and_hand_back_each_take_one_decision_and_are_told_once(hands: Hands) -> None:
-    arbiter = Arbiter(hands(RELEASED, HELD, HELD, RELEASED, RELEASED, HELD, RELEASED, HELD))
-    seen = [arbiter.decide(POLICY, LAST) for _ in range(8)]
+    arbiter = Arbiter(hands(RELEASED, HELD, HELD, RELEASED, RELEASED, HELD, RELEASED, HELD), TOOL)
+    seen = [arbiter.decide(POLICY, STILL) for _ in range(8)]
     assert [d.phase for d in seen] == [A, C, C, H, A, C, H, C]
     assert [d.takeover for d in seen] == [False, True, False, False, False, True, False, True]
 
 
 def test_a_gripper_of_zero_keeps_the_last(hands: Hands) -> None:
-    arbiter = Arbiter(hands(*[Operator(held=True, gripper=g) for g in (0.0, 1.0, -0.0)]))
-    widths = [float(arbiter.decide(POLICY, LAST).action[0, -1]) for _ in range(3)]
+    arbiter = Arbiter(hands(*[Operator(held=True, gripper=g) for g in (0.0, 1.0, -0.0)]), TOOL)
+    widths = [float(arbiter.decide(POLICY, STILL).action[0, -1]) for _ in range(3)]
     assert widths == [pytest.approx(-0.7), 1.0, pytest.approx(-0.7)], "what it holds is not dropped"
 
 
 def test_a_persons_action_is_clipped_to_the_range(hands: Hands) -> None:
-    arbiter = Arbiter(hands(Operator(held=True, motion=(3.0, -3.0, 0.0), gripper=5.0)))
-    assert arbiter.decide(POLICY, LAST).action.tolist() == [[1.0, -1.0, 0.0, 1.0]]
+    arbiter = Arbiter(hands(Operator(held=True, motion=(3.0, -3.0, 0.0), gripper=5.0)), TOOL)
+    assert arbiter.decide(POLICY, STILL).action.tolist() == [[1.0, -1.0, 0.0, 1.0]]
 
 
 def test_a_stop_stays_until_the_episode_is_reset(hands: Hands) -> None:
-    arbiter = Arbiter(hands(STOP, HELD, RELEASED))
-    assert [arbiter.decide(POLICY, LAST).phase for _ in range(3)] == [S, S, S]
+    arbiter = Arbiter(hands(STOP, HELD, RELEASED), TOOL)
+    assert [arbiter.decide(POLICY, STILL).phase for _ in range(3)] == [S, S, S]
     arbiter.reset()
     assert arbiter.phase is A
 
@@ -86,11 +96,11 @@ def test_a_stop_stays_until_the_episode_is_reset(hands: Hands) -> None:
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.lists(st.sampled_from([None, RELEASED, HELD, LOST, STOP]), max_size=30))
 def test_a_person_acts_exactly_while_holding(script: list[Operator | None]) -> None:
-    arbiter = Arbiter(None)
+    arbiter = Arbiter(None, TOOL)
     stopped = corrected = paused = False
     for said in script:
         arbiter.operator = _fixed(said)
-        decision = arbiter.decide(POLICY, LAST)
+        decision = arbiter.decide(POLICY, STILL)
         stopped |= said is STOP
         held = said is HELD and not stopped
         was, paused = paused, (corrected or paused) and said is LOST and not stopped
@@ -109,36 +119,63 @@ def test_silence_during_a_correction_holds_until_the_device_speaks_again(monkeyp
     monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: clock.now))
     node = SimpleNamespace(subscribe=lambda *_, **__: None)
     operator = OperatorInput(node)  # type: ignore[arg-type]
-    arbiter = Arbiter(operator)
+    arbiter = Arbiter(operator, TOOL)
     operator.receive(HELD, clock.now)
-    assert arbiter.decide(POLICY, LAST).phase is C
+    assert arbiter.decide(POLICY, STILL).phase is C
     clock.now += 0.9 * TIMEOUT
-    assert arbiter.decide(POLICY, LAST).phase is C
+    assert arbiter.decide(POLICY, STILL).phase is C
     clock.now += 0.2 * TIMEOUT
     for _ in range(50):
-        decision = arbiter.decide(POLICY, LAST)
+        decision = arbiter.decide(POLICY, STILL)
         assert decision.phase is P and torch.equal(decision.action, STILL)
         clock.now += 10.0
     operator.receive(HELD, clock.now)
-    assert arbiter.decide(POLICY, LAST).takeover, "and it can take over again"
+    assert arbiter.decide(POLICY, STILL).takeover, "and it can take over again"
     clock.now += 10.0
-    assert arbiter.decide(POLICY, LAST).phase is P
+    assert arbiter.decide(POLICY, STILL).phase is P
     operator.receive(RELEASED, clock.now)
-    assert [arbiter.decide(POLICY, LAST).phase for _ in range(2)] == [H, A], "or give back"
+    assert [arbiter.decide(POLICY, STILL).phase for _ in range(2)] == [H, A], "or give back"
     clock.now += 10.0
-    assert arbiter.decide(POLICY, LAST).phase is A, "silence of a device that held nothing changes nothing"
+    assert arbiter.decide(POLICY, STILL).phase is A, "silence of a device that held nothing changes nothing"
 
 
 def test_a_pause_ends_with_the_episode(hands: Hands) -> None:
-    arbiter = Arbiter(hands(HELD, LOST, LOST, LOST))
-    assert [arbiter.decide(POLICY, LAST).phase for _ in range(3)] == [C, P, P]
+    arbiter = Arbiter(hands(HELD, LOST, LOST, LOST), TOOL)
+    assert [arbiter.decide(POLICY, STILL).phase for _ in range(3)] == [C, P, P]
     arbiter.reset()
-    assert arbiter.decide(POLICY, LAST).phase is A
+    assert arbiter.decide(POLICY, STILL).phase is A
 
 
-def test_an_arm_without_a_gripper_is_moved_and_held_by_its_three_numbers() -> None:
-    policy, last = POLICY[:, :3], torch.tensor([[0.2, 0.4, -0.6]])
-    arbiter = Arbiter(_fixed(HELD))
-    assert torch.equal(arbiter.decide(policy, last).action, torch.tensor([[0.5, -0.25, 1.0]]))
+def _tool(robot: str, turn: float) -> Any:
+    return ToolDeltaController(robots.get(robot), ToolDeltaConfig(turn=turn))
+
+
+@pytest.mark.parametrize(
+    ("robot", "turn", "taken"),
+    [
+        ("ur5e", 0.0, [0.5, -0.25, 1.0]),
+        ("panda", 0.0, [0.5, -0.25, 1.0, -1.0]),
+        ("ur5e", 0.1, [0.5, -0.25, 1.0, 0.1, -0.2, 0.3]),
+        ("panda", 0.1, [0.5, -0.25, 1.0, 0.1, -0.2, 0.3, -1.0]),
+    ],
+)
+def test_a_takeover_has_every_dimension_and_a_hold_moves_nothing(robot: str, turn: float, taken: list[float]) -> None:
+    controller = _tool(robot, turn)
+    policy = torch.full((1, len(taken)), 0.5)
+    hold = controller.still(policy, torch.full((1, 1), controller.width))
+    assert hold.shape == policy.shape and not hold[:, : controller.moves].any()
+    assert (hold[:, controller.moves :] == 1).all(), "the gripper stays open"
+    arbiter = Arbiter(_fixed(replace(HELD, rotation=(0.1, -0.2, 0.3))), controller)
+    assert arbiter.decide(policy, hold).action[0].tolist() == pytest.approx(taken)
     arbiter.operator = _fixed(RELEASED)
-    assert torch.equal(arbiter.decide(policy, last).action, torch.zeros(1, 3)), "it stands still, and z is no gripper"
+    assert torch.equal(arbiter.decide(policy, hold).action, hold)
+
+
+def test_a_robot_without_a_tool_to_move_is_not_taken_over_but_stops(caplog: pytest.LogCaptureFixture) -> None:
+    go2 = JointOffsetController(robots.get("go2"), JointOffsetConfig())
+    arbiter = Arbiter(_fixed(HELD), go2)
+    assert caplog.records, "the person is told before"
+    policy = torch.full((1, 12), 0.3)
+    assert arbiter.decide(policy, go2.still(policy, torch.zeros(1, 1))).action is policy
+    arbiter.operator = _fixed(STOP)
+    assert arbiter.decide(policy, policy).phase is S

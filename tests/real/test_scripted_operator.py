@@ -13,7 +13,8 @@ import torch
 from real.bus import open_node
 from real.teleop import stream
 from real.teleop.commands import RELEASED, OperatorInput
-from robot_rl.cli.operator import ArmOperator
+from real.teleop.scripted_arm import ArmOperator
+from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
 
 LIFT = tasks.get("panda-lift")
@@ -21,9 +22,9 @@ Build = Callable[..., Any]
 
 
 def test_a_policy_that_stands_still_is_helped_towards_the_object(topic_robot: Build, robot_env: Build) -> None:
-    robot, end = topic_robot(), threading.Event()
+    robot, end, pipeline = topic_robot(), threading.Event(), Pipeline(LIFT.interface)
     with open_node("operator") as node, open_node("listener") as listener:
-        operator = ArmOperator(node, LIFT, seed=0)
+        operator = ArmOperator(node, pipeline, LIFT.make_expert(pipeline, 1, "STEADY", 0))
         assert operator.read() == RELEASED, "no episode runs"
         thread = threading.Thread(target=stream, args=(node, operator, 30.0, lambda s: signal.SIGTERM * end.wait(s)))
         thread.start()

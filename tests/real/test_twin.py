@@ -75,7 +75,7 @@ def test_a_policy_side_is_ready_within_seconds(twin: Process, node: Node, eventu
 def test_a_steady_hand_lifts_the_cube_through_the_robots_own_topics(twin: Process, node: Node) -> None:
     """The whole way: reset, observe over DDS, act through controller, shield and command stream, against a delay."""
     env = RobotEnv(node, LIFT.interface)
-    expert = LiftExpert(env.pipeline.observer.spec, env.pipeline.actions, 1, STEADY, 0)
+    expert = LiftExpert(env.pipeline.observer.spec, env.pipeline.controller, 1, STEADY, 0)
     executed: list[torch.Tensor] = []
     try:
         for episode in range(3):

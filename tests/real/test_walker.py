@@ -15,11 +15,11 @@ import torch
 
 from real import standing
 from real.bus import Node, make, open_node, qos
-from real.env import EPISODE_TOPIC, RobotEnv
-from real.intervention import Arbiter
+from real.env import RobotEnv
 from real.teleop import OperatorInput, stream
 from real.teleop.commands import RELEASED
-from robot_rl.cli.walker import AGAIN, LIE, PRESS, RESET, ROUTE, STOP, Walker
+from real.teleop.scripted_walker import AGAIN, LIE, PRESS, RESET, ROUTE, STOP, Walker
+from real.topics import EPISODE_TOPIC
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from sim.tasks import tasks
 
@@ -90,7 +90,7 @@ def test_the_robot_is_steered_damped_and_stands_up_again(
     robot, action = topic_quadruped(), torch.zeros(1, 12)
     walker = Walker(node, lambda _text: None, route=((2 * COMMAND_RAMP, "walks", ROUTE[0][2]),), lie=0.3)
     with open_node("policy") as policy, walking(node, walker):
-        env = RobotEnv(policy, replace(WALK, horizon=200), arbiter=Arbiter(OperatorInput(policy)), safety=steady)
+        env = RobotEnv(policy, replace(WALK, horizon=200), operator=OperatorInput(policy), safety=steady)
         try:
             env.reset(seed=0)
             asked = 0.0

@@ -147,11 +147,11 @@ def test_a_twin_that_sank_to_its_belly_has_fallen(env: Build, topic_quadruped: B
     robot.height = 0.3
     e = env(replace(WALK, horizon=1000))
     e.reset(seed=0)
-    eventually(lambda: e.truth.latest)
+    eventually(lambda: e.judge.truth.latest)
     *_, terminated, _, _ = e.step(ZERO)
     assert not terminated and e.falls == 0
     robot.height = 0.1
-    eventually(lambda: e.truth.latest.msg.pose.pose.position.z == 0.1)
+    eventually(lambda: e.judge.truth.latest.msg.pose.pose.position.z == 0.1)
     _, _, terminated, _, infos = e.step(ZERO)
     assert terminated and not infos["success"] and e.falls == 1
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from real.launch import describe
+from real.teleop.scripted_walker import ROUTE
 from robot_rl.cli.demo import _finish
 from robot_rl.cli.journeys import JOURNEYS, Options
 from robot_rl.cli.launch import parse
-from robot_rl.cli.walker import ROUTE
 
 STAGE = """
 import os, signal, sys

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from robot_rl.interface.control import ToolDeltaConfig, ToolDeltaController
+from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.rotation import rotation_error
+from robot_rl.interface.rotation import quat_to_matrix, rotation_error, rotation_matrix
+from robot_rl.interface.state import RobotState
+from robot_rl.robots import robots
+from robot_rl.util.errors import Misfit
 
 Build = Callable[..., Any]
 
@@ -117,7 +123,7 @@ def test_posture_comes_back_without_moving_the_tool(panda: Any, state_at: Build)
     null = torch.linalg.svd(jacobian)[2][:, -1]  # the elbow's own motion
     q = home + 0.3 * null
     for _ in range(80):
-        q = controller(state_at(q), torch.zeros(1, 4)).position
+        q = controller(state_at(q), torch.tensor([[1e-9, 0.0, 0.0, 0.0]])).position  # as good as no step
     tool = controller.kinematics.forward(home)[0]
     away = controller.kinematics.forward(home + 0.3 * null)[0]
     assert ((q - home) * null).sum().abs() < 0.1
@@ -141,6 +147,128 @@ def test_an_arm_without_gripper_moves_its_tool_alone(panda: Any, state_at: Build
     with_gripper = ToolDeltaController(panda, ToolDeltaConfig())(state_at(q), steps(4))
     assert torch.equal(alone.position, with_gripper.position)
     assert torch.equal(alone.gripper, torch.zeros(4, 1))
+
+
+def turning(robot: Any, count: int, asked: float, pulls: int = 10) -> tuple[Any, Any]:
+    """A controller and a state whose tool has turned by up to `asked` rad about each axis, on ideal servos."""
+    controller = ToolDeltaController(robot, ToolDeltaConfig(turn=0.1))
+    rng = torch.Generator().manual_seed(2)
+    turn = asked / pulls * (2 * torch.rand(count, 3, generator=rng) - 1)
+    action = twist(controller, torch.cat([torch.zeros(count, 3), turn], -1))
+    q = torch.tensor(robot.home).repeat(count, 1)
+    state = RobotState(q, torch.zeros_like(q), action, reference=controller.reference(count))
+    for _ in range(pulls + 10):
+        target = controller(state, action if pulls > 0 else torch.zeros_like(action))
+        state, pulls = replace(state, joint_position=target.position, reference=target.reference), pulls - 1
+    return controller, state
+
+
+def twist(controller: Any, physical: Tensor) -> Tensor:
+    """Physical actions that move the tool by twists (n, 6), m and rad, with the gripper open."""
+    share, count = physical / controller.twist_limit, len(physical)
+    unit = controller.from_twist(share, torch.ones(count, 1), torch.zeros(count, controller.actions.size))
+    return controller.actions.to_physical(unit)
+
+
+def pose(controller: Any, q: Tensor) -> tuple[Tensor, Tensor]:
+    return controller.kinematics.forward(q)
+
+
+@pytest.mark.parametrize("arm", ["panda", "ur5e"])
+def test_the_tool_turns_about_the_axes_of_the_base_and_stays_where_it_is(arm: str) -> None:
+    controller, state = turning(robots.get(arm), 64, 0.5)
+    begin = pose(controller, controller.home[None])
+    rng = torch.Generator().manual_seed(2)
+    rate = 0.05 * (2 * torch.rand(64, 3, generator=rng) - 1)
+    wanted = torch.linalg.matrix_power(rotation_matrix(rate), 10) @ begin[1]
+    position, rotation = pose(controller, state.joint_position)
+    assert rotation_error(rotation, wanted).norm(dim=-1).max() < 0.01
+    assert (position - begin[0]).norm(dim=-1).max() < 0.01
+
+
+@pytest.mark.parametrize("arm", ["panda", "ur5e"])
+@pytest.mark.parametrize("turn", [0.0, 0.1])
+def test_a_hold_is_still_for_ten_seconds_with_noisy_encoders_and_slow_servos(arm: str, turn: float) -> None:
+    """From where the servos were; the noise is the twin's."""
+    controller, state = turning(robots.get(arm), 32, 0.5)
+    if not turn:  # the tool as at home, elsewhere
+        controller, joints = ToolDeltaController(robots.get(arm), ToolDeltaConfig()), len(robots.get(arm).joints)
+        q = torch.tensor(robots.get(arm).home).repeat(32, 1)
+        for _ in range(10):
+            step = torch.zeros(32, 6)
+            step[:, :3] = torch.linspace(-0.01, 0.01, 32)[:, None]
+            q = controller(RobotState(q, q, q), twist(controller, step / controller.twist_limit.clamp_min(1))).position
+            assert q.shape == (32, joints)
+        state = RobotState(q, torch.zeros_like(q), q)
+    hold = controller.actions.to_physical(controller.still(torch.rand(32, controller.actions.size), torch.zeros(32, 1)))
+    for noise, tolerance, angle in ((0.0, 1e-3, 5e-3), (0.0006, 0.01, 6e-3)):
+        rng, now, q = torch.Generator().manual_seed(0), state, state.joint_position
+        before = pose(controller, q)
+        for _ in range(200):
+            seen = replace(now, joint_position=q + noise * torch.randn(q.shape, generator=rng))
+            target = controller(seen, hold)
+            q, now = q + 0.6 * (target.position - q), replace(now, reference=target.reference)
+        after = pose(controller, q)
+        assert (after[0] - before[0]).norm(dim=-1).max() < tolerance
+        assert rotation_error(before[1], after[1]).norm(dim=-1).max() < angle
+
+
+def test_translations_do_not_turn_the_tool() -> None:
+    controller, state = turning(robots.get("ur5e"), 32, 0.5)
+    rng, velocity = torch.Generator().manual_seed(1), torch.zeros(32, 3)
+    before = pose(controller, state.joint_position)[1]
+    for _ in range(200):
+        velocity = (0.9 * velocity + 0.012 * torch.randn(32, 3, generator=rng)).clamp(-0.04, 0.04)
+        target = controller(state, twist(controller, torch.cat([velocity, torch.zeros(32, 3)], -1)))
+        state = replace(state, joint_position=target.position, reference=target.reference)
+    assert rotation_error(before, pose(controller, state.joint_position)[1]).norm(dim=-1).mean() < 0.005
+
+
+def test_an_arm_that_cannot_follow_does_not_wind_the_reference_up(panda: Any, state_at: Build) -> None:
+    controller = ToolDeltaController(panda, ToolDeltaConfig(turn=0.1))
+    q = torch.tensor(panda.home)[None]
+    state = state_at(q, reference=controller.reference(1))
+    full = twist(controller, torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.0, 0.1]]))
+    for _ in range(50):
+        state = replace(state, reference=controller(state, full).reference)
+    ahead = rotation_error(pose(controller, q)[1], quat_to_matrix(state.reference)).norm()
+    assert ahead <= 0.2 + 1e-3, "a turn ahead of the arm, and the turn of this action"
+    assert (controller(state, full).position - q).abs().max() <= controller.config.lead + 1e-6
+
+
+def test_an_action_that_is_not_finite_reaches_the_shield(panda: Any, state_at: Build) -> None:
+    controller = ToolDeltaController(panda, ToolDeltaConfig(turn=0.1))
+    state = state_at(torch.tensor(panda.home)[None], reference=controller.reference(1))
+    assert controller(state, torch.full((1, 7), math.nan)).position.isnan().all()
+    assert controller.from_twist(torch.full((1, 6), math.nan), torch.zeros(1, 1), torch.zeros(1, 7)).isnan().any()
+
+
+shares = st.lists(st.floats(-2, 2, width=32), min_size=7, max_size=7)
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(shares, st.sampled_from(["panda", "ur5e"]), st.sampled_from([0.0, 0.1]))
+def test_a_twist_becomes_a_clipped_action_and_comes_back(values: list[float], arm: str, turn: float) -> None:
+    controller = ToolDeltaController(robots.get(arm), ToolDeltaConfig(turn=turn))
+    asked, gripper = torch.tensor([values[:6]]), torch.tensor([values[6:]])
+    hold = controller.still(torch.zeros(1, controller.actions.size), torch.full((1, 1), controller.width))
+    action = controller.from_twist(asked, gripper, hold)
+    assert action.shape == hold.shape and action.abs().max() <= 1
+    back, fingers = controller.to_twist(action)
+    assert torch.equal(back, asked.clamp(-1, 1) * (controller.twist_limit > 0))
+    if controller.width:
+        assert fingers == (gripper.clamp(-1, 1) if gripper else 1), "0 keeps it open"
+    assert torch.equal(controller.from_twist(back, fingers, hold), action)
+    assert torch.equal(controller.from_twist(torch.zeros(1, 6), torch.zeros(1, 1), hold), hold)
+
+
+def test_joint_offsets_refuse_a_twist(go2: Any) -> None:
+    controller = JointOffsetController(go2, JointOffsetConfig())
+    assert not controller.twist_limit.any()
+    with pytest.raises(Misfit, match="joint_offset"):
+        controller.from_twist(torch.zeros(1, 6), torch.zeros(1, 1), torch.zeros(1, 12))
+    with pytest.raises(Misfit, match="joint_offset"):
+        controller.to_twist(torch.zeros(1, 12))
 
 
 def test_a_robot_without_tool_is_refused_by_name(go2: Any) -> None:

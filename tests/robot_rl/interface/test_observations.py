@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.control import JointOffsetConfig, JointOffsetController, ToolDeltaConfig, ToolDeltaController
+from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.observations import TERMS, Observer, down
 from robot_rl.interface.rotation import quat_to_matrix
 from robot_rl.interface.spec import VectorSpec, box
 from robot_rl.interface.success import state_test
+from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError
 
 Build = Callable[..., Any]
@@ -40,7 +42,9 @@ def state(panda: Any, state_at: Build) -> Any:
 
 
 def wanted(state: Any) -> dict[str, Tensor]:
-    cube = state.objects["cube"][:, :3]
+    cube, turned = state.objects["cube"][:, :3], quat_to_matrix(state.objects["cube"][:, 3:])
+    tool = Kinematics(robots.get("panda")).forward(state.joint_position)[1]
+    in_tool = torch.einsum("nij,nik->njk", tool, turned)
     return {
         "joint_position": state.joint_position,
         "joint_velocity": state.joint_velocity,
@@ -49,6 +53,8 @@ def wanted(state: Any) -> dict[str, Tensor]:
         "last_action": state.last_action,
         "object_position:cube": cube,
         "object_to_tool:cube": cube - state.tool_position,
+        "tool_rotation": torch.cat([tool[:, :, 0], tool[:, :, 1]], -1),
+        "object_in_tool:cube": torch.cat([in_tool[:, :, 0], in_tool[:, :, 1]], -1),
     }
 
 
@@ -135,7 +141,8 @@ def test_terms_are_concatenated_in_the_order_of_names(observer: Callable[..., Ob
     assert torch.equal(several(state), torch.cat([expected[n] for n in names], -1))
     assert several(state).dtype == torch.float32
     for name in names:
-        field = name.replace("object_position:cube", "cube_position").replace("object_to_tool:cube", "cube_to_tool")
+        term, _, cube = name.partition(":")
+        field = term.replace("object", cube) if cube else term
         assert torch.equal(several(state)[:, several.spec.slice(field)], expected[name])
 
 

@@ -174,7 +174,9 @@ def test_a_task_is_tried_with_the_views_that_it_will_have(name: str) -> None:
     sizes = view_sizes(env.task, env.pipeline)
     true, seen = ({k: v.shape[1] for k, v in s.views.items() if k not in s.objects} for s in (env.true, env.state))
     assert true == sizes
-    assert seen == {k: size for k, size in sizes.items() if k not in UNSEEN}
+    reference = env.pipeline.controller.reference(1)
+    carried = {"reference": reference.shape[1]} if reference.numel() else {}
+    assert seen == {k: size for k, size in sizes.items() if k not in UNSEEN} | carried
 
 
 @pytest.mark.parametrize(

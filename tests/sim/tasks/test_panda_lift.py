@@ -16,7 +16,7 @@ Build = Callable[..., Any]
 
 
 def expert(env: TaskEnv, seed: int = 0) -> LiftExpert:
-    return LiftExpert(env.pipeline.observer.spec, env.pipeline.actions, env.num_envs, STEADY, seed)
+    return LiftExpert(env.pipeline.observer.spec, env.pipeline.controller, env.num_envs, STEADY, seed)
 
 
 def test_the_interface_names_the_scenes_cameras(task: Build) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from robot_rl.cli.operator import ABOVE, BESIDE, GLANCE, LONGEST, PATIENCE, Watch
+from robot_rl.operators.watch import ABOVE, BESIDE, GLANCE, LONGEST, PATIENCE, Watch
 
 OPEN, SHUT = 1.0, 0.3
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from real.bus import Node, Stamped, open_node, qos
-from real.env import EPISODE_TOPIC
-from real.teleop import stream, until_signal
+from real.bus import Node, Stamped, qos
 from real.teleop.commands import RELEASED, Operator
-
-if TYPE_CHECKING:
-    from robot_rl.cli.teleop import Teleop
+from real.topics import EPISODE_TOPIC
 
 Route = tuple[tuple[float, str, Operator], ...]
 """For so many seconds, what, and with which hands."""
@@ -64,7 +59,7 @@ class Walker:
         self._now = (told["episode"], told["phase"], self.clock())
 
     def read(self) -> Operator:
-        """The hands as they are now."""
+        """Return the hands as they are now."""
         did, hands = self._hands()
         if did and did != self._did:
             self._say(did)
@@ -92,12 +87,3 @@ class Walker:
     def close(self) -> None:
         """Stop listening."""
         self._episodes.close()
-
-
-def run_walker(command: Teleop, say: Callable[[str], None]) -> int:
-    """Publish the walker's hands until interrupted."""
-    with until_signal() as wait, open_node("operator", ros_args=command.ros_args) as node:
-        walker = Walker(node, say)
-        say(walker.help)
-        stream(node, walker, command.rate, wait, say)
-    return 0

@@ -1,0 +1,83 @@
+"""How an episode on a robot goes: success, failure, falls, and how well a twin follows its command."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from real.bus import qos
+from real.homing import Homing
+from real.intervention import Decision, Phase
+from real.rig import Rig
+from real.standing import Standing
+from real.topics import TRUTH_TOPIC
+from robot_rl.interface.state import RobotState
+
+
+class Judge:
+    """Applies the task's tests, the person's marks and the clock to each control period."""
+
+    def __init__(self, rig: Rig, stance: Homing | Standing):
+        self.rig, self.stance, self.falls, self.held = rig, stance, 0, 0
+        base = rig.pipeline.robot.base
+        self.truth = rig.node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if base else None
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        self.held = 0
+
+    def __call__(self, state: RobotState, decision: Decision) -> tuple[bool, bool, bool]:
+        """Return success, whether the task or a person's mark terminated the episode, and whether it is over at all."""
+        rig, loop = self.rig, self.rig.loop
+        operator, test = decision.operator, rig.pipeline.success
+        self.held = self.held + 1 if test and bool(test(state)) else 0
+        won = (test is not None and self.held >= rig.interface.success_hold) or (
+            operator is not None and operator.success
+        )
+        failed, halted, walks = self._failed(state), bool(loop.stopped), loop.walks
+        stopped = decision.phase is Phase.STOPPED or (walks and halted)
+        unasked = loop.stopped != "operator"  # legs that a person let fold have not failed the task
+        # Whatever damps a walking robot unasked makes it go down, if only after the episode's last step.
+        self.falls += unasked and (failed or (walks and halted))
+        marked = operator is not None and operator.failure
+        # The clock does not cut a correction off, within reason.
+        late = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
+        bad = failed or stopped or marked
+        success = (won or (test is None and late)) and not (bad or halted or (walks and loop.limp))
+        return success, won or (failed and unasked), won or bad or late
+
+    def _failed(self, state: RobotState) -> bool:
+        """Return the task's failure test, which a dry run cannot fail: it moves nothing.
+
+        A robot's own sensors do not measure its height: on a twin its truth stands in, on a robot the posture of its
+        legs.
+        """
+        if self.rig.pipeline.failure is None or self.rig.driver.dry_run:
+            return False
+        truth = self._truth()
+        if truth is not None:
+            at = truth.pose.pose.position
+            state = replace(state, base_position=torch.tensor([[at.x, at.y, at.z]]))
+        folded = truth is None and isinstance(self.stance, Standing) and self.stance.folded(state)
+        return folded or bool(self.rig.pipeline.failure(state))
+
+    def _truth(self) -> Any | None:
+        """Return the Odometry of a twin's trunk; None on a robot, and where it is old."""
+        sample = self.truth.latest if self.truth else None
+        if sample is None or time.monotonic() - sample.received > self.rig.loop.safety.state_timeout:
+            return None
+        return sample.msg
+
+    def tracking(self, before: RobotState) -> dict[str, Tensor]:
+        """Return how far a twin's trunk is from its command, (1,) each, as simulation measures it."""
+        truth = self._truth() if self.rig.pipeline.command.fields else None
+        if truth is None:
+            return {}
+        linear, angular = truth.twist.twist.linear, truth.twist.twist.angular
+        real = torch.tensor([[linear.x, linear.y, angular.z]])
+        error = real - before.command
+        return {"velocity_error": error[:, :2].norm(dim=1), "yaw_error": error[:, 2].abs()}

@@ -1,0 +1,149 @@
+"""One robot with its command loop and the person beside it: what an episode and the ways into and out of it share."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from real.bus import Node, qos
+from real.clock import Ticker
+from real.intervention import Arbiter
+from real.loop import CommandLoop, SafetyConfig
+from real.robots import open_driver
+from real.robots.base import NotReady
+from real.teleop.commands import Operator, OperatorInput
+from real.topics import RESET_TOPIC
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.state import RobotState
+
+logger = logging.getLogger(__name__)
+
+
+class Rig:
+    """Driver, command loop, arbiter and the state of the running episode that the policy's pipeline needs."""
+
+    state: RobotState
+    """What the policy last observed; of an episode that has begun."""
+
+    def __init__(
+        self,
+        node: Node,
+        interface: Interface,
+        cameras: tuple[str, ...],
+        operator: OperatorInput | None,
+        dry_run: bool,
+        safety: SafetyConfig | None,
+    ):
+        self.node, self.pipeline = node, Pipeline(interface)
+        self.interface, self.period = interface, 1 / interface.controller.rate
+        self.driver = open_driver(node, self.pipeline.robot, self.pipeline.observer.objects, cameras, dry_run)
+        steers = bool(self.pipeline.command.fields)
+        self.arbiter = Arbiter(operator, self.pipeline.controller, steers)
+        self.loop = CommandLoop(self.driver, self.pipeline, safety)
+        self.loop.resting = True
+        self.loop.note = lambda event, what: self.note(event, what)
+        self.note: Callable[[str, Any], None] = lambda _event, _what: None
+        """Called with events that are not the policy's doing: phases, stops, resets, commands, takeovers, the guard."""
+        self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin an episode: nothing was executed yet, the gripper is open, nothing is commanded."""
+        self.last_action = torch.zeros(1, self.pipeline.actions.size)
+        self.command = torch.zeros(1, self.pipeline.command.size)
+        self.reference: Tensor = self.pipeline.controller.reference(1)
+        """(1, R) see `RobotState.reference`."""
+        self.steps = 0
+        self.gripped_at = math.inf
+        """Lowest height of the tool since the gripper was told to shut, m; infinite while it is open."""
+
+    def read(self) -> RobotState:
+        """Return the newest state with the command; NotReady if the robot fell silent or the loop ended."""
+        self.loop.check()
+        reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
+        if reading is not None and time.monotonic() - reading.received > lost:
+            reading = self.driver.next_reading(self.loop.safety.state_timeout)
+        if reading is not None and time.monotonic() - reading.received > lost:
+            kept = "is damped" if self.loop.walks else "holds"
+            raise NotReady(f"no joint state for {lost:g} s: the robot {kept}; is its driver still running?")
+        state = self.driver.state(self.last_action)
+        if state is None:
+            raise NotReady("the robot's state is incomplete; is its driver still running?")
+        if self.pipeline.command.fields:
+            state.command = self.command
+        state.reference = self.reference
+        if self.interface.gait:
+            state.phase = self.pipeline.phase(torch.tensor([self.steps]))
+        return state
+
+    def look(self) -> Operator | None:
+        """Read the operator's hands between episodes; a stop counts there too."""
+        hands = self.arbiter.operator.read() if self.arbiter.operator else None
+        if hands is not None and hands.stop:
+            self.loop.stop("operator")
+        return hands
+
+    def attended(self) -> bool:
+        """Return whether a teleop device is open; one that has just started is found within half a second."""
+        return self.node.wait_for(lambda: self.arbiter.attended, 0.5)
+
+    def await_release(self, timeout: float = 600.0) -> None:
+        """Wait until the operator ends a latched stop: presses reset with the dead-man and the stop released."""
+        operator = self.arbiter.operator
+        if operator is None or not self.attended():
+            raise NotReady(
+                f"the robot is stopped ({self.loop.stopped}) and no teleop device is there to reset it; "
+                "start again once it is safe"
+            )
+        logger.warning("stopped (%s): press reset on the teleop device to go on", self.loop.stopped)
+        deadline = time.monotonic() + timeout
+        rate = Ticker(self.period)
+        while time.monotonic() < deadline:
+            rate.wait()
+            self.read()
+            hands = operator.read()
+            if hands is not None and hands.reset and not hands.stop and not hands.held:
+                self.loop.reset_stop()
+                return
+        raise NotReady(f"the robot is stopped ({self.loop.stopped}) and nobody pressed reset within {timeout:g} s")
+
+    @property
+    def on_twin(self) -> bool:
+        """True if the publisher of the joints also listens to the twin's reset topic, which no robot does.
+
+        Other programs, such as the recorder of a bag, may listen there too.
+        """
+        return not set(self.driver.joints.writers()).isdisjoint(self.placer.readers())
+
+    def _fresh(self) -> bool:
+        """Return whether the objects were seen lately; if not, no new goal is posted and the loop comes to hold."""
+        age = time.monotonic() - self.driver.object_poses()[1]
+        if age <= self.loop.safety.object_timeout:
+            return True
+        self.loop.events.add("stale object")
+        return False
+
+    def stale_pictures(self, cameras: Iterable[str]) -> int:
+        """Return how many of these cameras have not sent a frame lately; each is counted as an event."""
+        now = time.monotonic()
+        stale = sum(now - self.driver.image_received(name) > self.loop.safety.picture_timeout for name in cameras)
+        self.loop.events.add("stale picture", stale)
+        return stale
+
+    def still(self) -> Tensor:
+        """Return the action (1, A) that holds, as executed when a goal is refused."""
+        return self.pipeline.controller.still(self.last_action, torch.tensor([[self.loop.width]]))
+
+    def note_grip(self) -> None:
+        """Keep the height at which the gripper holds something, for `Homing.set_down`."""
+        gripper = self.pipeline.robot.gripper
+        if gripper is None or self.loop.width > gripper.width / 2:
+            self.gripped_at = math.inf
+        else:
+            self.gripped_at = min(self.gripped_at, float(self.state.tool_position[0, 2]))

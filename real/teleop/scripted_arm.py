@@ -1,0 +1,66 @@
+"""A scripted operator of an arm: watches the robot's topics as a person would and publishes what their hands do."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import torch
+
+from real.bus import Node, Stamped, qos
+from real.robots.arm import ArmDriver
+from real.teleop.commands import RELEASED, Operator
+from real.topics import EPISODE_TOPIC
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.operators.corrector import Corrector, Demonstrator
+
+
+class ArmOperator:
+    """A device whose hands are a `Corrector`'s."""
+
+    help = "a scripted person takes over where the policy stalls or is about to miss"
+
+    def __init__(
+        self,
+        node: Node,
+        pipeline: Pipeline,
+        demonstrator: Demonstrator,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.pipeline, self.clock = pipeline, clock
+        self.corrector = Corrector(pipeline, demonstrator)
+        self._now: tuple[int, str] = (-1, "")
+        """Number of the episode, and its phase."""
+        self._watched = -1
+        self._action = torch.zeros(1, pipeline.actions.size)
+        self.driver = ArmDriver(node, pipeline.robot, pipeline.observer.objects, dry_run=True)
+        self._episodes = node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+        pose = "geometry_msgs/msg/PoseStamped"
+        self._eyes = {name: node.subscribe(pose, f"twin/{name}/pose", qos.SENSOR) for name in self.driver.poses}
+
+    def _on_episode(self, sample: Stamped) -> None:
+        told = json.loads(sample.msg.data)
+        self._now = told["episode"], told["phase"]
+
+    def read(self) -> Operator:
+        """Return the hands as they are now."""
+        now, state, (episode, phase) = self.clock(), self.driver.state(self._action), self._now
+        if state is None or phase != "running":
+            self._watched = -1
+            return RELEASED
+        if episode != self._watched:
+            self._watched = episode
+            self.corrector.reset(now)
+        for name, seen in self._eyes.items():  # a person sees the object, not the tracker's idea of it
+            if seen.latest is not None:
+                p = seen.latest.msg.pose.position
+                state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
+        held, self._action = self.corrector(state, now)
+        twist, gripper = self.pipeline.controller.to_twist(self._action)
+        x, y, z, roll, pitch, yaw = twist[0].tolist()
+        return Operator(held=held, motion=(x, y, z), rotation=(roll, pitch, yaw), gripper=float(gripper))
+
+    def close(self) -> None:
+        """Stop listening to the episodes."""
+        self._episodes.close()

@@ -1,0 +1,1 @@
+"""Scripted people who correct a policy, for simulation and the twin."""

@@ -1,0 +1,47 @@
+"""A scripted person who corrects an arm: does what the task's demonstrator would, while a `Watch` says so."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.state import RobotState
+from robot_rl.operators.watch import Watch
+
+
+class Demonstrator(Protocol):
+    """A scripted demonstrator of a task."""
+
+    def reset(self, ids: Tensor) -> None:
+        """Forget the episodes of environments `ids`."""
+
+    def act(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return actions (n, A) in [-1, 1]."""
+
+
+class Corrector:
+    """Watches one arm and acts; the same in simulation and beside a twin."""
+
+    def __init__(self, pipeline: Pipeline, demonstrator: Demonstrator):
+        self.pipeline, self.demonstrator, self.watch = pipeline, demonstrator, Watch()
+
+    def reset(self, now: float) -> None:
+        """Begin an episode, without control."""
+        self.demonstrator.reset(torch.arange(1))
+        self.watch.reset(now)
+
+    def __call__(self, state: RobotState, now: float) -> tuple[bool, Tensor]:
+        """Return whether the person has control at `now`, s, and their action (1, A).
+
+        `state` (n = 1) holds the first object where the person sees it, not where a tracker reports it.
+        """
+        place, gripper = next(iter(state.objects.values()))[0, :3], self.pipeline.robot.gripper
+        width = float(state.gripper_width) / gripper.width if gripper else 0.0  # nothing to come down with
+        before = self.watch.began
+        held = self.watch(place - state.tool_position[0], float(place[2]), width, now)
+        if held and before is None:
+            self.demonstrator.reset(torch.arange(1))
+        return held, self.demonstrator.act({"observation.state": self.pipeline.observer(state)})

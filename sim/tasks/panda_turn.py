@@ -1,0 +1,44 @@
+"""A Franka Panda lifts a cube that lies at any angle: 20 Hz control of the tool's position and orientation.
+
+The cube is nearly as wide as the gripper opens, and its diagonal is wider: the hand has to turn to its sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from robot_rl.interface.control import ToolDeltaConfig
+from sim.randomization import Randomize
+from sim.scenes import Box
+from sim.tasks.panda_lift import TASK as LIFT
+
+_OTHER = ("cube.yaw", "cube.size", "cube.mass")
+
+TASK = replace(
+    LIFT,
+    interface=replace(
+        LIFT.interface,
+        task="panda-turn",
+        instruction="turn the hand to the cube and lift it",
+        observations=(
+            "joint_position",
+            "tool_position",
+            "tool_rotation",
+            "gripper_width",
+            "object_position:cube",
+            "object_to_tool:cube",
+            "object_in_tool:cube",
+            "last_action",
+        ),
+        horizon=120,
+        controller=ToolDeltaConfig(turn=0.1),
+    ),
+    scene=replace(LIFT.scene, boxes=(Box("cube", size=0.029, mass=0.15),)),
+    randomization=(
+        *(r for r in LIFT.randomization if r.parameter not in _OTHER),
+        Randomize("cube.yaw", -0.785, 0.785, "rad"),  # its sides look alike every 90 degrees
+        Randomize("cube.size", 0.027, 0.031, "m", optional=True),
+        Randomize("cube.mass", 0.05, 0.3, "kg", "log_uniform"),
+    ),
+    expert="sim.experts.turn:TurnExpert",
+)
