@@ -57,6 +57,11 @@ class Execution:
     def __post_init__(self) -> None:
         require(self, "execution.")
 
+    @property
+    def delayed(self) -> bool:
+        """Whether it differs from inference in no time."""
+        return self.mode != "receding" or self.delay > 0 or self.background
+
 
 class InferenceHung(UserError):  # noqa: N818 - it reads as a sentence
     """An inference in the background that is older than the limit."""
@@ -91,14 +96,14 @@ class ChunkExecutor:
         if not 1 <= self.execute <= self.horizon:
             raise ValueError(f"execute is {self.execute}; a chunk holds {self.horizon} actions")
         mode, delay = execution.mode, execution.delay
-        if mode != "receding" and delay >= self.horizon:
+        if mode != "receding" and (late := max(delay, int(execution.background))) >= self.horizon:
             raise Misfit(
-                f"inference takes {delay} control periods and a chunk holds {self.horizon} actions: all of them come "
-                f"too late for {mode} execution; use receding, or train longer chunks"
+                f"inference takes {late} control periods and a chunk holds {self.horizon}: every action would come too "
+                f"late for {mode} execution; use receding, or a policy with longer chunks"
             )
         if mode == "realtime" and not getattr(policy, "inpaints", False):
             raise Misfit("realtime execution needs a policy that samples chunks (diffusion, flow); use asynchronous")
-        if still is None and (mode != "receding" or delay or execution.background):
+        if still is None and execution.delayed:
             raise ValueError(f"{mode} execution with inference that takes time needs `still`")
         self.still = still
         self.chunks: Tensor | None = None
@@ -109,8 +114,8 @@ class ChunkExecutor:
         """What is inferred, (n, horizon, A)"""
         self.age = torch.full((num_envs,), -1)
         """(n,) control periods since the observation of `next`; -1: nothing is inferred"""
-        self.held = 0
-        """Control periods, over all environments, in which there was no action"""
+        self.idle = torch.zeros(num_envs, dtype=torch.bool)
+        """(n,) whether the last control period had no action, so that the robot held"""
         self._past: list[tuple[Tensor, Tensor]] = []  # of an ensemble: chunks, oldest first, and their `used`
         self._lags: deque[int] = deque(maxlen=10)
         self._future: Future[Chunk] | None = None
@@ -121,7 +126,12 @@ class ChunkExecutor:
     @property
     def delay(self) -> int:
         """Control periods that the next inference is expected to take: the longest of the last ten."""
-        return max(self._lags, default=self.execution.delay)
+        return self.lag if self._lags else self.execution.delay
+
+    @property
+    def lag(self) -> int:
+        """Control periods that the longest of the last ten inferences in the background took; 0 before."""
+        return max(self._lags, default=0)
 
     def reset(self, ids: Tensor | None = None) -> None:
         """Drop the chunks of environments `ids`, or of all, and what is inferred for them."""
@@ -153,7 +163,7 @@ class ChunkExecutor:
             assert self.still is not None
             held = self.still()
             action = held if self.chunks is None else torch.where(idle[:, None], held, action)
-            self.held += int(idle.sum())
+        self.idle = idle
         self.used, self.age = self.used + 1, torch.where(self.age < 0, -1, self.age + 1)
         self._past = [(chunks, used + 1) for chunks, used in self._past if (used + 1 < self.horizon).any()]
         return action

@@ -207,6 +207,10 @@ class TaskEnv(VectorEnv):
             observation = self._restart(done, observation)
         return observation, reward, terminated, truncated, infos
 
+    def still(self) -> Tensor:
+        """Return the actions (n, A) in [-1, 1] that hold position, with the gripper as it is."""
+        return self.pipeline.controller.still(self.last_action, self.gripper)
+
     def render(self) -> tuple[np.ndarray, ...]:
         """One 480x640 picture of each environment, from the task's first camera."""
         camera = self.task.scene.cameras[0].name
