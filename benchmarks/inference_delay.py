@@ -52,7 +52,9 @@ def study(path: Path, episodes: int) -> list[dict[str, Any]]:
             waited = waited or success
             gain = mean_interval([float(a) - float(b) for a, b in zip(success, waited, strict=True)])
             rows.append({"policy": bundle.policy.class_name} | row | {"gain": gain})
-            line = "{policy:>10} {execution:>13} {delay_ms:4d} ms  {success:.3f} [{success_low:.3f}, {success_high:.3f}]"
+            line = (
+                "{policy:>10} {execution:>13} {delay_ms:4d} ms  {success:.3f} [{success_low:.3f}, {success_high:.3f}]"
+            )
             change = "  gain {mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**gain)
             sys.stdout.write(line.format(**rows[-1]) + change + f"  change {row['action_change']:.3f}\n")
             sys.stdout.flush()

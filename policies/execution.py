@@ -151,10 +151,11 @@ class ChunkExecutor:
         """Return the action (n, A) of every environment for this control period; call it once in each."""
         receding = self.execution.mode == "receding"
         self._move_to(next(iter(observation.values())).device)
+        self._receive(receding)
         due = (self.age < 0) & (self.used >= self._interval())
         if due.any() and self._future is None:
             self._infer(observation, due, rng)
-        self._receive(receding)
+            self._receive(receding)
         here, rows = self.used, torch.arange(len(self.used), device=self.used.device)
         idle = here >= (self.execute if receding else self.horizon)
         if self.chunks is not None:
