@@ -1,26 +1,35 @@
-"""What slow inference costs, and what chunks executed beside it give back: panda-lift in simulation.
+"""What slow inference costs, and what chunks executed beside it give back: panda-lift in simulation and on the twin.
 
     robot-rl collect panda-lift
     robot-rl train panda-lift --recipe diffusion-bc --out runs/diffusion
     robot-rl train panda-lift --recipe flow-bc --out runs/flow
     python -m benchmarks.inference_delay runs/diffusion runs/flow
 
+    python -m benchmarks.inference_delay runs/diffusion --twin 10
+
 Every policy meets the same held-out episodes with every execution at every delay, so differences are paired. Results go
-to benchmarks/results/inference_delay.json, and stand in docs/deploy.md.
+to benchmarks/results/inference_delay.json, and stand in docs/deploy.md. With `--twin` policies really are that slow,
+beside the loop that commands a twin; what matters there are the watchdogs, for its tracker fools a cloned policy.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from policies.base import Chunk, Observation, Prefix
 from policies.bundle import Bundle, load_bundle
-from policies.execution import Execution, Mode
+from policies.execution import Execution, Mode, warm_up
 from robot_rl.evaluation import evaluate, mean_interval
 from robot_rl.training.run import provenance, write_json
 from sim.env import TaskEnv
@@ -29,6 +38,7 @@ RESULTS = Path(__file__).parent / "results" / "inference_delay.json"
 MODES: tuple[Mode, ...] = ("receding", "asynchronous", "realtime", "ensemble")
 DELAYS = (0, 50, 150, 300)
 """ms"""
+KEYS = ("episodes", "success", "success_low", "success_high", "steps_of_successes", "action_change", "held_share")
 
 
 def measure(bundle: Bundle, mode: Mode, delay: int, episodes: int) -> tuple[dict[str, Any], list[bool]]:
@@ -37,9 +47,8 @@ def measure(bundle: Bundle, mode: Mode, delay: int, episodes: int) -> tuple[dict
     periods = math.ceil(delay * env.rate / 1000)
     result = evaluate(bundle.policy, env, episodes, execution=Execution(mode, periods))
     env.close()
-    keys = ("episodes", "success", "success_low", "success_high", "steps_of_successes", "action_change", "held_share")
     summary = result.summary()
-    return {"execution": mode, "delay_ms": delay} | {k: summary[k] for k in keys if k in summary}, result.success
+    return {"execution": mode, "delay_ms": delay} | {k: summary[k] for k in KEYS if k in summary}, result.success
 
 
 def study(path: Path, episodes: int) -> list[dict[str, Any]]:
@@ -61,15 +70,68 @@ def study(path: Path, episodes: int) -> list[dict[str, Any]]:
     return rows
 
 
+class Slowed:
+    """A policy whose answers take `seconds`."""
+
+    def __init__(self, policy: Any, seconds: float):
+        self.policy, self.seconds = policy, seconds
+        self.horizon, self.execute, self.inpaints = policy.horizon, policy.execute, policy.inpaints
+        self.reset = policy.reset
+
+    def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+        """Return the policy's chunk when the time has passed."""
+        begin = time.monotonic()
+        chunk: Chunk = self.policy.infer(observation, rng, prefix)
+        time.sleep(max(0.0, begin + self.seconds - time.monotonic()))
+        return chunk
+
+
+def on_twin(path: Path, episodes: int) -> list[dict[str, Any]]:
+    """Return the rows of one policy on a twin in a process of its own, on a ROS domain of this machine alone."""
+    from real.bus import open_node
+    from real.env import RobotEnv
+
+    os.environ |= {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": str(100 + os.getpid() % 100)}
+    bundle, rows = load_bundle(path), []
+    twin = subprocess.Popen([sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--no-camera"])
+    try:
+        for delay in DELAYS:
+            for mode in MODES[:3]:
+                first = {"observation.state": torch.zeros(1, bundle.policy.size.observation)}
+                warm_up(bundle.policy, first, Execution(mode))
+                with open_node("policy") as node:
+                    env = RobotEnv(node, bundle.interface)
+                    wait = 0.8 * env.period if mode == "receding" else 0.0
+                    execution = Execution(mode, background=True, patience=wait, period=env.period)
+                    result = evaluate(Slowed(bundle.policy, delay / 1000), env, episodes, execution=execution)
+                    env.close()
+                summary, loop = result.summary(), env.summary()
+                row = {"policy": bundle.policy.class_name, "execution": mode, "delay_ms": delay}
+                row |= {k: summary[k] for k in KEYS if k in summary}
+                row |= {"watchdogs": {k: v for k, v in loop["shield"].items() if k.startswith("stale")}}
+                rows.append(row | {"stopped": env.loop.stopped, "waits_ms_p99": loop["inference_ms"]["p99"]})
+                sys.stdout.write(f"{rows[-1]}\n")
+                sys.stdout.flush()
+    finally:
+        twin.send_signal(signal.SIGINT)
+        twin.wait()
+    return rows
+
+
 def main() -> int:
     """Study every policy and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", help="run folders of diffusion-bc and flow-bc")
     parser.add_argument("--episodes", type=int, default=200, help="held-out episodes of each cell")
+    parser.add_argument("--twin", type=int, default=0, metavar="EPISODES", help="measure on the twin instead")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [row for path in arguments.runs for row in study(path, arguments.episodes)]
-    write_json(RESULTS, {"task": "panda-lift", "rows": rows, "provenance": provenance()})
+    known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"task": "panda-lift"}
+    if arguments.twin:
+        found = {"twin": [row for path in arguments.runs for row in on_twin(path, arguments.twin)]}
+    else:
+        found = {"rows": [row for path in arguments.runs for row in study(path, arguments.episodes)]}
+    write_json(RESULTS, known | found | {"provenance": provenance()})
     return 0
 
 

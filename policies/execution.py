@@ -290,6 +290,17 @@ class ChunkExecutor:
         self.chunks, self.used, self.age = state["chunks"], state["used"], torch.full_like(state["used"], -1)
 
 
+@torch.no_grad()
+def warm_up(policy: RunnablePolicy, observation: Observation, execution: Execution) -> None:
+    """Infer once before anything moves, and forget it: a first inference loads libraries and kernels for seconds."""
+    policy = getattr(policy, "base", policy) if hasattr(policy, "execute_base") else policy
+    rng = torch.Generator()
+    chunk = policy.infer(observation, rng).actions
+    if execution.mode == "realtime" and getattr(policy, "inpaints", False):
+        policy.infer(observation, rng, Prefix(chunk, torch.ones(chunk.shape[:2]), execution.guidance))
+    policy.reset()
+
+
 def _in_thread(work: Callable[[], Chunk]) -> Future[Chunk]:
     """Run `work` in a thread that nobody waits for at exit: a model that hangs must not keep a process."""
     future: Future[Chunk] = Future()

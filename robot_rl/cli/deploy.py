@@ -60,7 +60,7 @@ class Deploy:
         import torch
 
         from policies.bundle import load_bundle
-        from policies.execution import Execution, InferenceHung
+        from policies.execution import Execution, InferenceHung, warm_up
         from real.bus import open_node
         from real.clock import bare_loop
         from real.env import RobotEnv
@@ -70,6 +70,7 @@ class Deploy:
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.evaluation import Evaluation, evaluate, wilson
+        from robot_rl.interface.pipeline import Pipeline
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
 
@@ -80,8 +81,10 @@ class Deploy:
         interface = self._timed(bundle.interface)
         # An arm holds, fed by this thread, while another one infers; legs cannot, and their policies are fast.
         period, aside = 1 / interface.controller.rate, robot.base is None
-        wait = period / 2 if self.execution == "receding" else 0.0
+        wait = 0.8 * period if self.execution == "receding" else 0.0
         execution = Execution(self.execution, background=aside, patience=wait, period=period)
+        size = Pipeline(interface).observer.spec.size
+        warm_up(bundle.policy, {"observation.state": torch.zeros(1, size)}, execution)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:

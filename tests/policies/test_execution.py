@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policies.base import Chunk, Observation, Prefix, Size
-from policies.execution import ChunkExecutor, Execution, InferenceHung
+from policies.execution import ChunkExecutor, Execution, InferenceHung, warm_up
 from policies.flow import FlowConfig, FlowPolicy
 from policies.residual import ResidualPolicy
 from robot_rl.util.errors import Misfit
@@ -259,3 +259,20 @@ def test_resuming_infers_again_what_was_under_way() -> None:
     other.load_state_dict(runner.state_dict())
     assert torch.equal(other.act(at(5), rng), runner.act(at(5), rng)), "the chunk before goes on"
     assert other.age.item() == 1, "and the next one is asked for"
+
+
+def test_a_warm_up_leaves_no_trace(residual: Callable[..., ResidualPolicy]) -> None:
+    """The same floats with and without it, of a policy that samples and of one that remembers."""
+    torch.manual_seed(0)
+    flow = FlowPolicy(Size(3, 2), FlowConfig(hidden=16))
+    for policy in (flow, residual(zero_init=False)):
+        actions = []
+        for warm in (False, True):
+            if warm:
+                warm_up(policy, {"observation.state": torch.zeros(1, 3)}, Execution("realtime"))
+            runner, rng = ChunkExecutor(policy, 2), torch.Generator().manual_seed(0)
+            runner.reset()
+            states = torch.Generator().manual_seed(1)
+            seen = [{"observation.state": torch.randn(2, 3, generator=states)} for _ in range(10)]
+            actions.append(torch.stack([runner.act(observation, rng) for observation in seen]))
+        assert torch.equal(*actions)
