@@ -135,13 +135,13 @@ class ChunkExecutor:
 
     def reset(self, ids: Tensor | None = None) -> None:
         """Drop the chunks of environments `ids`, or of all, and what is inferred for them."""
-        rows = slice(None) if ids is None else ids.to(self.used.device)
+        rows = slice(None) if ids is None else ids.cpu()
         self.used[rows], self.age[rows] = self.horizon, -1
         for _, used in self._past:
             used[rows] = self.horizon
         if self.execution.background:
             self._forget.append(ids)  # the policy may be at work
-            if not (self._rows.to(self.age.device) & (self.age >= 0)).any():
+            if not (self._rows & (self.age >= 0)).any():
                 self._future = None
         else:
             self.policy.reset(ids)
@@ -150,28 +150,27 @@ class ChunkExecutor:
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         """Return the action (n, A) of every environment for this control period; call it once in each."""
         receding = self.execution.mode == "receding"
-        self._move_to(next(iter(observation.values())).device)
         self._receive(receding)
         due = (self.age < 0) & (self.used >= self._interval())
         if due.any() and self._future is None:
             self._infer(observation, due, rng)
             self._receive(receding)
-        here, rows = self.used, torch.arange(len(self.used), device=self.used.device)
+        here = self.used
         idle = here >= (self.execute if receding else self.horizon)
         if self.chunks is not None:
-            action = self._average() if self._past else self.chunks[rows, here.clamp_max(self.horizon - 1)]
+            action = (
+                self._average()
+                if self._past
+                else self.chunks[torch.arange(len(here)), here.clamp_max(self.horizon - 1)]
+            )
         if idle.any():
             assert self.still is not None
             held = self.still()
-            action = held if self.chunks is None else torch.where(idle[:, None], held, action)
+            action = held if self.chunks is None else torch.where(idle[:, None].to(held.device), held, action)
         self.idle = idle
         self.used, self.age = self.used + 1, torch.where(self.age < 0, -1, self.age + 1)
         self._past = [(chunks, used + 1) for chunks, used in self._past if (used + 1 < self.horizon).any()]
         return action
-
-    def _move_to(self, device: torch.device) -> None:
-        if self.used.device != device:
-            self.used, self.age, self._rows = (x.to(device) for x in (self.used, self.age, self._rows))
 
     def _interval(self) -> int:
         """Return the control periods from one chunk's observation to the next one's."""
@@ -189,7 +188,7 @@ class ChunkExecutor:
             self._keep(self.policy.infer(seen, rng, prefix), rows)
             return
         # A generator of its own: the caller goes on drawing from `rng`.
-        own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=rng)))
+        own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=rng, device=rng.device)))
         forget, self._forget = self._forget, []
 
         @torch.no_grad()
@@ -236,7 +235,7 @@ class ChunkExecutor:
         assert self.next is not None
         if self.chunks is None:
             self.chunks = torch.zeros_like(self.next.actions)
-        self.chunks = torch.where(arrived[:, None, None], self.next.actions, self.chunks)
+        self.chunks[arrived] = self.next.actions[arrived]
         used = (torch.zeros_like(self.age) if receding else self.age) - self.next.start
         if (used[arrived] >= self.horizon).any():
             logger.warning("inference took %d control periods: no action of the chunk was in time", self.age.max())
@@ -250,20 +249,23 @@ class ChunkExecutor:
         used = torch.stack([used for _, used in self._past])
         valid = used < self.horizon
         weight = torch.exp(-self.execution.decay * (valid.cumsum(0) - 1)) * valid
-        rows, index = torch.arange(used.shape[1], device=used.device), used.clamp_max(self.horizon - 1)
+        rows, index = torch.arange(used.shape[1]), used.clamp_max(self.horizon - 1)
         actions = torch.stack([chunks[rows, k] for (chunks, _), k in zip(self._past, index, strict=True)])
-        return (weight[..., None] * actions).sum(0) / weight.sum(0).clamp_min(1e-9)[:, None]
+        weight = (weight / weight.sum(0).clamp_min(1e-9)).to(actions.device)
+        return (weight[..., None] * actions).sum(0)
 
     def _prefix(self, rows: Tensor) -> Prefix | None:
         """Return what remains of the chunks, with the weights of Black et al. 2025, equation 5."""
         assert self.chunks is not None
-        here, k = self.used[rows, None], torch.arange(self.horizon, device=self.used.device)
+        here, k = self.used[rows, None], torch.arange(self.horizon)
         left, chunks = (self.horizon - here).clamp_min(0), self.chunks[rows]
-        index = (here + k).clamp_max(self.horizon - 1)[..., None].expand_as(chunks)
+        index = (here + k).clamp_max(self.horizon - 1)[..., None].expand_as(chunks).to(chunks.device)
         frozen = (k < self.delay) & (k < left)
         share = ((left - k) / (left - self.delay + 1).clamp_min(1)).clamp(0, 1)
         weights = torch.where(frozen, 1.0, share * share.expm1() / (math.e - 1) * bool(self.execution.guidance))
-        return Prefix(chunks.gather(1, index), weights, self.execution.guidance) if weights.any() else None
+        if not weights.any():
+            return None
+        return Prefix(chunks.gather(1, index), weights.to(chunks.device), self.execution.guidance)
 
     @torch.no_grad()
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
@@ -273,7 +275,7 @@ class ChunkExecutor:
         """
         assert self.chunks is not None
         policy: Any = self.policy
-        action = torch.zeros_like(self.chunks[:, 0])
+        action, rows = torch.zeros_like(self.chunks[:, 0]), rows.cpu()
         goes_on = rows & (self.used < self.execute)
         action[goes_on] = self.chunks[goes_on, self.used[goes_on]]
         asks = rows & (self.used >= self.execute)
@@ -287,7 +289,8 @@ class ChunkExecutor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.chunks, self.used, self.age = state["chunks"], state["used"], torch.full_like(state["used"], -1)
+        self.chunks, self.used = state["chunks"], state["used"].cpu()
+        self.age = torch.full_like(self.used, -1)
 
 
 @torch.no_grad()

@@ -132,7 +132,7 @@ def evaluate(
         last = None
         while open_.any():
             action = runner.act(observation, rng)
-            result.held += int((open_ & runner.idle.to(open_.device)).sum())
+            result.held += int((open_ & runner.idle).sum())
             result.lag = max(result.lag, runner.lag)
             observation, reward, terminated, truncated, infos = env.step(action)
             returns += torch.where(open_, reward.float(), 0.0)
