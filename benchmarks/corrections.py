@@ -36,6 +36,7 @@ from robot_rl.training.off_policy import add_episode
 from robot_rl.training.run import provenance, write_json
 from sim.env import TaskEnv
 from sim.randomization import Randomize
+from sim.sampling import EpisodeSample, EpisodeSampler
 from sim.tasks import tasks
 from sim.tasks.base import PLACE, Task
 
@@ -72,12 +73,25 @@ def twin_of(task: Task) -> Task:
 class Biased(TaskEnv):
     """The tracker of objects is off by the twin's bias, the same in all episodes."""
 
-    def _set_up(self, ids: np.ndarray) -> None:
-        super()._set_up(ids)
+    def __init__(self, task: Task, num_envs: int, threads: int = 0):
+        super().__init__(task, num_envs, threads=threads)
+        old = self.episodes.sampler
+        self.episodes.sampler = BiasedSampler(
+            self.task, self.robot, old.columns, old.biases, num_envs, old.seed, self.device
+        )
+
+
+class BiasedSampler(EpisodeSampler):
+    """Samples episodes with one bias of the objects' tracker."""
+
+    def sample(self, ids: np.ndarray) -> EpisodeSample:
+        sample = super().sample(ids)
         # Directions of the biases end with the objects'; with this magnitude they are the bias itself.
-        column = self.sensors.values.new_tensor(HIDDEN.object_bias)
-        self._directions[:, -3:] = column / column.abs().max()
-        self.sensors.set(["sensor.object_bias"], ids, np.full((len(ids), 1), float(column.abs().max())))
+        bias = sample.bias_direction.new_tensor(HIDDEN.object_bias)
+        size = float(bias.abs().max())
+        sample.bias_direction[:, -3:] = bias / size
+        sample.values["sensor.object_bias"] = np.full(len(ids), size)
+        return sample
 
 
 def success(task: Task, policy: ResidualPolicy, episodes: int) -> float:

@@ -31,6 +31,11 @@ class ActorPolicy(Policy):
     explore: bool
     """Sample u instead of taking its mean."""
 
+    @property
+    def latent(self) -> int:
+        """Size of u."""
+        return self.actor.actions
+
     def features(self, observation: Observation) -> Tensor:
         """Return what a critic reads (B, F)."""
         return self.normalizer(observation["observation.state"])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from policies import policy_classes
-from robot_rl.util.limits import require
+from robot_rl.util.limits import validate
 
 Observation = dict[str, Tensor]
 Config = TypeVar("Config")
@@ -27,7 +27,7 @@ def from_json(kind: type[Config], values: dict[str, Any], prefix: str = "") -> C
             value = from_json(nested, value, f"{prefix}{name}.")  # type: ignore[arg-type]
         made[name] = tuple(value) if isinstance(value, list) else value
     config = kind(**made)
-    require(config, prefix)
+    validate(config, prefix)
     return config
 
 
@@ -126,8 +126,11 @@ class Policy(nn.Module):
 
 def build_policy(description: dict[str, Any]) -> Policy:
     """Return a policy with fresh weights from what its `describe` returned, whatever its class."""
-    policy: Policy = policy_classes.get(description["class"]).build(description)
-    return policy
+    name = str(description["class"])
+    kind = policy_classes.get(name)
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        raise TypeError(f"{name} is no policy class")
+    return kind.build(description)
 
 
 class RandomPolicy(Policy):

@@ -22,26 +22,18 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from policies.base import Policy, build_policy
+from policies.errors import BundleError, WrongBundle
+from policies.metadata import load_onnx
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.success import objects_of
 from robot_rl.robots import robots
-from robot_rl.util.errors import Misfit, UnknownName, UserError, nearest
+from robot_rl.util.errors import UnknownName, UserError, nearest
 
 FORMAT = 1
-LATER = {
-    "velocity", "effort", "feet", "motors", "contacts",
-    "acceleration", "joint_origin", "joint_quat", "joint_axis", "tool_quat", "workspace", "gripper_force",
-    "base_height", "state_rate", "command_rate",
-}  # fmt: skip
-"""Fields of a fingerprint that the first bundles do not hold."""
 WEIGHTS, CRITIC = "policy.safetensors", "critic.safetensors"
 Runtime = Literal["torch", "onnx"]
 """What computes the policy."""
-
-
-class BundleError(Misfit):
-    """A bundle that is missing, damaged, or made for something else."""
 
 
 @dataclass
@@ -78,11 +70,15 @@ class Bundle:
         return f"bundle {self.folder}" if self.folder else "this bundle"
 
     def check_robot(self, robot: RobotSpec) -> None:
-        """Refuse another robot, naming the fields that differ. What an older bundle did not record is not compared."""
+        """Refuse another robot, naming the fields that differ, and a bundle that lacks a field."""
         theirs = robot.fingerprint() | {"interface": robot.name}
         ours = self.robot | {"interface": self.interface.robot}
-        recorded = theirs.keys() - (LATER - ours.keys())
-        different = [k for k, v in theirs.items() if k in recorded and ours.get(k) != v]
+        if (missing := theirs.keys() - ours.keys()) and ours.get("name") == robot.name:
+            raise BundleError(
+                f"{self.called} does not hold the robot's {', '.join(sorted(missing))}: an earlier robot-rl wrote it; "
+                "train it again"
+            )
+        different = [k for k, v in theirs.items() if ours.get(k) != v]
         if different:
             name = different[0]
             whom = f"robot {ours.get('name')!r}, not for {robot.name!r}"
@@ -125,10 +121,6 @@ class Bundle:
                     f"{self.called} was trained for other {name} than task {interface.task!r} has: {ours!r} in it, "
                     f"{theirs!r} in the task; train it again, or use the commit in its provenance"
                 )
-
-
-class WrongBundle(BundleError):  # noqa: N818 - it reads as a sentence
-    """A sound bundle for something else."""
 
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
@@ -216,10 +208,12 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             raise TypeError("robot is no table")
         bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}), folder=path)
         bundle.task, bundle.agent = meta.get("task", "") or bundle.task, meta.get("agent", {})
-        sums = dict(meta.get("sha256", {}))  # the first bundles have none
+        sums = dict(meta["sha256"])
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UnknownName) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise BundleError(f"{file} is damaged or foreign ({reason}); copy the bundle again") from None
+        raise BundleError(
+            f"{file} is damaged or foreign ({reason}); copy the bundle again, or train it again"
+        ) from None
     weights = _read(path / WEIGHTS, sums)
     _require_fit(weights, policy, path / WEIGHTS)
     policy.load_state_dict(weights)
@@ -234,9 +228,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             )
     policy.eval()
     if runtime == "onnx":
-        from policies.metadata import load_onnx
-
-        bundle.policy = load_onnx(path, bundle)
+        bundle.policy = load_onnx(path, bundle.policy, bundle.interface)
     return bundle
 
 
@@ -261,7 +253,7 @@ def _sha256(data: bytes) -> str:
 def _read(file: Path, sums: dict[str, str]) -> dict[str, torch.Tensor]:
     try:
         data = file.read_bytes()
-        if _sha256(data) != sums.get(file.name, _sha256(data)):
+        if _sha256(data) != sums.get(file.name):
             raise BundleError(
                 f"{file} is not what was saved: its sha256 is another than in policy.json; copy the whole bundle again"
             )

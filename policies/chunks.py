@@ -12,22 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Chunk, Normalizer, Observation, Policy, Prefix, Size, mlp, normal
-from robot_rl.util.limits import Count, Whole
+from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
 
 @dataclass(frozen=True)
 class ChunkConfig:
     """A policy that samples chunks of actions."""
 
-    horizon: Count = 16
+    horizon: PositiveInt = 16
     """Actions predicted at once."""
-    execute: Count = 8
+    execute: PositiveInt = 8
     """Actions executed before the next prediction."""
-    hidden: Count = 256
+    hidden: PositiveInt = 256
     """Width of the network."""
-    layers: Whole = 3
+    layers: NonNegativeInt = 3
     """Hidden layers of the network."""
-    sample_steps: Count = 10
+    sample_steps: PositiveInt = 10
     """Evaluations of the network per chunk."""
 
     def __post_init__(self) -> None:

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from policies.base import Observation, Prefix, Size, normal
 from policies.chunks import ChunkConfig, ChunkPolicy, freeze, pull
-from robot_rl.util.limits import Count
+from robot_rl.util.limits import PositiveInt
 
 
 @dataclass(frozen=True)
 class DiffusionConfig(ChunkConfig):
     """A chunked diffusion policy. `sample_steps` must divide `train_steps`, or DDIM leaves its time grid."""
 
-    train_steps: Count = 100
+    train_steps: PositiveInt = 100
     """Noise levels in training."""
     prediction: Literal["sample", "epsilon"] = "sample"
     """What the network predicts: sample (the clean chunk) or epsilon (the noise). At the first denoising step epsilon

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from policies.base import Chunk, Observation, Prefix, RunnablePolicy
-from robot_rl.util.errors import Misfit, UserError
-from robot_rl.util.limits import NonNegative, Positive, Whole, require
+from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveFloat, validate
 
 logger = logging.getLogger(__name__)
 Mode = Literal["receding", "ensemble", "asynchronous", "realtime"]
@@ -39,23 +39,23 @@ class Execution:
     """How chunks are executed."""
 
     mode: Mode = "receding"
-    delay: Whole = 0
+    delay: NonNegativeInt = 0
     """Control periods that inference takes. In simulation it pretends to; on a robot this is the first estimate."""
     background: bool = False
     """Infer in a thread beside the caller, who never waits longer than `patience`."""
-    patience: NonNegative = 0.0
+    patience: NonNegativeFloat = 0.0
     """Longest wait for an inference that has just begun in the background, s."""
-    limit: Positive = 2.0
+    limit: PositiveFloat = 2.0
     """Age at which an inference in the background counts as hung, s."""
-    guidance: NonNegative = 5.0
+    guidance: NonNegativeFloat = 5.0
     """Largest weight of the pull towards the previous chunk with `realtime`, beta of Black et al. 2025; 0: none."""
-    decay: NonNegative = 0.01
+    decay: NonNegativeFloat = 0.01
     """With `ensemble`, the i-th oldest chunk has weight exp(-decay * i), as in ACT."""
-    period: NonNegative = 0.0
+    period: NonNegativeFloat = 0.0
     """Control period, s, which the chunks' own is compared with; 0: unknown."""
 
     def __post_init__(self) -> None:
-        require(self, "execution.")
+        validate(self, "execution.")
 
     @property
     def delayed(self) -> bool:
@@ -84,7 +84,7 @@ class ChunkExecutor:
         """`still` returns the actions (num_envs, A) that hold; only receding execution without a delay needs none.
 
         Raises:
-            Misfit: the policy's chunks do not last through the delay, or it cannot go on from a chunk.
+            ConfigError: the policy's chunks do not last through the delay, or it cannot go on from a chunk.
             ValueError: `execute` is more than a chunk holds.
         """
         execution = execution or Execution()
@@ -97,12 +97,14 @@ class ChunkExecutor:
             raise ValueError(f"execute is {self.execute}; a chunk holds {self.horizon} actions")
         mode, delay = execution.mode, execution.delay
         if mode != "receding" and (late := max(delay, int(execution.background))) >= self.horizon:
-            raise Misfit(
+            raise ConfigError(
                 f"inference takes {late} control periods and a chunk holds {self.horizon}: every action would come too "
                 f"late for {mode} execution; use receding, or a policy with longer chunks"
             )
         if mode == "realtime" and not getattr(policy, "inpaints", False):
-            raise Misfit("realtime execution needs a policy that samples chunks (diffusion, flow); use asynchronous")
+            raise ConfigError(
+                "realtime execution needs a policy that samples chunks (diffusion, flow); use asynchronous"
+            )
         if still is None and execution.delayed:
             raise ValueError(f"{mode} execution with inference that takes time needs `still`")
         self.still = still
@@ -209,7 +211,7 @@ class ChunkExecutor:
         if chunk.start > 0:
             raise ValueError(f"a chunk begins {chunk.start} control periods after its observation, not by then")
         if chunk.period and period and abs(chunk.period / period - 1) > 0.01:
-            raise Misfit(f"the policy's actions last {chunk.period:g} s, a control period here {period:g} s")
+            raise ConfigError(f"the policy's actions last {chunk.period:g} s, a control period here {period:g} s")
         if self.next is None:
             self.next = Chunk(chunk.actions.new_zeros(len(rows), *shape[1:]), chunk.start)
         self.next.actions[rows], self.next.start = chunk.actions, chunk.start

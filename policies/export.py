@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from policies.base import Normalizer
-from policies.bundle import BundleError, bundle_folder, load_bundle
+from policies.bundle import bundle_folder, load_bundle
+from policies.errors import BundleError
 from policies.feedforward import FeedforwardPolicy
 from policies.metadata import FILE, describe, exportable
 from policies.onnx import TOLERANCE, OnnxPolicy, difference, require

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
-from robot_rl.util.limits import Count, Spread
+from robot_rl.util.limits import ActionStd, PositiveInt
 
 
 @dataclass(frozen=True)
 class FeedforwardConfig:
     """An actor network."""
 
-    hidden: tuple[Count, ...] = (256, 128, 64)
+    hidden: tuple[PositiveInt, ...] = (256, 128, 64)
     """Widths of the hidden layers, ELU between them."""
-    history: Count = 1
+    history: PositiveInt = 1
     """Observations that the actor sees: the newest and those before it."""
-    initial_std: Spread = 0.5
+    initial_std: ActionStd = 0.5
     """Standard deviation of exploration that learning starts from, in units of the action range [-1, 1]."""
 
 

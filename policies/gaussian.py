@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import mlp, normal
-from robot_rl.util.limits import Count, NonNegative, Spread
+from robot_rl.util.limits import ActionStd, NonNegativeFloat, PositiveInt
 
 
 @dataclass(frozen=True)
 class GaussianConfig:
     """An actor network."""
 
-    hidden: tuple[Count, ...] = (256, 256)
+    hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers."""
-    std: NonNegative | None = None
+    std: NonNegativeFloat | None = None
     """Fixed standard deviation added after tanh, clipped to the range (TD3); None learns it before tanh (SAC)."""
-    initial_std: Spread = 0.1
+    initial_std: ActionStd = 0.1
     """Standard deviation that a learned one starts from."""
     zero_init: bool = False
     """Start with the mean action 0 everywhere."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from policies.base import Policy
-from policies.bundle import Bundle, BundleError
+from policies.errors import BundleError
 from policies.feedforward import FeedforwardPolicy
 from policies.onnx import TOLERANCE, OnnxPolicy, difference, require
 from robot_rl.interface.pipeline import Interface, Pipeline
@@ -59,20 +59,20 @@ def describe(interface: Interface, robot: RobotSpec, history: int, weights: Path
     return plain
 
 
-def load_onnx(folder: Path, bundle: Bundle) -> OnnxPolicy:
+def load_onnx(folder: Path, policy: Policy, interface: Interface) -> OnnxPolicy:
     """The policy in a bundle's policy.onnx; refused unless robot, interface, weights and outputs are the bundle's."""
-    reference, file = exportable(bundle.policy), folder / FILE
+    reference, file = exportable(policy), folder / FILE
     again = f"run `robot-rl export {folder}`"
     if not file.is_file():
         raise BundleError(f"{folder} has no {FILE}; {again}")
     require("onnxruntime")
     try:
-        policy = OnnxPolicy(file.read_bytes(), reference.size, reference.config)
+        loaded = OnnxPolicy(file.read_bytes(), reference.size, reference.config)
     except Exception as error:  # the runtime has a dozen error types without a common base
         raise BundleError(f"{file} is damaged ({str(error).splitlines()[0]}); {again}") from None
-    robot = robots.get(bundle.interface.robot)
-    ours = describe(bundle.interface, robot, reference.config.history, folder / "policy.safetensors")
-    theirs = policy.metadata
+    robot = robots.get(interface.robot)
+    ours = describe(interface, robot, reference.config.history, folder / "policy.safetensors")
+    theirs = loaded.metadata
     for name, value in ours.items():
         if name not in theirs:
             raise BundleError(f"{file} does not say {name} in its metadata; {again}")
@@ -82,9 +82,9 @@ def load_onnx(folder: Path, bundle: Bundle) -> OnnxPolicy:
             where = f"on robot {robot.name}" if name in OF_ROBOT else "in policy.json"
             raise BundleError(f"{file} does not fit: {name} is {theirs[name]} in it, {value} {where}; {again}")
     try:
-        apart = difference(policy, reference)
+        apart = difference(loaded, reference)
     except Exception as error:
         raise BundleError(f"{file} does not run ({str(error).splitlines()[0]}); {again}") from None
     if not apart <= TOLERANCE:
         raise BundleError(f"{file} acts otherwise than policy.safetensors: actions differ by {apart:.2g}; {again}")
-    return policy
+    return loaded

@@ -13,8 +13,8 @@ from policies.actor import ActorPolicy
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.execution import ChunkExecutor, Execution
 from policies.gaussian import GaussianActor, GaussianConfig
-from robot_rl.util.errors import Misfit
-from robot_rl.util.limits import NonNegative
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import NonNegativeFloat
 
 BASE = "base"
 """Column of the base's actions in [-1, 1]."""
@@ -24,7 +24,7 @@ BASE = "base"
 class ResidualConfig:
     """A correction of a base policy."""
 
-    scale: NonNegative = 0.5
+    scale: NonNegativeFloat = 0.5
     """Largest correction, in units of the action range [-1, 1]; 0 is exactly the base."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, zero_init=True))
 
@@ -100,7 +100,9 @@ class ResidualPolicy(ActorPolicy):
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
         if memory:
-            self._runner(observation).load_state_dict(memory)
+            chunks = memory["chunks"]
+            chunks = None if chunks is None else chunks.to(observation["observation.state"].device)
+            self._runner(observation).load_state_dict(memory | {"chunks": chunks})
 
 
 def residual_from(policy: Policy) -> ResidualPolicy:
@@ -112,7 +114,7 @@ def residual_from(policy: Policy) -> ResidualPolicy:
         made.actor.load_state_dict(policy.actor.state_dict())
         return made
     if policy.horizon == 1:
-        raise Misfit(
+        raise ConfigError(
             f"a {policy.class_name} policy cannot be corrected; take one that plans chunks, or a residual on one"
         )
     return ResidualPolicy(policy, replace(ResidualConfig(), actor=replace(ResidualConfig().actor, std=None)))

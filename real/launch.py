@@ -101,7 +101,7 @@ _TWIN = Argument("twin", "false", "start the simulated twin in place of the robo
 _TASK = Argument("task", "", "task that twin and operator know, of `robot-rl tasks`; empty: the robot's first")
 _OUT = Argument("out", "", "folder for what is recorded; empty: a new one under runs/")
 _COMMON = (
-    Argument("robot", "panda", "robot to drive", tuple(robots)),
+    Argument("robot", "panda", "robot to drive, of `robot-rl robots`, or its import path"),
     _TASK,
     Argument("camera", "true", "record and film what the task's cameras see; false where there is none", _BOOL),
     Argument("seed", "0", "seed of the twin, of a scripted operator and of learning", minimum=0),
@@ -290,6 +290,9 @@ def _resolve(file: str, given: Mapping[str, str]) -> dict[str, str]:
         if value is None or (not value and argument.default is None):
             raise LaunchError(f"{file}.launch needs {name}:=VALUE, the {argument.description}")
         values[name] = argument.check(value)
+    robot = values.get("robot", "")
+    if robot and ":" not in robot and robot not in robots:  # what an import path names, the nodes find out
+        raise UnknownName("robot", robot, robots)
     if values["namespace"] and not _NAMESPACE.fullmatch(values["namespace"]):
         raise LaunchError(
             f"namespace:={values['namespace']} is no ROS namespace; "

@@ -1,14 +1,15 @@
-"""Honest evaluation: held-out episodes, every one counted once, with intervals."""
+"""Evaluate a policy on held-out episodes, each counted once, with intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from policies.base import RunnablePolicy
@@ -17,34 +18,19 @@ from robot_rl.util.seeds import HELD_OUT
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a success rate (Wilson 1927)."""
+    """Return the Wilson score interval of a success rate (Wilson 1927); (0, 1) without a trial."""
     if trials == 0:
         return 0.0, 1.0
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    p = successes / trials
-    centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
-    return (0.0 if successes == 0 else centre - half), (1.0 if successes == trials else centre + half)
-
-
-def student(freedom: int) -> float:
-    """What 95 % of Student's t with so many degrees of freedom stay within: 1.96 of very many.
-
-    By its expansion in 1 / freedom (Abramowitz and Stegun 1964, 26.7.5), short by 0.9 % at 5 and by 0.02 % at 19; from
-    a table below that.
-    """
-    if freedom < 5:
-        return (12.706, 4.303, 3.182, 2.776)[freedom - 1]
-    z = NormalDist().inv_cdf(0.975)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    low, high = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    return float(low), float(high)
 
 
 def mean_interval(values: list[float]) -> dict[str, float | None]:
-    """Mean with its 95 % interval (Student's t); NaN is left out, None stands where there is too little."""
+    """Return the mean and its 95 % interval (Student's t); NaN is left out, None stands for what cannot be known."""
     x = [v for v in values if not math.isnan(v)]
     if len(x) < 2:
         return {"mean": x[0] if x else None, "low": None, "high": None}
-    mean, half = fmean(x), student(len(x) - 1) * stdev(x) / math.sqrt(len(x))
+    mean, half = fmean(x), float(stats.t.ppf(0.975, len(x) - 1) * stats.sem(x))
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
@@ -53,10 +39,6 @@ class Evaluation:
     """Outcome of a number of episodes; one entry per episode that has ended."""
 
     success: list[bool] = field(default_factory=list)
-    returns: list[float] = field(default_factory=list)
-    """Sum of the rewards of each episode."""
-    tells_success: bool = True
-    """Whether the environment says at all if an episode succeeded."""
     steps: list[int] = field(default_factory=list)
     """Length of each episode, control periods."""
     action_change: list[float] = field(default_factory=list)
@@ -71,6 +53,10 @@ class Evaluation:
     """Actions of the policy that were not finite, and so refused."""
     divergences: int = 0
     """Episodes that ended because their simulation blew up."""
+    returns: list[float] = field(default_factory=list)
+    """Sum of the rewards of each episode."""
+    tells_success: bool = True
+    """Whether the environment says at all if an episode succeeded."""
     held: int = 0
     """Control periods in which the robot held because inference was not done."""
     lag: int = 0

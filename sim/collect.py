@@ -15,7 +15,7 @@ from robot_rl.data.recording import features, frames_per_second
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
 from robot_rl.util.seeds import training_seed
-from robot_rl.util.settings import check_same, settled
+from robot_rl.util.settings import as_json, check_same
 from sim.env import TaskEnv
 
 
@@ -75,10 +75,10 @@ def collect(
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
     with writer:
         done_before = writer.num_episodes
-        _go_on(writer, settled(_settings(env, seed, skill, image_size, keep_failures)))
+        _go_on(writer, as_json(_settings(env, seed, skill, image_size, keep_failures)))
         start = training_seed(seed, done_before)
         expert = make_expert(env, skill, start)
-        observation, _ = env.reset(seed=start)
+        observation, _ = _on_host(env.reset(seed=start))
         rows: list[dict[str, list[Any]]] = [{} for _ in range(env.num_envs)]
         written, attempts, successes = done_before, 0, 0
         todo = max(0, episodes - written)
@@ -87,12 +87,13 @@ def collect(
         while any(owed):
             action = expert.act(observation)
             physical = env.pipeline.actions.to_physical(action)
-            pictures = {
-                c: [env.engine.render(i, c, image_size, image_size) if owed[i] else None for i in range(env.num_envs)]
-                for c in cameras
-            }  # of those whose share is written, nothing is kept
+            due = np.flatnonzero(owed)  # nothing is kept of those whose share is written
+            pictures: dict[str, list[Any]] = {}
+            for camera in cameras:
+                frames = dict(zip(due, env.engine.render_batch(due, camera, image_size, image_size), strict=True))
+                pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)]
-            following, reward, terminated, truncated, infos = env.step(action)
+            following, reward, terminated, truncated, infos = _on_host(env.step(action))
             done = terminated | truncated
             step = {
                 "observation.state": observation["observation.state"].numpy(),
@@ -123,8 +124,17 @@ def collect(
                 expert.reset(done.nonzero().squeeze(-1))
                 progress(written, attempts)
             observation = following
-        frames = writer.num_frames
-    return Collected(written, frames, written - done_before, attempts, successes)
+        total = writer.num_frames
+    return Collected(written, total, written - done_before, attempts, successes)
+
+
+def _on_host(tree: Any) -> Any:
+    """Return the same nested dicts and tuples with all tensors on the CPU, where demonstrators and datasets are."""
+    if isinstance(tree, dict):
+        return {key: _on_host(value) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(map(_on_host, tree))
+    return tree.cpu()
 
 
 def _settings(env: TaskEnv, seed: int, skill: str, image_size: int, keep_failures: bool) -> dict[str, Any]:

@@ -33,7 +33,8 @@ class CommandSchedule:
         number, since = steps // hold, steps % hold
         # The command of now and the one before it, in one call.
         u = uniforms(torch.cat([keys, keys]), torch.cat([number, number - 1]), spec.size + 1)
-        command = torch.where(u[:, :1] < self.standing, 0.0, spec.low + u[:, 1:] * (spec.high - spec.low))
+        low, high = spec.bounds(keys.device)
+        command = torch.where(u[:, :1] < self.standing, 0.0, low + u[:, 1:] * (high - low))
         now, before = command.chunk(2)
         before = torch.where(steps[:, None] < hold, 0.0, before)
         return torch.lerp(before, now, (since / (COMMAND_RAMP * rate)).clamp(max=1.0)[:, None])

@@ -6,20 +6,22 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.state import RobotState
+from sim.rows import Rows
 
 CONTACT_FORCE = 1.0
 """Smallest force that counts as contact, N."""
 
 
-class FootTracker:
+class FootTracker(Rows):
     """Memory (n, F) of n robots' feet, updated once per control period."""
 
-    NAMES = ("touching", "contact", "landed", "air_time", "swing_height")
+    ROWS = ("touching", "contact", "landed", "air_time", "swing_height")
 
-    def __init__(self, num_envs: int, feet: int, radius: float, period: float):
+    def __init__(self, num_envs: int, feet: int, radius: float, period: float, device: torch.device | str = "cpu"):
         self.radius, self.period = radius, period
-        self.touching, self.contact, self.landed = (torch.zeros(num_envs, feet, dtype=torch.bool) for _ in range(3))
-        self.air_time, self.swing_height = (torch.zeros(num_envs, feet) for _ in range(2))
+        nothing = torch.zeros(num_envs, feet, device=device)
+        self.touching, self.contact, self.landed = (nothing.bool() for _ in range(3))
+        self.air_time, self.swing_height = nothing.clone(), nothing.clone()
         """Of the running swing, or in the control period of landing of the one that ended: its time so far, s, and the
         greatest height of the sole, m; 0 on the ground."""
 

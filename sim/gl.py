@@ -1,17 +1,13 @@
 """MuJoCo, also where its GL library cannot be loaded: physics needs none, and pictures say what is missing.
 
 MuJoCo loads the library that MUJOCO_GL names when it is imported, and fails as the library happens to. Everything in
-`sim` that needs MuJoCo imports it from here, and with it a MuJoCo whose clock stands still.
+`sim` that needs MuJoCo imports it from here.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from robot_rl.util.errors import UserError
 
@@ -28,27 +24,7 @@ except (AttributeError, ImportError, OSError, TypeError) as error:  # as PyOpenG
         os.environ["MUJOCO_GL"] = BACKEND
 from mujoco import batch  # noqa: E402 - behind the guard
 
-__all__ = ["batch", "clocked", "mujoco", "open_renderer"]
-
-_clock = ctypes.c_void_p()
-"""MuJoCo's pointer `mjcb_time`."""
-for _library in Path(mujoco.__file__).parent.glob("libmujoco.*"):
-    with suppress(OSError, ValueError):  # then it ticks on
-        _clock = ctypes.c_void_p.in_dll(ctypes.CDLL(str(_library)), "mjcb_time")
-# The Python package has the time taken at every stage of a step, for `MjData.timer`, which nobody reads here: a
-# twentieth of the physics. `mujoco.set_mjcb_time(None)` would put the package's clock back.
-_ticking, _clock.value = _clock.value, None
-
-
-@contextmanager
-def clocked() -> Iterator[None]:
-    """Physics as MuJoCo's Python package has it, with the clock; for comparisons."""
-    _clock.value = _ticking
-    try:
-        yield
-    finally:
-        _clock.value = None
-
+__all__ = ["batch", "mujoco", "open_renderer"]
 
 _REMEDIES = {
     "egl": "install EGL (Debian: apt-get install libegl1 libgl1 libopengl0 libgl1-mesa-dri)",

@@ -3,6 +3,9 @@
 >>> import sim.gym                                        # registers; imports nothing heavy
 >>> env = gymnasium.make("robot_rl/PandaLift-v0")         # or in one: gymnasium.make("sim.gym:robot_rl/PandaLift-v0")
 >>> envs = gymnasium.make_vec("robot_rl/PandaLift-v0", num_envs=64)      # natively batched, tensors in and out
+
+An observation is the vector that the robot itself has, `observation.state`. With `privileged=True`, and for tasks with
+pictures, it is a dict by LeRobot's keys.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorWrapper
 
+from robot_rl.interface.observation_spec import PRIVILEGED, STATE
 from robot_rl.util.seeds import LEARNING
 from sim.tasks import tasks
 
 if TYPE_CHECKING:  # imports nothing heavy
-    from torch import Tensor
+    from sim.env import TaskEnv
+    from sim.tasks.base import Task
 
 IDS = {f"robot_rl/{''.join(word.capitalize() for word in name.split('-'))}-v0": name for name in tasks}
 """The task of each id: panda-lift is robot_rl/PandaLift-v0."""
@@ -27,15 +33,12 @@ def register() -> None:
     for name, task in IDS.items():
         if name not in gym.registry:
             gym.register(
-                name, entry_point="sim.gym:GymTask", vector_entry_point="sim.gym:vector", kwargs={"task": task}
+                name, entry_point="sim.gym:GymTask", vector_entry_point="sim.gym:VectorTask", kwargs={"task": task}
             )
 
 
-def vector(num_envs: int, task: str, **kwargs: Any) -> Any:
-    """The natively batched environment; tensors in and out.
-
-    Without a `seed`, here or at a reset, it draws one, as Gymnasium's contract has it; a TaskEnv begins with seed 0.
-    """
+def _unseeded(task: Task | str, num_envs: int, **kwargs: Any) -> TaskEnv:
+    """Return the environment of a task; without a `seed` it draws one, as Gymnasium's contract has it."""
     from sim.env import TaskEnv
 
     env = TaskEnv(task, num_envs, **kwargs)
@@ -44,40 +47,78 @@ def vector(num_envs: int, task: str, **kwargs: Any) -> Any:
     return env
 
 
-class GymTask(gym.Env[dict[str, np.ndarray], np.ndarray]):
+class _View:
+    """The part of an observation that Gymnasium's users see."""
+
+    def __init__(self, env: TaskEnv, privileged: bool):
+        spec = env.observation_spec
+        self.spec = spec.only([key for key in spec if privileged or key != PRIVILEGED])
+        self.plain = list(self.spec) == [STATE]
+
+    def space(self, n: int | None = None) -> gym.Space[Any]:
+        """Return the space of one environment, or of a batch of n."""
+        space = self.spec.gymnasium_space(n)
+        return space[STATE] if self.plain else space
+
+    def __call__(self, observation: dict[str, Any]) -> Any:
+        return observation[STATE] if self.plain else {key: observation[key] for key in self.spec}
+
+
+class VectorTask(VectorWrapper):
+    """n copies of a task, natively batched, with tensors on the device of the physics; options as of `TaskEnv`."""
+
+    env: TaskEnv
+
+    def __init__(self, num_envs: int, task: Task | str, privileged: bool = False, **kwargs: Any):
+        env = _unseeded(task, num_envs, **kwargs)
+        super().__init__(env)
+        self.view = _View(env, privileged)
+        self.single_observation_space, self.observation_space = self.view.space(), self.view.space(num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, infos = self.env.reset(seed=seed, options=options)
+        return self.view(observation), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observation, reward, terminated, truncated, infos = self.env.step(actions)
+        if "final_obs" in infos:
+            infos["final_obs"] = self.view(infos["final_obs"])
+        return self.view(observation), reward, terminated, truncated, infos
+
+
+class GymTask(gym.Env[Any, np.ndarray]):
     """One copy of a task with numpy arrays and Gymnasium's scalar API."""
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
-    def __init__(self, task: str, render_mode: str | None = None, **kwargs: Any):
+    def __init__(self, task: Task | str, render_mode: str | None = None, privileged: bool = False, **kwargs: Any):
         self.render_mode = render_mode
-        self.vector = vector(1, task, threads=1, **kwargs)
+        self.vector = _unseeded(task, 1, threads=1, **kwargs)
+        self.view = _View(self.vector, privileged)
         self.metadata = self.metadata | {"render_fps": round(self.vector.rate)}
         self.action_space = self.vector.single_action_space
-        self.observation_space = self.vector.single_observation_space
-        self._next: dict[str, np.ndarray] | None = None
+        self.observation_space = self.view.space()
+        self._next: Any = None
         """First observation of the episode that began when the last one ended, until `reset` or another step."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Start an episode; without a seed, the next one of the last seed, at first of one that nobody else has."""
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; without a seed, the next one of the last seed, at first of a random one."""
         super().reset(seed=seed)
         first, self._next = self._next, None
         # When an episode ends, the vector environment begins the next: another reset would skip it.
         if first is None or seed is not None:
-            first = _numpy(self.vector.reset(seed=seed)[0])
+            first = self._numpy(self.vector.reset(seed=seed)[0])
         return first, {}
 
-    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Act for one control period."""
         observation, reward, terminated, truncated, infos = self.vector.step(np.asarray(action)[None])
         # The vector environment has started the next episode already: what ended is in final_obs.
         last = infos.get("final_obs")
-        self._next = None if last is None else _numpy(observation)
+        self._next = None if last is None else self._numpy(observation)
         info = {"success": bool(infos["success"][0])}
         return (
-            _numpy(observation if last is None else last),
+            self._numpy(observation if last is None else last),
             float(reward[0]),
             bool(terminated[0]),
             bool(truncated[0]),
@@ -85,16 +126,15 @@ class GymTask(gym.Env[dict[str, np.ndarray], np.ndarray]):
         )
 
     def render(self) -> Any:
-        """A picture (480, 640, 3) in rgb_array mode."""
+        """Return a frame (480, 640, 3) in rgb_array mode."""
         return self.vector.render()[0] if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
         self.vector.close()
 
-
-def _numpy(observation: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """The observation of the only environment."""
-    return {name: values[0].numpy() for name, values in observation.items()}
+    def _numpy(self, observation: dict[str, Any]) -> Any:
+        """Return the observation of the only environment."""
+        return self.view({name: values[0].cpu().numpy() for name, values in observation.items()})
 
 
 register()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.symmetry import Mirror
-from robot_rl.util.errors import Misfit, UserError
+from robot_rl.util.errors import ConfigError, UserError
 from sim import gym_worker
 from sim.tasks import FOREIGN
 
@@ -28,7 +28,9 @@ class Remote:
         try:
             self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=self.errors)
         except OSError as error:
-            raise Misfit(f"--env-python {python}: {error.strerror}; name the Python of a virtual environment") from None
+            raise ConfigError(
+                f"--env-python {python}: {error.strerror}; name the Python of a virtual environment"
+            ) from None
         header, _ = self._receive()
         if "error" in header:
             self.close()
@@ -86,7 +88,7 @@ class GymEnv:
             self.batch = Remote(name, num_envs, python) if python else gym_worker.Batch(name, num_envs)
         except gym_worker.Unsuitable as error:
             where = f" in {python}" if python else ""
-            raise Misfit(f"task {task}{where}: {error}") from None
+            raise ConfigError(f"task {task}{where}: {error}") from None
         facts: dict[str, Any] = self.batch.facts
         tells = bool(facts["success"])
         self.info = EnvInfo(task, facts["observation"], facts["action"], tells_success=tells, success_terminates=False)

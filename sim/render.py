@@ -1,6 +1,11 @@
-"""Offscreen pictures of one environment, fast in software or beautiful for videos."""
+"""Offscreen frames of simulations, fast in software for policies or beautiful for videos."""
 
 from __future__ import annotations
+
+import copy
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -11,7 +16,8 @@ class SceneRenderer:
     """Renders one simulation's joint positions through a private MjData.
 
     "fast" draws collision shapes without shadows, reflections, skybox or multisampling; "video" draws the visual
-    meshes; "high" adds the rest. On Mesa's software rasterizer that is 800, 20 and under 1 frame/s.
+    meshes; "high" adds the rest. On Mesa's software rasterizer that is 1,100, 20 and under 1 frame/s for a Panda at
+    96x96, 640x480 and 640x480.
     """
 
     def __init__(self, model: mujoco.MjModel, height: int, width: int, quality: str):
@@ -35,7 +41,7 @@ class SceneRenderer:
             self.renderer.scene.flags[flag] = quality == "high"
 
     def render(self, qpos: np.ndarray, camera: str, geom_size: np.ndarray | None) -> np.ndarray:
-        """RGB (height, width, 3) uint8 at joint positions (nq,), with this environment's geom sizes (ngeom, 3)."""
+        """Return RGB (height, width, 3) uint8 at joint positions (nq,) with geom sizes (ngeom, 3)."""
         self.data.qpos[:] = qpos
         nominal = self.model.geom_size.copy()
         if geom_size is not None:
@@ -48,3 +54,50 @@ class SceneRenderer:
             return self.renderer.render()
         finally:
             self.model.geom_size[:] = nominal
+
+
+class Renderers:
+    """The renderers of one model: one per size and quality for single frames, and a thread pool for batches."""
+
+    def __init__(self, model: mujoco.MjModel):
+        self.model = model
+        self._single: dict[tuple[int, int, str], SceneRenderer] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._workers = os.cpu_count() or 1
+        self._local = threading.local()
+
+    def frame(
+        self, qpos: np.ndarray, camera: str, height: int, width: int, quality: str, sizes: np.ndarray | None
+    ) -> np.ndarray:
+        """Return one frame, as `SceneRenderer.render` does."""
+        key = (height, width, quality)
+        if key not in self._single:
+            self._single[key] = SceneRenderer(self.model, height, width, quality)
+        return self._single[key].render(qpos, camera, sizes)
+
+    def batch(self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None) -> np.ndarray:
+        """Return fast frames (k, height, width, 3) uint8 at joint positions (k, nq), on all cores.
+
+        Every thread has an OpenGL context and a copy of the model of its own.
+        """
+        frames = np.empty((len(qpos), height, width, 3), np.uint8)
+
+        def draw(rows: np.ndarray) -> None:
+            owned = vars(self._local).setdefault("renderers", {})
+            if (height, width) not in owned:
+                owned[height, width] = SceneRenderer(copy.copy(self.model), height, width, "fast")
+            for k in rows:
+                frames[k] = owned[height, width].render(qpos[k], camera, None if sizes is None else sizes[k])
+
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._workers, "render")
+        shares = np.array_split(np.arange(len(qpos)), min(self._workers, len(qpos)))
+        for done in [self._pool.submit(draw, rows) for rows in shares]:
+            done.result()
+        return frames
+
+    def close(self) -> None:
+        """End the threads; another batch would start new ones."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool, self._local = None, threading.local()

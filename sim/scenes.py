@@ -1,4 +1,4 @@
-"""What is in a simulated world, said once for every engine."""
+"""The scene of a simulation: boxes, cameras and contact settings, the same for every engine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Annotated, Literal, get_args
 
 from robot_rl.interface.rates import command_ticks, is_whole
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit, UserError, nearest
-from robot_rl.util.limits import Count, Positive, Range, require
+from robot_rl.util.errors import ConfigError, UserError, nearest
+from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 
 Cone = Literal["elliptic", "pyramidal"]
 
 
 @dataclass(frozen=True)
 class Box:
-    """A free cuboid on the table; where a task does not place its height, that follows from its size."""
+    """A free cube on the table; its height follows from its size unless the task places it."""
 
     name: str
     size: float
@@ -29,9 +29,11 @@ class Box:
     """Sliding friction coefficient."""
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
     solid: bool = True
-    """False: a mark, which stays where it is put and goes through everything."""
+    """False: a mark, which stays where it is placed and collides with nothing."""
 
     def __post_init__(self) -> None:
+        if not self.name or ":" in self.name:  # which separates the arguments of a term
+            raise ValueError(f"box {self.name!r}: its name is empty or has a colon; choose another")
         for name, value, unit in (("size", self.size, "m"), ("mass", self.mass, "kg")):
             if not 0 < value < math.inf:
                 raise ValueError(f"box {self.name!r}: {name} {value} {unit} is not positive")
@@ -48,14 +50,14 @@ class Camera:
     """m, base frame"""
     target: tuple[float, float, float]
     """m, base frame"""
-    fovy: Annotated[float, Range(0, 179, open=True)] = 45.0
+    fovy: Annotated[float, Interval(gt=0, le=179)] = 45.0
     """Vertical field of view, degrees."""
     follows: bool = False
-    """It moves with the robot's trunk: position and target are seen from there, in the world's directions."""
+    """Move with the robot's trunk: position and target are relative to it, along the world's axes."""
 
     def __post_init__(self) -> None:
-        require(self, f"camera {self.name!r}: ")
-        if self.position[:2] == self.target[:2]:  # a picture has its upper edge where the sky is
+        validate(self, f"camera {self.name!r}: ")
+        if self.position[:2] == self.target[:2]:  # then an image has no upper edge
             raise ValueError(f"camera {self.name!r}: it looks straight up or down; move its target a little aside")
 
 
@@ -67,11 +69,11 @@ class Scene:
     cameras: tuple[Camera, ...] = ()
     timestep: float = 0.005
     """Physics step, s."""
-    iterations: Count = 50
+    iterations: PositiveInt = 50
     """Most iterations of the contact solver in a step."""
     cone: Cone = "elliptic"
     """Shape of friction: elliptic is exact, pyramidal a quarter faster."""
-    impratio: Positive = 10.0
+    impratio: PositiveFloat = 10.0
     """Stiffness of friction against that of normal contact; large values stop grasped objects from creeping."""
 
     def __post_init__(self) -> None:
@@ -79,17 +81,17 @@ class Scene:
             raise ValueError(f"scene: timestep {self.timestep} s is not a positive time")
         if self.cone not in get_args(Cone):
             raise ValueError(f"scene: unknown cone {self.cone!r}; {nearest(self.cone, get_args(Cone))}")
-        require(self, "scene: ")
+        validate(self, "scene: ")
 
 
 def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float, int]:
-    """Length of a tick, s, and the number of ticks in a control period; refuses periods that do not fit together.
+    """Return the length of a tick, s, and the ticks in a control period; refuse periods that do not fit together.
 
     A tick is a period of the robot's commands, or a physics step where that is longer.
     """
     command, control = 1 / command_rate, 1 / rate
     if timestep < command and not is_whole(command / timestep):
-        raise Misfit(
+        raise ConfigError(
             f"the robot takes a command every {command:g} s, which is {command / timestep:.4g} physics steps of "
             f"{timestep:g} s and not a whole number; a timestep of {command / math.ceil(command / timestep):.6g} s "
             "would do"
@@ -99,7 +101,7 @@ def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float,
     if not is_whole(control / timestep):
         count = math.ceil(control / timestep)
         count -= count > 1 and control / count < command
-        raise Misfit(
+        raise ConfigError(
             f"a control period at {rate:g} Hz is {control:.6g} s, which is {control / timestep:.4g} physics steps of "
             f"{timestep:g} s and not a whole number; a timestep of {control / count:.6g} s would do"
         )
@@ -107,23 +109,29 @@ def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float,
 
 
 def robot_model(robot: RobotSpec, path: str = "") -> Path:
-    """The robot's model file: the user's own, or the one inside genesis-world (found without importing it)."""
+    """Return the robot's model file: `path` if given, or the spec's, absolute or inside genesis-world's assets.
+
+    `robots.get` has made it absolute where it lies beside the file of the spec. Genesis is found without importing it.
+    """
     if path:
         model = Path(path)
         if not model.is_file():
-            raise Misfit(f"robot model {path}: no such file; name an MJCF file of {robot.name!r}")
+            raise ConfigError(f"robot model {path}: no such file; name an MJCF or URDF file of {robot.name!r}")
         return model
     if Path(robot.model).is_absolute():
         if not Path(robot.model).is_file():
-            raise Misfit(f"robot model {robot.model}: no such file; mend `model` of robot {robot.name!r} in its spec")
+            raise ConfigError(
+                f"robot model {robot.model}: no such file; mend `model` of robot {robot.name!r} in its spec"
+            )
         return Path(robot.model)
+    looked = f"{robot.model} is not beside the spec of {robot.name!r}, and"
     package = importlib.util.find_spec("genesis")
     if package is None or not package.submodule_search_locations:
         raise UserError(
-            f"no model file for {robot.name!r}: install genesis-world, whose assets hold it "
-            '(pip install "robot-rl[sim]"), or name an MJCF file with --mjcf'
+            f"{looked} genesis-world, whose assets may hold it, is not installed: "
+            'pip install "robot-rl[sim]", or name a model file with --mjcf'
         )
     model = Path(package.submodule_search_locations[0]) / "assets" / robot.model
     if not model.is_file():
-        raise UserError(f"{model} is missing from the installed genesis-world; name an MJCF file with --mjcf")
+        raise UserError(f"{looked} not in the installed genesis-world ({model}); name a model file with --mjcf")
     return model

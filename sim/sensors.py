@@ -12,13 +12,13 @@ from torch import Tensor
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.state import ABSENT, RobotState
+from sim.rows import Rows
 
 PARAMETERS = (
     "sensor.joint_noise", "sensor.velocity_noise", "sensor.encoder_offset",
     "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias", "sensor.state_delay",
     "sensor.object_noise", "sensor.object_bias", "sensor.object_delay",
 )  # fmt: skip
-_ALL = slice(None)
 UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
 """Views that no sensor of a robot measures."""
 _OF_TRUNK = ("sensor.velocity_noise", "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias")
@@ -44,18 +44,23 @@ class Channel:
     """First column of the view."""
 
 
-class SensorModel:
+class SensorModel(Rows):
     """Corrupts state views; with every parameter at zero it passes them on unchanged. What no sensor sees is absent.
 
     What has no channel (`gripper_width`, `foot_force`) is always passed on as it is: exact, and without delay.
     All channels of a robot stand side by side in one row: reported = late(true) + noise * normal + bias.
     """
 
-    MEMORY = ("lag", "noise", "bias", "previous")
+    ROWS = ("values", "lag", "noise", "bias", "previous")
 
-    def __init__(self, robot: RobotSpec, objects: Sequence[str], num_envs: int, period: float):
+    def __init__(
+        self, robot: RobotSpec, objects: Sequence[str], num_envs: int, period: float,
+        device: torch.device | str = "cpu",
+    ):  # fmt: skip
         self.robot, self.period, self.objects = robot, period, tuple(objects)
-        self.kinematics = Kinematics(robot) if robot.tool else None
+        self.device = torch.device(device)
+        with self.device:
+            self.kinematics = Kinematics(robot) if robot.tool else None
         joints, state, late = len(robot.joints), "sensor.state_delay", "sensor.object_delay"
         noisy = [Channel("joint_position", joints, state, "sensor.joint_noise", "sensor.encoder_offset")]
         exact, tilt, speed = [], [], Channel("joint_velocity", joints, state)
@@ -76,13 +81,14 @@ class SensorModel:
         self.noises = sum(c.width for c in (*noisy, *tilt))
         """Standard normal numbers of one measurement."""
         self.seen = sum(c.width for c in noisy)
-        self._delays = self._parameters(self.channels, "delay")
-        self._noises, self._biases = (self._parameters((*noisy, *tilt), kind) for kind in ("noise", "bias"))
-        self._directions = torch.cat([torch.arange(c.direction, c.direction + c.width) for c in (*noisy, *tilt)])
-        self.values = torch.zeros(num_envs, len(PARAMETERS) + 1)
-        """Of the parameters; the last column is 0."""
-        self.lag, self.previous = (torch.zeros(num_envs, sum(c.width for c in self.channels)) for _ in range(2))
-        self.noise, self.bias = (torch.zeros(num_envs, self.noises) for _ in range(2))
+        with self.device:
+            self._delays = self._parameters(self.channels, "delay")
+            self._noises, self._biases = (self._parameters((*noisy, *tilt), kind) for kind in ("noise", "bias"))
+            self._directions = torch.cat([torch.arange(c.direction, c.direction + c.width) for c in (*noisy, *tilt)])
+            self.values = torch.zeros(num_envs, len(PARAMETERS) + 1)
+            """Of the parameters; the last column is 0."""
+            self.lag, self.previous = (torch.zeros(num_envs, sum(c.width for c in self.channels)) for _ in range(2))
+            self.noise, self.bias = (torch.zeros(num_envs, self.noises) for _ in range(2))
 
     @property
     def encoder_offset(self) -> Tensor:
@@ -96,13 +102,13 @@ class SensorModel:
         names = [getattr(c, kind) for c in channels for _ in range(c.width)]
         return torch.tensor([PARAMETERS.index(n) if n else len(PARAMETERS) for n in names])
 
-    def set(self, names: Sequence[str], ids: np.ndarray, values: np.ndarray) -> None:
-        """Give parameters of robots `ids` their values (k, P), in force from their next reset."""
-        for name, most in zip(names, values.max(0, initial=0.0), strict=True):
+    def set(self, names: Sequence[str], ids: Tensor, values: Sequence[np.ndarray]) -> None:
+        """Set parameters of robots `ids` (k,) to their values (k,), in force from their next reset."""
+        for name, new in zip(names, values, strict=True):
+            most = new.max(initial=0.0)
             if name.endswith("_delay") and most > self.period + 1e-9:
                 raise ValueError(f"{name}: at most one control period ({self.period} s), not {most:.3f} s")
-        columns = [PARAMETERS.index(name) for name in names]
-        self.values[ids[:, None], columns] = torch.from_numpy(values).float()
+            self.values[ids, PARAMETERS.index(name)] = torch.from_numpy(new).float().to(self.device)
 
     def reset(self, ids: Tensor, state: RobotState, direction: Tensor) -> None:
         """Start episodes `ids` at true states (k); `direction` (k, biases) in [-1, 1] are those of the biases."""
@@ -116,19 +122,21 @@ class SensorModel:
         views = state.views
         return torch.cat([views[c.view][:, c.start : c.start + c.width] for c in self.channels], 1)
 
-    def measure(self, true: RobotState, normals: Tensor, ids: Tensor | slice = _ALL) -> RobotState:
-        """The reported state of robots `ids`; call once per control period, it advances their delay lines.
+    def measure(self, true: RobotState, normals: Tensor, ids: Tensor | None = None) -> RobotState:
+        """Return the reported state of robots `ids` (None: all). Call once per control period: it advances delay lines.
 
         `normals` (k, noises) are standard normal numbers: the caller decides what they depend on. A delayed number is
         what it was then, on the straight line between the last two control periods.
         """
         signal = self._signal(true)
-        late = torch.lerp(signal, self.previous[ids], self.lag[ids])
-        if isinstance(ids, slice):
+        previous, lag, bias, noise = self.previous, self.lag, self.bias, self.noise
+        if ids is None:
             self.previous = signal
         else:
+            previous, lag, bias, noise = previous[ids], lag[ids], bias[ids], noise[ids]
             self.previous[ids] = signal
-        error = torch.addcmul(self.bias[ids], self.noise[ids], normals)
+        late = torch.lerp(signal, previous, lag)
+        error = torch.addcmul(bias, noise, normals)
         late[:, : self.seen] += error[:, : self.seen]
         parts: dict[str, list[Tensor]] = {}
         for channel, part in zip(self.channels, late.split([c.width for c in self.channels], 1), strict=True):

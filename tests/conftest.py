@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-import setuptools  # noqa: F401 - cannot be imported after Genesis, which tests import, and `sim.fused` needs it
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 import sim  # noqa: F401 - chooses MuJoCo's GL library, before a test imports MuJoCo
 
@@ -209,12 +210,12 @@ def residual(diffusion: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def agent(residual: Callable[..., Any]) -> Callable[..., Any]:
-    """A tiny actor-critic on a tiny residual policy; keywords go to the actor-critic."""
+    """A tiny actor-critic on a tiny residual policy, for returns in [0, 1]; keywords go to the actor-critic."""
     from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 
     def build(policy: Any = None, seed: int = 0, **config: Any) -> ActorCritic:
         numbers: dict[str, Any] = dict(hidden=(16, 16))
-        return ActorCritic(policy or residual(), ActorCriticConfig(**(numbers | config)), seed)
+        return ActorCritic(policy or residual(), ActorCriticConfig(**(numbers | config)), seed, (0.0, 1.0))
 
     return build
 
@@ -255,3 +256,57 @@ def same() -> Callable[[Any, Any], bool]:
         return type(a) is type(b) and (a == b or a != a and b != b)
 
     return compare
+
+
+class _Operators(TorchFunctionMode):
+    """Calls the operators behind `x[...]` and others whose Python bindings refuse a GPU that is not there."""
+
+    DIRECT: ClassVar[dict[Any, Any]] = {
+        torch.Tensor.__invert__: torch.bitwise_not,
+        torch.Tensor.contiguous: torch.ops.aten.contiguous,
+        torch.Tensor.copy_: torch.ops.aten.copy_,
+    }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__ and args[0].is_cuda:
+            return self._view(*args)
+        if func is torch.Tensor.__setitem__ and args[0].is_cuda:
+            target, key, value = args
+            key = key if isinstance(key, tuple) else (key,)
+            value = torch.as_tensor(value, dtype=target.dtype, device=getattr(value, "device", target.device))
+            if any(isinstance(k, torch.Tensor | list) for k in key):
+                view = self._view(target, tuple(k for k in key if not isinstance(k, torch.Tensor | list)) or (...,))
+                return torch.ops.aten.index_put_(view, [k for k in key if isinstance(k, torch.Tensor | list)], value)
+            return torch.ops.aten.copy_(self._view(target, key), value)
+        return self.DIRECT.get(func, func)(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _view(x: torch.Tensor, key: Any) -> torch.Tensor:
+        keys, dim, tensors = list(key) if isinstance(key, tuple) else [key], 0, {}
+        if ... in [k if k is ... else 0 for k in keys]:
+            at = next(i for i, k in enumerate(keys) if k is ...)
+            taken = sum(k is not None and k is not ... for k in keys)
+            keys[at : at + 1] = [slice(None)] * (x.dim() - taken)
+        for k in keys:
+            if k is None:
+                x, dim = torch.ops.aten.unsqueeze(x, dim), dim + 1
+            elif isinstance(k, slice):
+                x, dim = torch.ops.aten.slice(x, dim, k.start, k.stop, k.step or 1), dim + 1
+            elif isinstance(k, torch.Tensor | list):
+                tensors[dim] = torch.as_tensor(k, device=x.device) if isinstance(k, list) else k
+                dim += 1
+            else:
+                x = torch.ops.aten.select(x, dim, k)
+        if tensors:
+            x = torch.ops.aten.index(x, [tensors.get(d) for d in range(max(tensors) + 1)])
+        return x
+
+
+@pytest.fixture
+def fake_cuda() -> Iterator[torch.device]:
+    """A GPU without numbers: fake tensors that know shape, dtype and device.
+
+    Mixing devices raises, as on a GPU; so does whatever needs a number on the host, for which a GPU would have to wait.
+    """
+    with FakeTensorMode(), _Operators(), torch.no_grad():
+        yield torch.device("cuda", 0)

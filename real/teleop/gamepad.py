@@ -1,7 +1,8 @@
-"""A gamepad as the operator's device, through Linux's joystick interface; no library needed.
+"""A gamepad as the operator's device, read through Linux's joystick interface (joydev).
 
 Axes and buttons are found by the kernel's names for them, so that an Xbox pad by cable or Bluetooth and a
-PlayStation pad work alike; what does not tell its names is read as an Xbox pad by cable.
+PlayStation pad work alike; a device that does not report its names is read as an Xbox pad by cable. The package evdev
+is not used: it is compiled on installation, and its devices cannot be tested without /dev/uinput.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from glob import glob
 from real.teleop.commands import PRESSES, Operator, stick_motion
 from robot_rl.util.errors import UserError
 
-DEAD_ZONE = 0.08  # of full deflection: a stick that is let go does not come back to exactly 0
+DEAD_ZONE = 0.08  # fraction of full deflection: a released stick does not return to exactly 0
 _EVENT = struct.Struct("=IhBB")  # js_event: time in ms, value, type, number (linux/joystick.h)
 _BUTTON, _AXIS, _INIT = 0x01, 0x02, 0x80
 _AXES, _BUTTONS, _AXIS_MAP, _BUTTON_MAP = 0x80016A11, 0x80016A12, 0x80406A32, 0x84006A34  # its ioctls
-_READS = 16  # of 64 events at most in one reading, should something flood us
+_READS = 16  # batches of 64 events read at most at a time, in case a device floods us
 
-# Kernel codes (linux/input-event-codes.h) by what they are for.
+# Kernel codes (linux/input-event-codes.h) by their use.
 _CODES = {"left x": 0x00, "left y": 0x01, "right x": 0x03, "right y": 0x04, "LT": 0x02, "RT": 0x05}
 _BLUETOOTH = {  # has GAS and BRAKE
     "left x": 0x00, "left y": 0x01, "right x": 0x02, "right y": 0x05, "LT": 0x0A, "RT": 0x09,
@@ -54,7 +55,7 @@ On a PlayStation pad: L1, cross, triangle, Options, circle. Ctrl-C here ends.
 class Gamepad:
     """The pad at ``path``, or the first at /dev/input/js*.
 
-    Whatever is pressed while it is opened has to be pressed again to count, the emergency stop excepted.
+    A button that is down while the device is opened must be pressed again to count, except the emergency stop.
     """
 
     def __init__(self, path: str = "", walks: bool = False):
@@ -62,8 +63,8 @@ class Gamepad:
         self.path = path or next(iter(sorted(glob("/dev/input/js*"))), "")
         if not self.path:
             raise UserError(
-                "there is no gamepad at /dev/input/js*: plug one in (and `sudo modprobe joydev`, should it"
-                " not show up), or use the keyboard"
+                "there is no gamepad at /dev/input/js*: plug one in (and `sudo modprobe joydev`, if it"
+                " does not show up), or use the keyboard"
             )
         try:
             self._fd: int | None = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
@@ -79,13 +80,13 @@ class Gamepad:
             self.close()
             raise
         self._values = dict.fromkeys(_CODES, 0.0)
-        self._rested: set[str] = set()  # triggers seen let go: before, their 0 says nothing
+        self._rested: set[str] = set()  # triggers seen released: until then a 0 may be the driver's default
         self._down: set[str] = set()
-        self._pressed: set[str] = set()  # since the last reading: a press shorter than that counts
+        self._pressed: set[str] = set()  # since the last reading: a shorter press counts too
         self._rest = b""
 
     def read(self) -> Operator:
-        """Give the hands now; `UserError` when the pad is gone."""
+        """Return the operator's input now; raise UserError if the pad is gone."""
         self._pressed.clear()
         for data in self._chunks():
             whole = len(self._rest + data) // _EVENT.size * _EVENT.size
@@ -102,7 +103,7 @@ class Gamepad:
         return Operator("hold" in self._down, motion, gripper, **presses, rotation=rotation)
 
     def close(self) -> None:
-        """Close the device. Twice is fine."""
+        """Close the device; calling it again does nothing."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -117,7 +118,7 @@ class Gamepad:
             except OSError:
                 data = b""
             if not data and chunks:
-                return chunks  # what it said last counts; the next reading ends
+                return chunks  # what came last counts; the next call raises
             if not data:
                 raise UserError(f"the gamepad {self.path} is gone; plug it in and start teleop again")
             chunks.append(data)
@@ -138,19 +139,19 @@ class Gamepad:
                 self._pressed.add(name)
 
     def _trigger(self, name: str) -> float:
-        """0 let go to 1 pulled."""
+        """Return how far a trigger is pulled, 0 to 1."""
         pulled = (self._values[name] + 1.0) / 2.0 if name in self._rested else 0.0
         return pulled if pulled >= DEAD_ZONE else 0.0
 
 
 def _stick(value: float) -> float:
-    """Cut the dead zone out without a step at its edge."""
+    """Remove the dead zone without a step at its edge."""
     beyond = max(abs(value) - DEAD_ZONE, 0.0) / (1.0 - DEAD_ZONE)
     return beyond if value > 0.0 else -beyond if beyond else 0.0
 
 
 def _layout(fd: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ask the kernel for the codes of axes and buttons, in the order of their numbers."""
+    """Return the kernel's codes of axes and buttons, in the order of their numbers."""
     axes, buttons = bytearray(64), array("H", bytes(1024))
     count = [bytearray(1), bytearray(1)]
     with suppress(OSError):
@@ -163,12 +164,12 @@ def _layout(fd: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def assign(path: str, axes: tuple[int, ...], buttons: tuple[int, ...]) -> tuple[dict[int, str], dict[int, str]]:
-    """Find what each axis and button number is for, from the kernel's codes."""
+    """Return the use of each axis and button number, found by the kernel's codes."""
     wanted = _BLUETOOTH if {0x09, 0x0A} <= set(axes) else _CODES
     missing = [name for name, code in wanted.items() if code not in axes]
     missing += [name for name, code in _KEYS.items() if code not in buttons]
     if missing:
-        raise UserError(f"{path} is no gamepad of Xbox or PlayStation kind, for it lacks: {', '.join(missing)}")
+        raise UserError(f"{path} is not an Xbox or PlayStation gamepad: it lacks {', '.join(missing)}")
     return (
         {axes.index(code): name for name, code in wanted.items()},
         {buttons.index(code): name for name, code in _KEYS.items()},

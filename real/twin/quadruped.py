@@ -150,8 +150,8 @@ class QuadrupedTwin(Twin):
         """Pull as the last command says, and report."""
         if self._push_every and count and count % self._push_every == 0:
             angle = self.rng.uniform(0, 2 * np.pi)
-            way = np.array([[np.cos(angle), np.sin(angle), 0.0]])
-            self.engine.push(np.array([0]), self.hidden.push_speed * way)
+            way = torch.tensor([[np.cos(angle), np.sin(angle), 0.0]], dtype=torch.double)
+            self.engine.push(self.hidden.push_speed * way)
         goal = self._obey()
         self.engine.step(goal, goal)
         self._publish(count)

@@ -8,29 +8,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from robot_rl.util.limits import Count, Positive, Whole
+from robot_rl.util.limits import NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass
 class Sim:
     """Environment steps per second with everything on, beside bare physics and beside Gymnasium's vector environments.
 
-    Bare physics is `mujoco.Batch` on the same model, from the same states (those of delay lines and solver, too), with
-    the same commands: as MuJoCo comes, and without the clock that our environments stop (`sim.gl`), a higher limit. All
-    take turns, so that what else the machine does hits all of them."""
+    Bare physics is `mujoco.Batch` on the same model, from the same states (delay lines and solver included), with the
+    same commands. All take turns, so that other load on the machine hits all of them."""
 
     tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
     """Tasks to measure."""
-    sizes: tuple[Count, ...] = (256, 1024)
+    sizes: tuple[PositiveInt, ...] = (256, 1024)
     """Numbers of environments beside bare physics."""
-    peers: Whole = 64
+    peers: NonNegativeInt = 64
     """Number of environments beside Gymnasium's; 0 leaves them out."""
-    seconds: Positive = 10.0
+    seconds: PositiveFloat = 10.0
     """Measuring time of each figure, s."""
-    threads: Count = 2
+    threads: PositiveInt = 2
     """Threads of everything outside the physics; that uses all cores."""
-    compiled: bool = False
-    """Measure our environments compiled, too, see `robot-rl train --help`."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -40,24 +37,17 @@ class Sim:
 
         from robot_rl.cli.console import bar, show
         from robot_rl.training.run import provenance
-        from sim.fused import check_compiler
         from sim.tasks import tasks
 
         torch.set_num_threads(self.threads)
         for name in self.tasks:
             tasks.get(name)
-        ways = {"": False}
-        if self.compiled:
-            check_compiler()
-            ways[", compiled"] = True
         jobs: dict[str, Callable[[], dict[str, float]]] = {}
         for name in self.tasks:
-            for how, compiled in ways.items():
-                for size in self.sizes:
-                    jobs[f"{name}, {size}{how}"] = partial(share_of_physics, name, size, self.seconds, compiled)
-                if self.peers:
-                    figures = partial(against_gymnasium, name, self.peers, self.seconds, compiled)
-                    jobs[f"{name}, {self.peers}{how}, gymnasium"] = figures
+            for size in self.sizes:
+                jobs[f"{name}, {size}"] = partial(share_of_physics, name, size, self.seconds)
+            if self.peers:
+                jobs[f"{name}, {self.peers}, gymnasium"] = partial(against_gymnasium, name, self.peers, self.seconds)
         rows: dict[str, Any] = {}
         with bar("bench sim") as update:
             for name, measure in jobs.items():
@@ -93,50 +83,40 @@ class Bare:
             self.batch.rollout(control.shape[1], control=control, record=())
 
 
-def share_of_physics(task: str, size: int, seconds: float, compiled: bool = False) -> dict[str, float]:
-    """Steps/s of our environment and of bare physics, with and without MuJoCo's clock, and their ratios."""
+def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
+    """Steps/s of our environment and of bare physics, and their ratio."""
     import torch
 
     from sim.env import TaskEnv
-    from sim.gl import clocked
 
-    env = TaskEnv(task, size, compiled=compiled)
+    env = TaskEnv(task, size)
     env.reset(seed=0, options={"stagger": True})
     rng = torch.Generator().manual_seed(0)
     actions = torch.rand(64, size, env.pipeline.actions.size, generator=rng) * 2 - 1
     engine: Any = env.engine
-    bare, unclocked = Bare(engine), Bare(engine)
+    bare = Bare(engine)
     commands: list[Any] = []
 
     def act() -> None:
         for k in range(_ROUND):
             env.step(actions[(steps + k) % len(actions)])
 
-    ours, comes, limit, steps = 0.0, 0.0, 0.0, 0
-    while ours + comes + limit < seconds:
+    ours, physics, steps = 0.0, 0.0, 0
+    while ours + physics < seconds:
         bare.start()
-        unclocked.start()
         commands.clear()
         with engine.recording(commands):
             first = _timed(act)
-        with clocked():
-            second = _timed(lambda: bare.follow(commands))
-        third = _timed(lambda: unclocked.follow(commands))
+        second = _timed(lambda: bare.follow(commands))
         if steps:  # the first round warms up
-            ours, comes, limit = ours + first, comes + second, limit + third
+            ours, physics = ours + first, physics + second
         steps += _ROUND
     env.close()
     counted = size * (steps - _ROUND)
-    return {
-        "steps_per_second": counted / ours,
-        "bare_physics": counted / comes,
-        "share": comes / ours,
-        "without_clock": counted / limit,
-        "share_without_clock": limit / ours,
-    }
+    return {"steps_per_second": counted / ours, "bare_physics": counted / physics, "share": physics / ours}
 
 
-def against_gymnasium(task: str, size: int, seconds: float, compiled: bool = False) -> dict[str, float]:
+def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
     """Steps/s of our environment and of Gymnasium's vector environments of the same registered task."""
     import gc
 
@@ -147,11 +127,7 @@ def against_gymnasium(task: str, size: int, seconds: float, compiled: bool = Fal
     gc.collect()  # a forked process that frees an engine waits for threads that it does not have
     identity = next(name for name, of in IDS.items() if of == task)
     kinds = {"ours": "vector_entry_point", "sync": "sync", "async": "async"}
-    options: dict[str, dict[str, Any]] = {"ours": {"compiled": compiled}}
-    envs = {
-        kind: gym.make_vec(identity, num_envs=size, vectorization_mode=mode, **options.get(kind, {}))
-        for kind, mode in kinds.items()
-    }
+    envs = {kind: gym.make_vec(identity, num_envs=size, vectorization_mode=mode) for kind, mode in kinds.items()}
     spent = dict.fromkeys(envs, 0.0)
     steps = dict.fromkeys(envs, 0)
     for env in envs.values():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from robot_rl.util.limits import Range
+from robot_rl.util.limits import Interval
 
 if TYPE_CHECKING:
     from policies.bundle import Bundle
@@ -28,7 +28,7 @@ class Loop:
     """Robot whose twin is commanded, see `robot-rl robots`."""
     policy: Path | None = None
     """Bundle, or a run folder that holds one, that acts; default: zero actions, computed by a network."""
-    seconds: Annotated[float, Range(1)] = 60.0
+    seconds: Annotated[float, Interval(ge=1)] = 60.0
     """Length of the episode, s; the loop also runs while the robot gets ready and ends."""
     json: bool = False
     """Print one JSON object instead of a table."""
@@ -126,7 +126,7 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
 
 
 def _first_to_end(said: list[tuple[str, str]]) -> str:
-    """Which process ended before it had measured, and in its own words why."""
+    """Return which process ended before it had measured, with its own message."""
     ended = [line for node, line in said if node == "launch" and (" exited with " in line or " was killed " in line)]
     first = ended[0] if ended else said[-1][1]
     words = [line for node, line in said if node == first.split()[0] and line.startswith("robot-rl: ")]
@@ -134,7 +134,7 @@ def _first_to_end(said: list[tuple[str, str]]) -> str:
 
 
 def _print(loops: Mapping[str, Any], above: Mapping[str, float]) -> None:
-    """A row for each loop."""
+    """Return a table with a row for each loop."""
     from rich.console import Console
     from rich.table import Table
 

@@ -28,16 +28,16 @@ class MakeBundle:
         from robot_rl.recipes.job import open_job
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.run import configured, provenance
-        from robot_rl.util.errors import Misfit
+        from robot_rl.util.errors import ConfigError
 
         try:
             settings = json.loads((self.run_folder / "config.json").read_text())
             recipe = configured(recipes.get(settings["recipe"])(), settings["config"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise Misfit(f"{self.run_folder} is no run folder of `robot-rl train`; name one") from None
+            raise ConfigError(f"{self.run_folder} is no run folder of `robot-rl train`; name one") from None
         checkpoint = self.run_folder / "checkpoint.safetensors"
         if not hasattr(recipe, "build") or not checkpoint.is_file():
-            raise Misfit(f"{self.run_folder} holds no checkpoint of `robot-rl train` yet")
+            raise ConfigError(f"{self.run_folder} holds no checkpoint of `robot-rl train` yet")
         job = open_job(settings, None, lambda *_: None)
         env = job.make_env(1) if "environment" in recipe.needs else None
         agent = recipe.build(job, env)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from robot_rl.util.limits import Count, Seed, Whole
+from robot_rl.util.limits import NonNegativeInt, PositiveInt, Seed
 
 
 @dataclass
@@ -16,19 +16,19 @@ class Collect:
     """Record demonstrations of a task with its scripted, imperfect demonstrator, as a LeRobot v3.0 dataset."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`."""
-    episodes: Count = 20
+    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK."""
+    episodes: PositiveInt = 20
     """Demonstrations to keep."""
     out: Path | None = None
     """Folder of the dataset; default datasets/<task>."""
     seed: Seed = 0
     """Seed of everything random; two seeds share no episode, nor does any with held-out evaluation."""
-    num_envs: Count = 8
+    num_envs: PositiveInt = 8
     """Simulations side by side; each owes its share of the demonstrations."""
-    image_size: Whole = 96
+    image_size: NonNegativeInt = 96
     """Height and width of the camera pictures, pixels; 0 records none."""
     skill: str = "CLUMSY"
-    """Whose hand: CLUMSY or STEADY."""
+    """Skill of the demonstrator: CLUMSY or STEADY."""
     keep_failures: bool = False
     """Keep failed episodes too."""
     resume: bool = False
@@ -38,7 +38,7 @@ class Collect:
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
@@ -57,7 +57,7 @@ class Collect:
 
         if self.skill not in ("CLUMSY", "STEADY"):
             raise UnknownName("skill", self.skill, ["CLUMSY", "STEADY"])
-        out = self.out or Path("datasets") / self.task
+        out = self.out or Path("datasets") / self.task.replace(":", ".")
         env = TaskEnv(
             self.task, self.num_envs, engine=self.engine, mjcf=self.mjcf, device=self.device,
             without=self.without, diverged=out / "diverged",

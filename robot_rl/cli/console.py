@@ -1,4 +1,4 @@
-"""Progress bars and tables that every command shares."""
+"""Progress bars and tables of all commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ console = Console(stderr=True, highlight=False)
 
 @contextmanager
 def bar(title: str) -> Iterator[Any]:
-    """A live progress bar; call what it yields with (done, total, text). Without a terminal, a line every 10 s."""
+    """Show a progress bar, or a line every 10 s without a terminal; call what it yields with (done, total, text)."""
     if not console.is_terminal:
         last = [time.monotonic()]
 
@@ -44,7 +44,7 @@ def bar(title: str) -> Iterator[Any]:
 
 
 def say_nominal(engine: str, names: Sequence[str]) -> None:
-    """Say on stderr which parameters an engine keeps at their nominal values, unasked."""
+    """Print on stderr which parameters an engine keeps at their nominal values."""
     if names:
         print(  # noqa: T201
             f"engine {engine!r} cannot randomize {', '.join(names)}: kept at the nominal value in every episode",
@@ -62,12 +62,12 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     for key, value in result.items():
         if isinstance(value, Mapping) and {"mean", "low", "high"} == set(value):
             value = _with_interval(**value)
-        table.add_row(Text(key), Text(_shown(value), overflow="fold"))  # a name may hold what rich takes for markup
+        table.add_row(Text(key), Text(_shown(value), overflow="fold"))  # rich would take brackets in a name for markup
     out.print(table)
 
 
 def _with_interval(mean: float | None, low: float | None, high: float | None) -> str:
-    """A single episode has no interval."""
+    """Return a mean with its interval, which a single episode does not have."""
     return _shown(mean) if low is None else f"{_shown(mean)} [{_shown(low)}, {_shown(high)}]"
 
 

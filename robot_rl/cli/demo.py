@@ -1,4 +1,4 @@
-"""`robot-rl demo`: the whole journey, each stage the very command that a user would type."""
+"""`robot-rl demo`: from demonstrations to a robot, each stage a command that a user could type."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Demo:
     name: tyro.conf.Positional[str] = "panda-lift"
     """Which demonstration: panda-lift or go2."""
     quick: bool = False
-    """Every stage small, in three minutes, with checks that learning learned."""
+    """Run small stages, three minutes in all, and check that the policy learned."""
     seed: Seed = 0
-    """Seed of everything random but held-out episodes, which are the same for all."""
+    """Seed of everything random except held-out episodes, which are always the same."""
     out: Path | None = None
     """Folder; default runs/<date>-<time>-demo."""
     robot: bool = True
@@ -71,30 +71,30 @@ class Demo:
         console.rule(f"[bold]done in {(time.monotonic() - begin) / 60:.1f} minutes", align="left")
         if self.quick:
             learned = journey.check(folder)
-            console.print("learning learned" if learned else "learning did not learn")
+            console.print("the policy learned" if learned else "the policy did not learn")
             return 0 if learned else 1
         return 0
 
 
 def _finish(command: list[str], environment: dict[str, str]) -> int:
-    """Run a stage to its end, also after a signal: it saves what it has and ends by itself.
+    """Run a stage to its end, also after a signal: the stage saves its work and ends by itself.
 
-    No signal raises here: an exception between the end of the stage and the note of its status would lose it.
+    No signal raises here: an exception between the end of the stage and the record of its status would lose it.
     """
     stage: subprocess.Popen[bytes] | None = None
-    asked: set[int] = set()
+    received: set[int] = set()
 
-    def hear(number: int, frame: object) -> None:
-        asked.add(number)
+    def on_signal(number: int, frame: object) -> None:
+        received.add(number)
         if stage and number == signal.SIGTERM:  # a terminal sends Ctrl-C to the stage as well
             stage.terminate()
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         stage = subprocess.Popen(command, env=environment)
-        if signal.SIGTERM in asked:  # while it started
+        if signal.SIGTERM in received:  # while it started
             stage.terminate()
-        return stage.wait() or (128 + min(asked) if asked else 0)  # it may have come to its end nevertheless
+        return stage.wait() or (128 + min(received) if received else 0)  # it may have finished in spite of the signal
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

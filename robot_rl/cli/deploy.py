@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from robot_rl.util.limits import Count, NonNegative, Seed, Whole
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 if TYPE_CHECKING:
@@ -27,23 +27,23 @@ class Deploy:
     """Bundle, or a run folder that holds one."""
     robot: str = "panda"
     """Robot to drive; a bundle for another one is refused."""
-    episodes: Count = 10
+    episodes: PositiveInt = 10
     """Episodes to run."""
     seed: Seed = HELD_OUT
     """Episode k is placed by seed + k where a twin places the objects, and commanded by it on schedule."""
-    seconds: NonNegative = 0.0
+    seconds: NonNegativeFloat = 0.0
     """Length of an episode, s; 0: the task's."""
     commands: Literal["schedule", "person"] = "person"
-    """Who tells a walking robot where to go while no teleop device and no cmd_vel does: the task's own schedule, with
-    which it walks by itself, or nobody, so that it stands."""
+    """Source of a walking robot's commands without a teleop device or cmd_vel: the task's own schedule, with which
+    it walks by itself, or nobody, so that it stands."""
     out: Path | None = None
     """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
     """Name of the policy in the report."""
-    video_episodes: Whole = 3
+    video_episodes: NonNegativeInt = 3
     """Episodes to film with the task's first camera, an error if it sends nothing; 0 needs none."""
     runtime: Literal["torch", "onnx"] = "torch"
-    """What computes the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
+    """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
     """How an arm's chunks are executed while inference takes time: receding stops and waits; the others, for models
     that think longer than a control period, go on with the chunk before."""
@@ -147,7 +147,7 @@ class Deploy:
         return replace(interface, horizon=steps)
 
     def _schedule(self, interface: Interface) -> Schedule | None:
-        """The commands that the episode of a seed has in simulation, so that both can be compared."""
+        """Return the commands of the episode of a seed in simulation, so that both can be compared."""
         if not interface.command or self.commands == "person":
             return None
         from robot_rl.interface.spec import VectorSpec

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from robot_rl.util.limits import Count, NonNegative, Seed
+from robot_rl.util.limits import NonNegativeFloat, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 
@@ -19,15 +19,15 @@ class Evaluate:
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one; random:TASK for uniformly random actions, zero:TASK for the controller
     alone."""
-    episodes: Count = 200
+    episodes: PositiveInt = 200
     """Episodes; number k is drawn from seed + k, so two policies meet the same ones."""
     seed: Seed = HELD_OUT
     """First seed; held-out seeds start at 1000000000."""
-    num_envs: Count = 100
+    num_envs: PositiveInt = 100
     """Simulations side by side."""
     video: Path | None = None
     """Also record the first episodes to this mp4."""
-    video_episodes: Count = 3
+    video_episodes: PositiveInt = 3
     """Episodes in the video."""
     label: str = ""
     """Name of the policy in the report."""
@@ -37,7 +37,7 @@ class Evaluate:
     """What computes the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
     """How chunks are executed while inference takes time: receding stops and waits; see docs/deploy.md."""
-    inference_delay: NonNegative = 0.0
+    inference_delay: NonNegativeFloat = 0.0
     """Time that inference pretends to take, ms, rounded up to whole control periods: a slower machine, rehearsed."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task; default the one that the policy was trained with."""
@@ -49,7 +49,7 @@ class Evaluate:
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
-    threads: Count = 2
+    threads: PositiveInt = 2
     """Threads of the policy; physics uses all cores."""
     json: bool = False
     """Print one JSON object instead of a table."""
@@ -68,7 +68,7 @@ class Evaluate:
         from robot_rl.evaluation import evaluate
         from robot_rl.robots import robots
         from robot_rl.training.run import write_json
-        from robot_rl.util.errors import Misfit, UserError
+        from robot_rl.util.errors import ConfigError, UserError
         from sim.divergence import report
         from sim.make import make
         from sim.tasks import is_foreign, tasks
@@ -105,7 +105,7 @@ class Evaluate:
         if self.inference_delay:
             interface = env.info.interface
             if interface is None:
-                raise Misfit(f"{task} has no control rate; leave out --inference-delay")
+                raise ConfigError(f"{task} has no control rate; leave out --inference-delay")
             execution = Execution(self.execution, math.ceil(self.inference_delay * interface.controller.rate / 1e3))
         start = time.monotonic()
         with bar("evaluate") as update:

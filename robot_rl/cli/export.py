@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from robot_rl.util.limits import Count
+from robot_rl.util.limits import PositiveInt
 
 if TYPE_CHECKING:
     from policies.base import Policy
@@ -22,7 +22,7 @@ class Export:
 
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one."""
-    calls: Count = 2000
+    calls: PositiveInt = 2000
     """Calls of each runtime that are timed, for one robot, in turn, on one thread."""
     json: bool = False
     """Print one JSON object instead of a table."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
-from robot_rl.util.limits import NonNegative, Seed, Whole
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, Seed
 
 R = TypeVar("R")
 
@@ -28,7 +28,7 @@ class Finetune(Generic[R]):
     """How to learn, see `robot-rl recipes`; its options are listed below."""
     robot: str = "panda"
     """Robot to drive; a bundle for another one is refused."""
-    minutes: NonNegative = 3.0
+    minutes: NonNegativeFloat = 3.0
     """Length of the session, minutes; the episode that runs then is finished."""
     dataset: Path | None = None
     """Demonstrations; default is the dataset that the bundle was trained on."""
@@ -40,7 +40,7 @@ class Finetune(Generic[R]):
     """Go on with the session in --out, or the latest of this task and recipe: its dataset, weights and learner."""
     camera: bool = True
     """Record and film what the task's cameras see; one that sends nothing is an error."""
-    film: Whole = 2
+    film: NonNegativeInt = 2
     """Corrected episodes to film."""
     json: bool = False
     """Print one JSON object instead of a table."""
@@ -67,11 +67,11 @@ class Finetune(Generic[R]):
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.human_in_the_loop import WEIGHTS
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance
-        from robot_rl.util.errors import Interrupted, Misfit, UserError
+        from robot_rl.util.errors import ConfigError, Interrupted, UserError
 
         recipe: Any = self.config
         if not hasattr(recipe, "learner"):
-            raise Misfit(f"recipe {self.recipe} trains in simulation: use `robot-rl train --recipe {self.recipe}`")
+            raise ConfigError(f"recipe {self.recipe} trains in simulation: use `robot-rl train --recipe {self.recipe}`")
         torch.set_num_threads(1)
         bundle = load_bundle(self.bundle)
         spec = robots.get(self.robot)

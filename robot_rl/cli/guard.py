@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from robot_rl.util.limits import NonNegative
+from robot_rl.util.limits import NonNegativeFloat
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Guard:
 
     robot: tyro.conf.Positional[str]
     """Name of the robot, see `robot-rl robots`."""
-    wait: NonNegative = 60.0
+    wait: NonNegativeFloat = 60.0
     """Longest wait for the robot's first state, s."""
     json: bool = False
     """Print its timing as one JSON object instead of a line."""

@@ -1,4 +1,4 @@
-"""What the demonstrations do: stages, each the very command that a user would type."""
+"""The stages of the demonstrations, each a command that a user could type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Stage = tuple[str, list[str]]
 
 @dataclass(frozen=True)
 class Options:
-    """What a user asked of a demonstration."""
+    """Options of a demonstration."""
 
     folder: Path
     seed: int
@@ -29,7 +29,7 @@ class Journey:
 
     stages: Callable[[Options], list[Stage]]
     check: Callable[[Path], bool]
-    """Of a quick one: did learning learn?"""
+    """Return whether a quick demonstration learned."""
 
 
 def _evaluate(what: str, label: str, episodes: int, film: int, folder: Path, *more: str, name: str = "") -> list[str]:
@@ -46,7 +46,7 @@ def _success(file: Path) -> float:
 # ---- an arm: demonstrations, cloning, reinforcement learning, a twin, corrections -----------------------------------
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything in the arm's demonstration."""
+    """Sizes of the stages of the arm's demonstration."""
 
     demonstrations: int = 15
     updates: int = 2000
@@ -58,7 +58,7 @@ class Scale:
 
 
 QUICK = Scale(10, 500, 12_000, 100, 1, 0.2, 1)
-"""Every stage in three minutes, enough to see that each one works and learns."""
+"""Sizes for three minutes in all, enough to see that each stage works and learns."""
 
 
 def _panda(o: Options) -> list[Stage]:
@@ -116,12 +116,12 @@ def _panda(o: Options) -> list[Stage]:
 
 
 def _panda_learned(folder: Path) -> bool:
-    """Cloning beats chance, reinforcement learning beats cloning."""
+    """Return whether cloning beats chance, and reinforcement learning beats cloning."""
     chance, cloned, improved = (_success(folder / n / "evaluation.json") for n in ("random", "imitate", "improve"))
     return chance < cloned < improved
 
 
-# ---- a quadruped: reinforcement learning, the other engine, a twin that is told where to go ------------------------
+# ---- a quadruped: reinforcement learning, the other engine, a twin that is steered ---------------------------------
 def _go2(o: Options) -> list[Stage]:
     task, train = "go2-velocity", o.folder / "train"
     steps = ["--training.steps", "1200000"] if o.quick else []
@@ -152,7 +152,7 @@ def _go2(o: Options) -> list[Stage]:
 
 
 def _go2_learned(folder: Path) -> bool:
-    """It tracks better than standing still would."""
+    """Return whether it tracks better than standing still would."""
     measured = json.loads((folder / "train" / "evaluation.json").read_text())
     return bool(measured["velocity_error"]["mean"] < 0.45)
 

@@ -27,7 +27,7 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue")
 
 
 class _Output(Console):
-    """A console that reports a closed pipe to its caller, who has processes to stop, and does not exit."""
+    """A console that raises when its pipe is closed instead of exiting: the caller has processes to stop."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dataset verify": ("robot_rl.cli.dataset:Verify", "check a dataset file by file"),
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),
     "robots": ("robot_rl.cli.lists:robots_main", "list the robots"),
+    "robots check": ("robot_rl.cli.check_robot:RobotsCheck", "compare a robot's spec with its model file"),
     "recipes": ("robot_rl.cli.lists:recipes_main", "list the recipes"),
     "doctor": ("robot_rl.cli.doctor:Doctor", "check this machine"),
 }
@@ -64,7 +65,9 @@ def _listed(names: Iterable[str]) -> list[str]:
 
 
 def _grouped(group: str) -> list[str]:
-    return [name for name in COMMANDS if name.startswith(f"{group} ")]
+    """Return the commands of two words that begin with `group`, and `group` itself if it is one too."""
+    within = [name for name in COMMANDS if name.startswith(f"{group} ")]
+    return [name for name in COMMANDS if name == group] + within if within else []
 
 
 def _find(argv: list[str]) -> tuple[str, list[str]]:
@@ -93,7 +96,7 @@ def _run(argv: list[str]) -> int:
 
 
 def parse(command: Any, argv: list[str], name: str) -> Any:
-    """The command's dataclass from its flags; numbers out of their range are refused."""
+    """Return the command's dataclass from its flags; raise ConfigError for a number out of its range."""
     import tyro
 
     from robot_rl.util.limits import check

@@ -1,4 +1,4 @@
-"""`robot-rl report`: run folders as one HTML page."""
+"""`robot-rl report`: write run folders up as one HTML page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tyro
 
 @dataclass
 class Report:
-    """Write what runs achieved, with intervals, curves, timing and videos, as one HTML file that needs nothing else."""
+    """Write success with intervals, curves, timing and videos of runs into one HTML file that works offline."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders, or folders of run folders, in the order to show them."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from robot_rl.util.errors import UnknownName, UserError
-from robot_rl.util.limits import Positive, Seed
+from robot_rl.util.limits import PositiveFloat, Seed
 
 if TYPE_CHECKING:
     from real.bus import Node
@@ -35,7 +35,7 @@ class Teleop:
     """Task that the scripted operator of an arm knows; default the robot's first."""
     robot: str = "panda"
     """Robot to steer: on one that walks, motion is its speed and its turning."""
-    rate: Positive = 30.0
+    rate: PositiveFloat = 30.0
     """Messages per second, Hz, 20 to 50."""
     seed: Seed = 0
     """Seed of the scripted operator."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
-from robot_rl.util.errors import Misfit
-from robot_rl.util.limits import Seed, Whole
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import NonNegativeInt, Seed
 
 R = TypeVar("R")
-_SIMULATION = ("engine", "without", "mjcf", "compiled")
+_SIMULATION = ("engine", "without", "mjcf")
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Train(Generic[R]):
     the time since the last one, and --resume goes on from there."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`, or gym:ID for any Gymnasium environment."""
+    """Name of the task, see `robot-rl tasks`; its import path, my_lab.drawer:TASK; or gym:ID, any Gymnasium one."""
     config: Annotated[R, tyro.conf.arg(name="")]
     recipe: str = ""
     """How to train, see `robot-rl recipes`; its options are listed below. Default diffusion-bc for a task with a
@@ -39,7 +39,7 @@ class Train(Generic[R]):
     resume: bool = False
     """Go on from the checkpoint in --out, or in the latest run of this task and recipe; with ppo also beyond the end,
     to more --training.steps."""
-    threads: Whole = 0
+    threads: NonNegativeInt = 0
     """Threads of the learner; physics uses all cores. 0: all cores, at most 4, with recipes whose physics rests while
     they learn (bc, flow-bc, diffusion-bc, ppo), else 1."""
     precision: Literal["highest", "high", "medium"] = "medium"
@@ -55,10 +55,6 @@ class Train(Generic[R]):
     """MJCF file of the robot; empty is the one in genesis-world."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task."""
-    compiled: bool = False
-    """Compile what surrounds the physics (engine mujoco only): in 256 environments 11 to 29 % more steps per second,
-    after half a minute at the start, the next time after seconds. Takes a C++ compiler; floats may differ in their last
-    digit."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -72,12 +68,12 @@ class Train(Generic[R]):
         from robot_rl.training.numerics import learner_threads, learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
         from sim.divergence import report
-        from sim.env import nominal
+        from sim.randomization.checks import nominal
         from sim.tasks import is_foreign, tasks
 
         recipe: Any = self.config
         if not hasattr(recipe, "train"):
-            raise Misfit(
+            raise ConfigError(
                 f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
             )
         self._check_read(recipe.needs)
@@ -90,8 +86,10 @@ class Train(Generic[R]):
         if self.out is not None:
             folder = self.out
         else:
-            folder = (latest_folder if self.resume else new_folder)(Path("runs"), _file_name(self.task), self.recipe)
-        dataset = self.dataset or Path("datasets") / self.task
+            folder = (latest_folder if self.resume else new_folder)(
+                Path("runs"), _file_name(self.task), _file_name(self.recipe)
+            )
+        dataset = self.dataset or Path("datasets") / _file_name(self.task)
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
         # What is not read may be elsewhere, or nowhere, when the run is resumed.
         settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
@@ -99,7 +97,7 @@ class Train(Generic[R]):
         settings |= {"engine": self.engine, "device": self.device, "without": without}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
-        settings |= {"precision": self.precision, "threads": threads, "compiled": self.compiled}
+        settings |= {"precision": self.precision, "threads": threads}
         config = settings | {"config": asdict(recipe)}
         may_grow = f"config.{recipe.may_grow}" if recipe.may_grow else ""
 
@@ -134,12 +132,12 @@ class Train(Generic[R]):
             what = groups.get(option.name)
             unread = what is not None and what not in needs
             if unread and getattr(self, option.name) != option.default:
-                raise Misfit(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
+                raise ConfigError(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
 
 
 def _file_name(task: str) -> str:
     """Return a task's name as a part of a folder's name."""
-    return re.sub(r"[^\w.-]+", "-", task)
+    return re.sub(r"[^\w.-]", ".", task)
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -162,13 +160,23 @@ def recipe_named(argv: list[str], default: str) -> Any:
     return recipes.get(name)
 
 
+def _other_task(argv: Sequence[str], names: Collection[str]) -> str:
+    """Return the first word that is one of the names or an import path, and not the value of a flag; or ""."""
+    pairs = zip(["", *argv], argv, strict=False)
+    words = [word for before, word in pairs if not before.startswith("--")]
+    return next((word for word in words if word in names or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", word)), "")
+
+
 def main(argv: list[str]) -> int:
     """Find the recipe first: its own options then appear in --help."""
     from robot_rl.cli.main import parse
     from sim.tasks import is_foreign, tasks
 
-    task = next((word for word in argv if word in tasks.entries or is_foreign(word)), "")
-    default = "sac" if is_foreign(task) else "diffusion-bc" if not task or tasks.get(task).expert else "ppo"
+    default = "diffusion-bc"
+    if not any(word.startswith("--recipe") for word in argv):
+        known = (word for word in argv if word in tasks.entries or is_foreign(word))
+        task = next(known, "") or _other_task(argv, set(tasks))
+        default = "sac" if is_foreign(task) else default if not task or tasks.get(task).expert else "ppo"
     recipe = recipe_named(argv, default)
     parsed = parse(Train[recipe], argv, "train")  # type: ignore[valid-type]
     parsed.recipe = parsed.recipe or default

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import tyro
 
-from robot_rl.util.limits import NonNegative, Seed
+from robot_rl.util.limits import NonNegativeFloat, Seed
 
 
 @dataclass
@@ -23,9 +23,9 @@ class Twin:
     """MJCF file of the robot; empty is the one in genesis-world."""
     camera: bool = True
     """Publish pictures."""
-    push_every: NonNegative = 0.0
+    push_every: NonNegativeFloat = 0.0
     """Shove a robot that walks every so many seconds; 0: never."""
-    seconds: NonNegative = 0.0
+    seconds: NonNegativeFloat = 0.0
     """Stop after this time, s; 0 runs until Ctrl-C."""
     ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
 

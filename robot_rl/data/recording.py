@@ -10,7 +10,7 @@ from torch import Tensor
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.lerobot import DatasetError, Feature
 from robot_rl.interface.pipeline import Interface, Pipeline
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 STATE, ACTION = "observation.state", "action"
 TRUNCATED = "next.truncated"
@@ -41,7 +41,7 @@ def frames_per_second(interface: Interface) -> int:
     """Of a dataset of the task: one frame for each control period."""
     rate = interface.controller.rate
     if rate != round(rate):
-        raise Misfit(
+        raise ConfigError(
             f"a dataset has a whole number of frames per second, and task {interface.task!r} runs at {rate:g} Hz"
         )
     return round(rate)

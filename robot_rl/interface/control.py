@@ -13,8 +13,8 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import matrix_to_quat, quat_to_matrix, rotation_error, rotation_matrix
 from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
 from robot_rl.interface.state import ABSENT, RobotState, asked
-from robot_rl.util.errors import Misfit, UnknownName
-from robot_rl.util.limits import Positive, Range, Share, require
+from robot_rl.util.errors import ConfigError, UnknownName
+from robot_rl.util.limits import Fraction, Interval, PositiveFloat, validate
 
 
 @dataclass
@@ -63,14 +63,14 @@ class Controller(Protocol):
             hold: (n, A) the result of `still`; None where no gripper value is 0.
 
         Raises:
-            Misfit: the controller does not move a tool.
+            ConfigError: the controller does not move a tool.
         """
 
     def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return twist (n, 6) and gripper (n, 1) of actions (n, A): the inverse of `from_twist`; 0 where it has none.
 
         Raises:
-            Misfit: the controller does not move a tool.
+            ConfigError: the controller does not move a tool.
         """
 
 
@@ -79,21 +79,21 @@ class ToolDeltaConfig:
     """End-effector control: a position step of the tool, and the gripper, if there is one, shut or open."""
 
     kind: Literal["tool_delta"] = "tool_delta"
-    rate: Positive = 20.0
+    rate: PositiveFloat = 20.0
     """Rate of actions, Hz."""
-    step: Annotated[float, Range(0, 1, open=True)] = 0.04
+    step: Annotated[float, Interval(gt=0, le=1)] = 0.04
     """Largest displacement along an axis in one action, m."""
-    turn: Annotated[float, Range(0, 0.5)] = 0.0
+    turn: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
     """Largest rotation about an axis of the base frame in one action, rad; 0: the tool keeps its orientation."""
-    damping: Positive = 0.05
+    damping: PositiveFloat = 0.05
     """Damping of the least-squares inverse: larger is slower and safer near singularities."""
-    posture_gain: Share = 0.1
+    posture_gain: Fraction = 0.1
     """Share of the way back to the home posture per action, in the null space of the task."""
-    lead: Annotated[float, Range(0, math.pi, open=True)] = 0.2
+    lead: Annotated[float, Interval(gt=0, le=math.pi)] = 0.2
     """Largest distance of a joint target from the measured joint position, rad; bounds the force of a contact."""
 
     def __post_init__(self) -> None:
-        require(self, "controller.")
+        validate(self, "controller.")
 
 
 class ToolDeltaController:
@@ -158,7 +158,7 @@ class ToolDeltaController:
         # What is not a number stays so, for the shield to see.
         gripper = self.width * (wanted > self.width / 2) + 0 * wanted
         if not self.width:
-            gripper = torch.zeros(len(action), 1)
+            gripper = torch.zeros(len(action), 1, device=action.device)
         return JointTarget(torch.clamp(target, self.low, self.high), gripper, reference)
 
     def _aim(self, reference: Tensor, rotation: Tensor, turn: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ def _times(matrix: Tensor, vector: Tensor) -> Tensor:
 def _inverse(jacobian: Tensor, vector: Tensor, damping: float) -> Tensor:
     """Return J^T (J J^T + damping^2)^-1 v (n, J): the damped least-squares inverse of (n, 6, J) times v (n, 6)."""
     transpose = jacobian.transpose(1, 2)
-    gram = jacobian @ transpose + damping**2 * torch.eye(6)
+    gram = jacobian @ transpose + damping**2 * torch.eye(6, device=jacobian.device)
     return (transpose @ torch.linalg.solve(gram, vector[..., None])).squeeze(-1)
 
 
@@ -203,7 +203,7 @@ NO_TOOL = (
     "a joint_offset controller moves joints and not a tool, so a person cannot move the robot in the policy's place; "
     "use tool_delta, or give the interface a command to steer by"
 )
-Angle = Annotated[float, Range(-math.pi, math.pi)]
+Angle = Annotated[float, Interval(ge=-math.pi, le=math.pi)]
 
 
 @dataclass(frozen=True)
@@ -211,20 +211,20 @@ class JointOffsetConfig:
     """Joint control: a set-point of each motor's spring, as an offset from the home posture."""
 
     kind: Literal["joint_offset"] = "joint_offset"
-    rate: Positive = 50.0
+    rate: PositiveFloat = 50.0
     """Rate of actions, Hz."""
-    reach: Positive = 0.6
+    reach: PositiveFloat = 0.6
     """Largest offset that an action asks for, rad."""
     swing: tuple[Angle, ...] = ()
     """Offset of each joint from home at the top of its leg's swing, rad; empty: the policy alone moves the legs."""
-    swing_from: tuple[Share, ...] = ()
+    swing_from: tuple[Fraction, ...] = ()
     """Phase of the gait clock at which the leg of each joint begins its swing, which lasts half a cycle."""
     stride: tuple[tuple[Angle, ...], ...] = ()
     """Offset of each joint as its foot lands, rad per unit of every number of the command; the leg sweeps from there to
     the opposite while it stands. Empty: swings are up and down, and the policy alone walks."""
 
     def __post_init__(self) -> None:
-        require(self, "controller.")
+        validate(self, "controller.")
 
 
 class JointOffsetController:
@@ -277,7 +277,9 @@ class JointOffsetController:
                 ahead = torch.where(u < 1, ((12 - 8 * u) * u - 2) * u - 1, 3 - 2 * u)
                 offset = offset + ahead * (state.command[:, None] * self.stride).sum(-1)
             posture = self.home + offset * asked(state)[:, None]
-        return JointTarget((posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1))
+        return JointTarget(
+            (posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1, device=action.device)
+        )
 
     def still(self, last: Tensor, gripper: Tensor) -> Tensor:
         """Return the same set-points."""
@@ -285,11 +287,11 @@ class JointOffsetController:
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
         """Refuse: offsets of joints move no tool."""
-        raise Misfit(NO_TOOL)
+        raise ConfigError(NO_TOOL)
 
     def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """Refuse: offsets of joints move no tool."""
-        raise Misfit(NO_TOOL)
+        raise ConfigError(NO_TOOL)
 
 
 ControllerConfig = ToolDeltaConfig | JointOffsetConfig

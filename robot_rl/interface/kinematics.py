@@ -49,7 +49,7 @@ class Kinematics:
     def _chain(self, q: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
         """Tool position (3, n), axes of its frame (3 axes, 3, n), and each joint's origin and axis (3, n)."""
         sin, cos = q.sin().T.contiguous(), q.cos().T.contiguous()
-        axes, position = torch.eye(3, dtype=q.dtype)[..., None], torch.zeros(3, 1, dtype=q.dtype)
+        axes, position = torch.eye(3, dtype=q.dtype, device=q.device)[..., None], q.new_zeros(3, 1)
         origins, turned_about = [], []
         for link, s, c in zip(self.links, sin, cos, strict=False):
             x, y, z, step = (link * axes).sum(1)
@@ -64,6 +64,7 @@ class Kinematics:
 def _frame(z: Tensor) -> Tensor:
     """A rotation matrix whose last column points along z (3,)."""
     z = z / z.norm()
-    x = torch.linalg.cross(torch.eye(3, dtype=z.dtype)[z.abs().argmin()], z)
+    shortest = torch.arange(3, device=z.device) == z.abs().argmin()
+    x = torch.linalg.cross(shortest.to(z.dtype), z)
     x = x / x.norm()
     return torch.stack([x, torch.linalg.cross(z, x), z], 1)

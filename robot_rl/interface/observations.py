@@ -1,8 +1,12 @@
-"""Observation terms: batched functions of the state views, listed by name in a task and carried in its bundle."""
+"""Observation terms: batched functions of the state views, listed in a task and carried in its bundle.
+
+A term is a function that is annotated to return `Term`. It takes a `Context` by annotation, objects and numbers as
+`robot_rl.interface.call` says: `object_to_object:cube:bowl`. Terms of other packages are found by entry points of group
+`robot_rl.terms`, or by import path.
+"""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,15 +15,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robot_rl.interface.call import read_call
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import matrix_to_columns, quat_to_matrix
 from robot_rl.interface.spec import NOTHING, Field, RobotSpec, VectorSpec, box
-from robot_rl.interface.state import RobotState, asked
-from robot_rl.util.errors import Misfit, UnknownName
+from robot_rl.interface.state import ObjectName, RobotState, asked
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.registry import Registry
 
 
 class Term(NamedTuple):
-    """A part of the observation: what it is and how to compute it."""
+    """A part of the observation: its field, and the function that computes it (n, size) from a state."""
 
     field: Field
     compute: Callable[[RobotState], Tensor]
@@ -27,23 +33,25 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """What the names and ranges of a term depend on."""
+    """Facts that the names and ranges of a term depend on."""
 
     robot: RobotSpec
     actions: VectorSpec
     command: VectorSpec
+    device: torch.device = torch.device("cpu")
+    """Where a term's constants live."""
 
     @property
     def workspace(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
         """Lowest and highest tool position, m."""
         if self.robot.tool is None:
-            raise Misfit(f"robot {self.robot.name!r} has no tool to observe")
+            raise ConfigError(f"robot {self.robot.name!r} has no tool to observe")
         return self.robot.tool.workspace
 
     @property
     def feet(self) -> tuple[str, ...]:
         if self.robot.base is None:
-            raise Misfit(f"robot {self.robot.name!r} has no feet to observe")
+            raise ConfigError(f"robot {self.robot.name!r} has no feet to observe")
         return self.robot.base.feet
 
 
@@ -75,7 +83,7 @@ def tool_rotation(on: Context) -> Term:
 def gripper_width(on: Context) -> Term:
     """Measured distance between the fingers, m."""
     if on.robot.gripper is None:
-        raise Misfit(f"robot {on.robot.name!r} has no gripper to observe")
+        raise ConfigError(f"robot {on.robot.name!r} has no gripper to observe")
     return Term(box("gripper_width", "width", "m", 0.0, on.robot.gripper.width), lambda s: s.gripper_width)
 
 
@@ -85,19 +93,25 @@ def last_action(on: Context) -> Term:
     return Term(box("last_action", dims, "1", -1.0, 1.0), lambda s: s.last_action)
 
 
-def object_position(on: Context, name: str) -> Term:
+def object_position(on: Context, name: ObjectName) -> Term:
     """Tracked position of an object, m."""
     field = Field(f"{name}_position", ("x", "y", "z"), "m", *on.workspace, "base")
     return Term(field, lambda s: s.objects[name][:, :3])
 
 
-def object_to_tool(on: Context, name: str) -> Term:
+def object_to_tool(on: Context, name: ObjectName) -> Term:
     """Object position minus tool position, m."""
     field = box(f"{name}_to_tool", "x y z", "m", -0.5, 0.5, "base")
     return Term(field, lambda s: s.objects[name][:, :3] - s.tool_position)
 
 
-def object_in_tool(on: Context, name: str) -> Term:
+def object_to_object(first: ObjectName, second: ObjectName) -> Term:
+    """First object's position minus the second's, m."""
+    field = box(f"{first}_to_{second}", "x y z", "m", -0.5, 0.5, "base")
+    return Term(field, lambda s: s.objects[first][:, :3] - s.objects[second][:, :3])
+
+
+def object_in_tool(on: Context, name: ObjectName) -> Term:
     """First two columns of the object's rotation matrix in the tool frame, see `matrix_to_columns`."""
     kinematics = _kinematics(on)
 
@@ -110,8 +124,9 @@ def object_in_tool(on: Context, name: str) -> Term:
 
 def _kinematics(on: Context) -> Kinematics:
     if on.robot.tool is None:
-        raise Misfit(f"robot {on.robot.name!r} has no tool to observe")
-    return Kinematics(on.robot)
+        raise ConfigError(f"robot {on.robot.name!r} has no tool to observe")
+    with on.device:
+        return Kinematics(on.robot)
 
 
 def angular_velocity(on: Context) -> Term:
@@ -121,21 +136,22 @@ def angular_velocity(on: Context) -> Term:
 
 
 def projected_gravity(on: Context) -> Term:
-    """Unit vector that points down, seen from the trunk: its tilt without its heading."""
+    """Unit vector that points down, in the trunk's frame: tilt without heading."""
     field = box("projected_gravity", "x y z", "1", -1.0, 1.0, "trunk")
     return Term(field, lambda s: down(s.base_quat))
 
 
 def command(on: Context) -> Term:
-    """What is asked of the robot, in the units of the interface's command."""
+    """The command to the robot, in the units of the interface's command."""
     if not on.command.fields:
-        raise Misfit("the observation term 'command' needs an interface with a command")
-    dims, low, high = tuple(on.command.names), tuple(on.command.low.tolist()), tuple(on.command.high.tolist())
+        raise ConfigError("the observation term 'command' needs an interface with a command")
+    dims, fields = tuple(on.command.names), on.command.fields
+    low, high = (tuple(v for f in fields for v in getattr(f, end)) for end in ("low", "high"))
     return Term(Field("command", dims, "mixed", low, high), lambda s: s.command)
 
 
 def gait_clock(on: Context) -> Term:
-    """Sine and cosine of the gait clock; both 0 while nothing is asked of the robot."""
+    """Sine and cosine of the gait clock; both 0 while the command is to stand still."""
 
     def compute(s: RobotState) -> Tensor:
         angle = 2 * math.pi * s.phase
@@ -160,7 +176,7 @@ def foot_force(on: Context) -> Term:
 
 
 def down(quat: Tensor) -> Tensor:
-    """The world's downward unit vector (n, 3) in frames of orientation (n, 4)."""
+    """Return the world's downward unit vector (n, 3) in frames of orientation (n, 4), w x y z."""
     w, x, y, z = quat.unbind(-1)  # the third row of the rotation matrix, downwards
     return torch.stack([2 * (w * y - x * z), -2 * (w * x + y * z), 2 * (x * x + y * y) - 1], -1)
 
@@ -176,6 +192,7 @@ TERMS: dict[str, Callable[..., Term]] = {
         last_action,
         object_position,
         object_to_tool,
+        object_to_object,
         object_in_tool,
         angular_velocity,
         projected_gravity,
@@ -188,27 +205,29 @@ TERMS: dict[str, Callable[..., Term]] = {
 }
 
 
-class Observer:
-    """Concatenates named terms into `observation.state`.
+terms = Registry("observation term", TERMS, group="robot_rl.terms")
 
-    A name is a term, optionally followed by a colon and its argument: "object_position:cube".
+
+class Observer:
+    """Concatenate terms into `observation.state`.
+
+    A term is written as a name and its arguments, `object_position:cube`; see `robot_rl.interface.call`.
     """
 
-    def __init__(self, names: Sequence[str], robot: RobotSpec, actions: VectorSpec, command: VectorSpec = NOTHING):
+    def __init__(
+        self,
+        names: Sequence[str],
+        robot: RobotSpec,
+        actions: VectorSpec,
+        command: VectorSpec = NOTHING,
+        device: torch.device | str = "cpu",
+    ):
         self.names = tuple(names)
-        self.terms = []
-        context = Context(robot, actions, command)
-        for name in self.names:
-            term, _, argument = name.partition(":")
-            if term not in TERMS:
-                raise UnknownName("observation term", term, TERMS)
-            takes = "name" in inspect.signature(TERMS[term]).parameters
-            if takes != bool(argument):
-                how = f"{term}:<object>" if takes else term
-                raise Misfit(f"observation term {name!r} is written {how}")
-            self.terms.append(TERMS[term](context, *([argument] if argument else [])))
+        given = {Context: Context(robot, actions, command, torch.device(device))}
+        calls = [read_call(terms, name, Term, given) for name in self.names]
+        self.terms: list[Term] = [call() for call in calls]
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
-        self.objects = tuple(dict.fromkeys(n.partition(":")[2] for n in self.names if ":" in n))
+        self.objects = tuple(dict.fromkeys(name for call in calls for name in call.objects))
         """Objects whose pose the terms read."""
 
     def __call__(self, state: RobotState) -> Tensor:

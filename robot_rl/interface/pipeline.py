@@ -1,4 +1,4 @@
-"""The contract at which a task, a policy and a robot meet.
+"""The contract between a task, a policy and a robot.
 
 A task declares an `Interface`, a bundle carries it, and simulation and robot build the same `Pipeline` from it.
 """
@@ -19,6 +19,7 @@ from robot_rl.interface.control import (
     controller_config,
 )
 from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.observation_spec import IMAGES, ObservationSpec, picture_field
 from robot_rl.interface.observations import Observer
 from robot_rl.interface.rates import command_ticks
 from robot_rl.interface.shield import Shield, ShieldConfig
@@ -26,13 +27,28 @@ from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.interface.success import Test, state_test
 from robot_rl.robots import robots
-from robot_rl.util.limits import Count, NonNegative, require
+from robot_rl.util.errors import UnknownName
+from robot_rl.util.limits import NonNegativeFloat, PositiveInt, validate
 
 COMMAND_RAMP = 0.5
 """Time in which a command becomes the next one, at most from one end of its range to the other, s.
 
 Asked to stop at once, policies that walked well fell over their own feet: of 20 falls in 1,200 episodes all were in the
 second after such a command."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A camera's picture as an observation, `observation.images.<camera>`, uint8 (height, width, 3)."""
+
+    camera: str
+    height: PositiveInt = 96
+    """Pixels."""
+    width: PositiveInt = 96
+    """Pixels."""
+
+    def __post_init__(self) -> None:
+        validate(self, f"picture of camera {self.camera!r}: ")
 
 
 @dataclass(frozen=True)
@@ -47,30 +63,40 @@ class Interface:
     """Terms of observation.state, in order."""
     success: str = ""
     """Test of success and its arguments; empty: an episode that lasts to its end has succeeded."""
-    success_hold: Count = 4
+    success_hold: PositiveInt = 4
     """Control periods for which the test must hold."""
     failure: str = ""
     """Test that ends an episode in failure; empty: none."""
-    gait: NonNegative = 0.0
+    gait: NonNegativeFloat = 0.0
     """Frequency of the clock that a walking robot steps to, Hz; 0: it has none."""
     command: tuple[Field, ...] = ()
     """What a person or a planner asks for while the policy runs, with its ranges."""
-    horizon: Count = 100
+    horizon: PositiveInt = 100
     """Episode length, control periods."""
     cameras: tuple[str, ...] = ()
-    """Cameras to record and film, a task's are those of its scene; no policy sees them yet."""
+    """Cameras to record and film; a task's are those of its scene."""
+    pictures: tuple[Picture, ...] = ()
+    """Cameras that a policy sees."""
     controller: ControllerConfig = field(default_factory=ToolDeltaConfig)
     shield: ShieldConfig = field(default_factory=ShieldConfig)
 
     def __post_init__(self) -> None:
-        require(self)
-        asked = sum(len(f.dims) for f in self.command)
+        validate(self)
+        size = sum(len(f.dims) for f in self.command)
         for row in getattr(self.controller, "stride", ()):
-            if len(row) != asked:
-                raise ValueError(f"controller.stride has {len(row)} numbers a joint for the {asked} of the command")
+            if len(row) != size:
+                raise ValueError(f"controller.stride has {len(row)} numbers a joint for the {size} of the command")
+        seen = [picture.camera for picture in self.pictures]
+        for camera in seen:
+            if self.cameras and camera not in self.cameras:
+                raise UnknownName("camera", camera, self.cameras)
+            if seen.count(camera) > 1:
+                raise ValueError(f"pictures: camera {camera!r} is named {seen.count(camera)} times; name it once")
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return a JSON object; without pictures it has no such key."""
+        data = asdict(self)
+        return data if self.pictures else {k: v for k, v in data.items() if k != "pictures"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interface:
@@ -79,6 +105,7 @@ class Interface:
             | {
                 "observations": tuple(data["observations"]),
                 "cameras": tuple(data.get("cameras", ())),
+                "pictures": tuple(Picture(**p) for p in data.get("pictures", ())),
                 "command": tuple(VectorSpec.from_json(data.get("command", [])).fields),
                 "controller": controller_config(data["controller"]),
                 "shield": ShieldConfig(**data["shield"]),
@@ -89,20 +116,29 @@ class Interface:
 class Pipeline:
     """The working parts of an interface: observer, controller, shield and tests."""
 
-    def __init__(self, interface: Interface, robot: RobotSpec | None = None):
+    def __init__(self, interface: Interface, robot: RobotSpec | None = None, device: str | torch.device = "cpu"):
+        """Build the parts with their constants on `device`; states and actions must be there, too."""
         self.interface = interface
+        self.device = torch.device(device)
         self.robot = robot or robots.get(interface.robot)
         command_ticks(self.robot.command_rate, interface.controller.rate)  # refuses a rate that does not divide it
-        self.kinematics = Kinematics(self.robot) if self.robot.tool else None
-        self.controller = build_controller(self.robot, interface.controller)
+        with self.device:  # every tensor that a part makes of the spec's numbers
+            self.kinematics = Kinematics(self.robot) if self.robot.tool else None
+            self.controller = build_controller(self.robot, interface.controller)
+            self.shield = Shield(self.robot, interface.shield)
         self.actions = self.controller.actions
         self.command = VectorSpec(interface.command)
-        self.observer = Observer(interface.observations, self.robot, self.actions, self.command)
-        self.shield = Shield(self.robot, interface.shield)
+        self.observer = Observer(interface.observations, self.robot, self.actions, self.command, self.device)
         self.success: Test | None = state_test(interface.success) if interface.success else None
         self.failure: Test | None = state_test(interface.failure) if interface.failure else None
         self.tick = 1.0 / self.robot.command_rate
         """s"""
+
+    @property
+    def observation_spec(self) -> ObservationSpec:
+        """What a policy observes, in simulation as on a robot."""
+        pictures = {f"{IMAGES}{p.camera}": picture_field(p.height, p.width) for p in self.interface.pictures}
+        return ObservationSpec.from_vector(self.observer.spec) | pictures
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:
         """Joint targets for actions (n, A) in [-1, 1]; one number that is not finite spoils its row, for the shield."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 
 def is_whole(count: float) -> bool:
@@ -14,7 +14,7 @@ def command_ticks(command_rate: float, rate: float) -> int:
     """Commands at `command_rate`, Hz, in a control period at `rate`, Hz; refuses a control rate that does not fit."""
     count = command_rate / rate
     if not is_whole(count):
-        raise Misfit(
+        raise ConfigError(
             f"a control period at {rate:g} Hz is {1 / rate:.6g} s, which is {count:.4g} commands of "
             f"{1 / command_rate:g} s and not a whole number; a rate of {command_rate / max(1, round(count)):.6g} Hz "
             "would do"

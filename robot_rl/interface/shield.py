@@ -14,24 +14,24 @@ from torch import Tensor
 
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.limits import NonNegative, Portion, Range, require
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, validate
 
 
 @dataclass(frozen=True)
 class ShieldConfig:
     """How much of the robot's abilities a policy may use."""
 
-    velocity: Portion = 0.5
+    velocity: PositiveFraction = 0.5
     """Share of the joint speed limits."""
-    acceleration: Portion = 0.8
+    acceleration: PositiveFraction = 0.8
     """Share of the joint acceleration limits; set-points of compliant joints have no mass and ignore it."""
-    margin: NonNegative = 0.05
+    margin: NonNegativeFloat = 0.05
     """Distance kept from the joint position limits, rad."""
-    workspace_slack: Annotated[float, Range(0, 0.1)] = 0.02
+    workspace_slack: Annotated[float, Interval(ge=0, le=0.1)] = 0.02
     """Distance that the tool may leave the workspace box, m."""
 
     def __post_init__(self) -> None:
-        require(self, "shield.")
+        validate(self, "shield.")
 
 
 class Shield:
@@ -114,5 +114,5 @@ def _shrink(vector: Tensor, limit: Tensor) -> Tensor:
 
 def ramp(start: Tensor, goal: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Straight way from start to goal (n, J): positions (steps, n, J) after each tick and the step per tick (n, J)."""
-    share = torch.arange(1, steps + 1, dtype=start.dtype) / steps
+    share = torch.arange(1, steps + 1, dtype=start.dtype, device=start.device) / steps
     return start + share[:, None, None] * (goal - start), (goal - start) / steps

@@ -6,13 +6,16 @@ converts between the two; nothing else does.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from robot_rl.interface.spec_checks import check_robot
+from robot_rl.util.errors import nearest
+from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, validate
 
 if TYPE_CHECKING:  # torch is imported where a tensor is made: a robot's guard reads a spec without it
+    import torch
     from torch import Tensor
 
 
@@ -63,13 +66,23 @@ class VectorSpec:
     def low(self) -> Tensor:
         import torch
 
-        return torch.tensor([v for f in self.fields for v in f.low])
+        return torch.tensor([v for f in self.fields for v in f.low], device="cpu")
 
     @cached_property
     def high(self) -> Tensor:
         import torch
 
-        return torch.tensor([v for f in self.fields for v in f.high])
+        return torch.tensor([v for f in self.fields for v in f.high], device="cpu")
+
+    @cached_property
+    def _bounds(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
+        return {}
+
+    def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return `low` and `high` on a device; they are copied there once."""
+        if device not in self._bounds:
+            self._bounds[device] = self.low.to(device), self.high.to(device)
+        return self._bounds[device]
 
     def slice(self, name: str) -> slice:
         """Where a field sits in the flat vector."""
@@ -82,12 +95,12 @@ class VectorSpec:
 
     def to_physical(self, unit: Tensor) -> Tensor:
         """Map [-1, 1] to physical units; values outside are clipped to the limits."""
-        low, high = self.low.to(unit.device), self.high.to(unit.device)
+        low, high = self.bounds(unit.device)
         return low + (unit.clamp(-1, 1) + 1) * 0.5 * (high - low)
 
     def to_unit(self, physical: Tensor) -> Tensor:
         """Map physical units to [-1, 1], clipped."""
-        low, high = self.low.to(physical.device), self.high.to(physical.device)
+        low, high = self.bounds(physical.device)
         return (2 * (physical - low) / (high - low) - 1).clamp(-1, 1)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -117,23 +130,29 @@ class Joint:
     """Lower position limit, rad."""
     high: float
     """Upper position limit, rad."""
-    velocity: float
+    velocity: PositiveFloat
     """Speed limit, rad/s."""
-    acceleration: float
+    acceleration: PositiveFloat
     """Acceleration limit, rad/s^2."""
-    effort: float
+    effort: PositiveFloat
     """Torque limit, N m."""
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Origin of the joint frame in the parent link's frame, m."""
     quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
     """Orientation of the joint frame in the parent link's frame, w x y z."""
     axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
-    stiffness: float = 0.0
+    stiffness: NonNegativeFloat = 0.0
     """Gain of the position servo in its motor, N m/rad; 0 where the robot's own controller closes the loop."""
-    damping: float = 0.0
+    damping: NonNegativeFloat = 0.0
     """N m s/rad, with `stiffness`."""
     model_name: str = ""
     """Its name in the model file; empty: the same."""
+
+    def __post_init__(self) -> None:
+        validate(self, f"joint {self.name!r}: ")
+        if not self.low < self.high:
+            raise ValueError(f"joint {self.name!r}: low {self.low} is not below high {self.high}")
+        _check_directions(f"joint {self.name!r}", quat=self.quat, axis=self.axis)
 
 
 @dataclass(frozen=True)
@@ -148,6 +167,13 @@ class Tool:
     workspace: tuple[tuple[float, float, float], tuple[float, float, float]]
     """Lowest and highest position in the base frame, m."""
 
+    def __post_init__(self) -> None:
+        validate(self, f"tool {self.name!r}: ")
+        for axis, low, high in zip("xyz", *self.workspace, strict=True):
+            if not low < high:
+                raise ValueError(f"tool {self.name!r}: workspace in {axis}: low {low} is not below high {high}")
+        _check_directions(f"tool {self.name!r}", quat=self.quat)
+
 
 @dataclass(frozen=True)
 class FloatingBase:
@@ -155,14 +181,18 @@ class FloatingBase:
 
     body: str
     """Its name in the model file."""
-    height: float
+    height: PositiveFloat
     """Of the trunk above the ground, standing at home, m."""
     feet: tuple[str, ...]
     """Bodies of the feet in the model file, in the order of all views of feet."""
-    foot_radius: float
+    foot_radius: NonNegativeFloat
     """From the origin of a foot to its sole, m."""
     lying: tuple[float, ...] = ()
     """Joint positions on the ground with folded legs, rad."""
+
+    def __post_init__(self) -> None:
+        validate(self, "base: ")
+        _check_unique("foot", self.feet)
 
 
 @dataclass(frozen=True)
@@ -170,10 +200,13 @@ class Gripper:
     """A parallel gripper, described by the distance between its fingers."""
 
     joints: tuple[str, ...]
-    width: float
+    width: PositiveFloat
     """Distance between the open fingers, m."""
-    force: float
+    force: PositiveFloat
     """Grasping force, N."""
+
+    def __post_init__(self) -> None:
+        validate(self, "gripper: ")
 
 
 @dataclass(frozen=True)
@@ -222,25 +255,42 @@ class RobotSpec:
     home: tuple[float, ...]
     """Joint positions to start an episode from, rad."""
     model: str
-    """Model file (MJCF or URDF), an absolute path or one inside genesis-world's assets; a user may name another."""
+    """Model file, MJCF or URDF: relative to the file of this spec, absolute, or inside genesis-world's assets."""
     tool: Tool | None = None
     gripper: Gripper | None = None
     base: FloatingBase | None = None
     """None for a robot that is bolted down."""
     collision_bodies: tuple[str, ...] = ()
     """Bodies whose shapes collide in simulation; empty: all."""
-    armature: float | None = None
+    armature: NonNegativeFloat | None = None
     """Inertia of motor and gear felt at a joint, kg m^2; None: as in the model file."""
-    joint_friction: float | None = None
+    joint_friction: NonNegativeFloat | None = None
     """Dry friction of a joint, N m; None: as in the model file."""
-    state_rate: float = 200.0
+    state_rate: PositiveFloat = 200.0
     """Rate of the joint states, Hz."""
-    command_rate: float = 200.0
+    command_rate: PositiveFloat = 200.0
     """Rate of the command stream, Hz."""
     ros: RosInterface | UnitreeInterface = field(default_factory=RosInterface)
 
     def __post_init__(self) -> None:
-        check_robot(self, self.ros if isinstance(self.ros, UnitreeInterface) else None)
+        what = f"robot {self.name!r}"
+        validate(self, f"{what}: ")
+        _check_unique("joint", self.joint_names)
+        self._check_posture("home", self.home)
+        if self.base and self.base.lying:
+            self._check_posture("lying", self.base.lying)
+        if isinstance(self.ros, UnitreeInterface):
+            _check_order(f"{what}, ros.motors", self.ros.motors, "joint", self.joint_names)
+            _check_order(f"{what}, ros.feet", self.ros.feet, "foot", self.base.feet if self.base else ())
+
+    def _check_posture(self, name: str, angles: tuple[float, ...]) -> None:
+        if len(angles) != len(self.joints):
+            raise ValueError(f"robot {self.name!r}: {name} has {len(angles)} numbers for {len(self.joints)} joints")
+        for joint, angle in zip(self.joints, angles, strict=True):
+            if not joint.low <= angle <= joint.high:
+                raise ValueError(
+                    f"robot {self.name!r}, {joint.name}: {name} {angle} is outside {joint.low} to {joint.high}"
+                )
 
     @property
     def joint_names(self) -> tuple[str, ...]:
@@ -285,3 +335,26 @@ class RobotSpec:
             "motors": list(self.ros.motors) if isinstance(self.ros, UnitreeInterface) else None,
             "contacts": list(self.ros.feet) if isinstance(self.ros, UnitreeInterface) else None,
         }
+
+
+def _check_directions(what: str, **vectors: tuple[float, ...]) -> None:
+    """Refuse a quaternion or an axis of length 0."""
+    for name, vector in vectors.items():
+        if math.hypot(*vector) < 1e-6:
+            raise ValueError(f"{what}: {name} {vector} has no direction")
+
+
+def _check_unique(kind: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{kind} {name!r} is named {names.count(name)} times; name each once")
+
+
+def _check_order(what: str, wired: tuple[str, ...], kind: str, own: tuple[str, ...]) -> None:
+    """Refuse an order in messages that does not have each of the robot's own names once."""
+    _check_unique(f"{what}: {kind}", wired)
+    for name in wired:
+        if name not in own:
+            raise ValueError(f"{what}: the robot has no {kind} {name!r}; {nearest(name, own)}")
+    if missing := [name for name in own if name not in wired]:
+        raise ValueError(f"{what}: {kind} {', '.join(missing)} is missing; give the order of all")

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NewType
 
 import torch
 from torch import Tensor
 
 ABSENT = torch.empty(0, 0)
 """A view that this robot, or this side, does not have."""
+
+
+ObjectName = NewType("ObjectName", str)
+"""Key of `RobotState.objects`: annotates a parameter of a term or test that names an object of the scene."""
 
 
 @dataclass

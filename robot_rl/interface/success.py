@@ -1,23 +1,29 @@
-"""Tests of the state: batched functions of the views, named in a task and carried in its bundle."""
+"""Success and failure tests: batched functions of the state views, named in a task and carried in its bundle.
+
+A test is built by a function that is annotated to return `Test`; its objects and numbers are written as
+`robot_rl.interface.call` says: `lifted:cube:0.12`. Tests of other packages are found by entry points of group
+`robot_rl.tests`, or by import path.
+"""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 from torch import Tensor
 
+from robot_rl.interface.call import read_call
 from robot_rl.interface.observations import down
-from robot_rl.interface.state import ABSENT, RobotState
-from robot_rl.util.errors import Misfit, UnknownName
-from robot_rl.util.limits import NonNegative, Positive, Range, fault
+from robot_rl.interface.state import ABSENT, ObjectName, RobotState
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat
+from robot_rl.util.registry import Registry
 
 Test = Callable[[RobotState], Tensor]
+"""Returns (n,) bool."""
 
 
-def lifted(name: str, height: NonNegative) -> Test:
+def lifted(name: ObjectName, height: NonNegativeFloat) -> Test:
     """The object's centre is `height` metres above the table and within 5 cm of the tool, so not thrown."""
 
     def test(state: RobotState) -> Tensor:
@@ -27,12 +33,12 @@ def lifted(name: str, height: NonNegative) -> Test:
     return test
 
 
-def reached(name: str, distance: Positive) -> Test:
+def reached(name: ObjectName, distance: PositiveFloat) -> Test:
     """The tool is within `distance` metres of the object's centre."""
     return lambda state: (state.objects[name][:, :3] - state.tool_position).norm(dim=-1) < distance
 
 
-def fallen(tilt: Annotated[float, Range(0, 180)], height: NonNegative) -> Test:
+def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFloat) -> Test:
     """The trunk is tilted by more than `tilt` degrees or, where its height is known, below `height` metres."""
     upright = math.cos(math.radians(tilt))
 
@@ -43,40 +49,22 @@ def fallen(tilt: Annotated[float, Range(0, 180)], height: NonNegative) -> Test:
     return test
 
 
-TESTS: dict[str, Callable[..., Test]] = {"lifted": lifted, "reached": reached, "fallen": fallen}
+def together(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
+    """The centres of two objects are within `distance` metres of each other."""
+    return lambda state: (state.objects[first][:, :3] - state.objects[second][:, :3]).norm(dim=-1) < distance
 
 
-def state_test(name: str) -> Test:
-    """Build a test from its name and colon-separated arguments, for example "lifted:cube:0.12"."""
-    build, arguments = _parsed(name)
-    return build(**arguments)
+TESTS: dict[str, Callable[..., Test]] = {f.__name__: f for f in (lifted, reached, together, fallen)}
+
+tests = Registry("test", TESTS)
 
 
-def objects_of(name: str) -> tuple[str, ...]:
-    """The objects whose pose a test reads: arguments called `name`."""
-    arguments = _parsed(name)[1]
-    return (arguments["name"],) if "name" in arguments else ()
+def state_test(text: str) -> Test:
+    """Build a test from its name and arguments, for example "lifted:cube:0.12"."""
+    test: Test = read_call(tests, text, Test)()
+    return test
 
 
-def _parsed(text: str) -> tuple[Callable[..., Test], dict[str, Any]]:
-    """What builds a test, and its arguments by name, each of the type that the function gives it."""
-    test, *given = text.split(":")
-    if test not in TESTS:
-        raise UnknownName("test", test, TESTS)
-    names, hints = tuple(inspect.signature(TESTS[test]).parameters), get_type_hints(TESTS[test], include_extras=True)
-    if len(given) != len(names) or not all(given):
-        raise Misfit(f"test {text!r} is written {':'.join([test, *(f'<{n}>' for n in names)])}")
-    arguments: dict[str, Any] = {}
-    for name, value in zip(names, given, strict=True):
-        hint = hints.get(name, str)
-        arguments[name] = value if hint is str else _number(value)
-        if found := fault(arguments[name], hint):
-            raise Misfit(f"test {text!r}: {name} is {value}; it must be {found[1]}")
-    return TESTS[test], arguments
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def objects_of(text: str) -> tuple[str, ...]:
+    """Return the objects whose pose a test reads."""
+    return read_call(tests, text, Test).objects

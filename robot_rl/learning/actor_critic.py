@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,41 +26,43 @@ from robot_rl.learning.explore import ExplorationConfig, Noise
 from robot_rl.learning.heads import HeadName, build_head
 from robot_rl.learning.objectives import Pooling, average_, imitation_loss, pooled, temperature_loss
 from robot_rl.learning.targets import pessimistic
-from robot_rl.util.errors import Misfit
-from robot_rl.util.limits import Count, NonNegative, Positive, Share
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
     """Numbers of the update."""
 
-    critics: Count = 2
+    critics: PositiveInt = 2
     """Ensemble size."""
-    subset: Count = 2
+    subset: PositiveInt = 2
     """Members whose minimum is the target."""
-    hidden: tuple[Count, ...] = (256, 256)
+    hidden: tuple[PositiveInt, ...] = (256, 256)
     """Hidden widths of the critics."""
     layer_norm: bool = True
     """LayerNorm before each activation of the critics."""
+    critic_on: Literal["action", "latent"] = "action"
+    """What critics judge: the environment's action T(u), or the actor's output u before the action transform."""
     head: HeadName = "scalar"
     """What a critic predicts: scalar, hl-gauss, c51 or gaussian."""
-    bins: Count = 101
+    bins: PositiveInt = 101
     """Bins of the heads hl-gauss and c51."""
-    critic_lr: Positive = 3e-4
+    critic_lr: PositiveFloat = 3e-4
     """Learning rate of the critics (Adam)."""
-    actor_lr: Positive = 3e-4
+    actor_lr: PositiveFloat = 3e-4
     """Learning rate of the actor (Adam)."""
-    tau: Share = 0.01
+    tau: Fraction = 0.01
     """Share of the new weights that moves into the target critics per update."""
-    discount: Share = 0.98
+    discount: Fraction = 0.98
     """Per environment step."""
-    n_step: Count = 3
+    n_step: PositiveInt = 3
     """Steps of reward before the critic takes over."""
     entropy: bool = False
     """Learn a temperature and reward entropy in the actor's loss."""
     entropy_backup: bool = False
     """Reward entropy in the critics' target, too (SAC; RLPD and HIL-SERL leave it out)."""
-    initial_temperature: Positive = 0.01
+    initial_temperature: PositiveFloat = 0.01
     """Weight of entropy that a learned temperature starts from."""
     entropy_per_action: float = -0.5
     """Entropy that the temperature holds, nats per dimension of the action (SAC: -1)."""
@@ -68,15 +70,15 @@ class ActorCriticConfig:
     """The same in nats of the whole action; None: by `entropy_per_action`."""
     pooling: Pooling = "mean"
     """Which value the actor climbs: the ensemble's mean, its min, or the first."""
-    l2: NonNegative = 0.01
+    l2: NonNegativeFloat = 0.01
     """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
-    imitation: NonNegative = 0.0
+    imitation: NonNegativeFloat = 0.0
     """Weight of cloning a person's corrections: squared distance of the actor's output from what was executed."""
-    actor_delay: Count = 2
+    actor_delay: PositiveInt = 2
     """Critic updates per actor update."""
-    target_noise: NonNegative = 0.1
+    target_noise: NonNegativeFloat = 0.1
     """Standard deviation of the smoothing noise on a fixed-std actor's target actions (TD3)."""
-    target_noise_clip: NonNegative = 0.2
+    target_noise_clip: NonNegativeFloat = 0.2
     """Largest smoothing noise."""
     target_actor: bool = False
     """Take target actions from the averaged actor (TD3) instead of the latest one (SAC)."""
@@ -84,9 +86,9 @@ class ActorCriticConfig:
     """Least possible return, which targets are clipped to; None: what follows from the reward."""
     value_high: float | None = None
     """Greatest possible return; None: what follows from the reward."""
-    grad_clip: Positive | None = 10.0
+    grad_clip: PositiveFloat | None = 10.0
     """Largest gradient norm; None: no limit."""
-    averaging: Share = 0.9995
+    averaging: Fraction = 0.9995
     """Weight of the past, per actor update, in the averaged actor that is deployed (Polyak and Juditsky 1992)."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
 
@@ -99,7 +101,7 @@ def check_critics(config: ActorCriticConfig, saved: dict[str, Any]) -> None:
             flag = (
                 f"--agent.{name.replace('_', '-')} {' '.join(map(str, theirs)) if isinstance(theirs, list) else theirs}"
             )
-            raise Misfit(f"the bundle's critics have {name} {theirs}, not {ours}; go on with them by {flag}")
+            raise ConfigError(f"the bundle's critics have {name} {theirs}, not {ours}; go on with them by {flag}")
 
 
 @dataclass
@@ -128,8 +130,10 @@ class ActorCritic:
         low = low if config.value_low is None else config.value_low
         high = high if config.value_high is None else config.value_high
         head = build_head(config.head, low, high, config.bins)
-        features = size.observation
-        self.critic = Critic(features, size.action, config.critics, config.hidden, head, config.layer_norm)
+        self.judged = config.critic_on
+        """The replay's column that critics judge."""
+        judged = size.action if self.judged == "action" else policy.latent
+        self.critic = Critic(size.observation, judged, config.critics, config.hidden, head, config.layer_norm)
         self.critic.to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.average = copy.deepcopy(policy.actor).requires_grad_(False)
@@ -147,13 +151,14 @@ class ActorCritic:
         observed = {"observation.state": Column((size.observation,), observed=True)}
         observed |= {name: Column((size.action,), observed=True) for name in policy.inputs}
         self.columns = observed | {"action": Column((size.action,)), "intervention": Column(dtype=torch.bool)}
+        self.columns |= {self.judged: Column((judged,))}
         self.sampling = Sampling(config.n_step, config.discount)
 
     # ---- acting ------------------------------------------------------------------------------------------------
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator, phase: Phase) -> tuple[Tensor, Observation]:
         policy, explore, std = self.policy, self.config.exploration, self.policy.actor.config.std
-        rows, actions = len(observation["observation.state"]), policy.size.action
+        rows, actions = len(observation["observation.state"]), policy.latent
         noise = self.noise.step(rows, actions, rng)
         inputs = policy.sample_inputs(observation, rng)
         seen = observation | inputs
@@ -165,13 +170,20 @@ class ActorCritic:
             u, _ = policy.actor.sample(policy.actor_features(seen), rng)
         else:
             u = policy.actor.mean(policy.actor_features(seen)) + std * noise
-        return policy.transform(u.clamp(-1, 1), seen), inputs
+        u = u.clamp(-1, 1)
+        return policy.transform(u, seen), inputs | ({"latent": u} if self.judged == "latent" else {})
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         return self.policy.peek_inputs(observation, rows, rng)
 
-    def annotate(self, observation: Observation, rng: torch.Generator) -> Observation:
-        return self.policy.inputs_of_episode(observation, rng)
+    def annotate(self, observation: Observation, action: Tensor, rng: torch.Generator) -> Observation:
+        inputs = self.policy.inputs_of_episode(observation, rng)
+        if self.judged == "action":
+            return inputs
+        steps = {k: v[: len(action)] for k, v in (observation | inputs).items()}
+        if (latent := self.policy.invert(action, steps)) is None:
+            raise ConfigError("recorded actions have no place in this policy's latent space: --training.demo-share 0")
+        return inputs | {"latent": latent}
 
     def reset(self, ids: Tensor | None = None) -> None:
         self.policy.reset(ids)
@@ -200,17 +212,21 @@ class ActorCritic:
         noise = c.target_noise * normal(mean.shape, self.rng, self.device)
         return (mean + noise.clamp(-c.target_noise_clip, c.target_noise_clip)).clamp(-1, 1), mean.new_zeros(len(mean))
 
+    def _judged(self, u: Tensor, observation: Observation) -> Tensor:
+        """Return what critics judge of the actor's output u (B, L)."""
+        return u if self.judged == "latent" else self.policy.transform(u, observation)
+
     def _update_critic(self, batch: Batch) -> dict[str, Tensor]:
         c, policy, head = self.config, self.policy, self.critic.head
         with torch.no_grad():
             following = {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)}
             u, log_prob = self._next_action(following)
-            out = self.target(policy.features(following), policy.transform(u, following))
+            out = self.target(policy.features(following), self._judged(u, following))
             reward = batch["reward"]
             if c.entropy_backup:
                 reward = reward - batch["discount"] * self.log_alpha.exp() * log_prob
             target = head.target(reward, batch["discount"], pessimistic(head, out, c.subset, self.rng))
-        out = self.critic(policy.features(batch), batch["action"])
+        out = self.critic(policy.features(batch), batch[self.judged])
         loss = head.loss(out, target).mean(1).sum()
         self.critic_optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -229,7 +245,7 @@ class ActorCritic:
         else:
             u = policy.actor.mean(features)
             log_prob = u.new_zeros(len(u))
-        q = pooled(self.critic.value(policy.features(batch), policy.transform(u, batch)), c.pooling)
+        q = pooled(self.critic.value(policy.features(batch), self._judged(u, batch)), c.pooling)
         loss = -q
         if c.l2:
             moved = u if self.start is None else u - self.start.mean(features)

@@ -13,22 +13,22 @@ from torch import Tensor
 
 from policies.base import Observation, Policy
 from robot_rl.data.replay import Batch
-from robot_rl.util.limits import NonNegative, Positive, Share, Whole
+from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 
 @dataclass(frozen=True)
 class CloningConfig:
     """Numbers of the update."""
 
-    lr: Positive = 1e-3
+    lr: PositiveFloat = 1e-3
     """Peak learning rate, after which it follows half a cosine to 0."""
-    warmup: Whole = 100
+    warmup: NonNegativeInt = 100
     """Gradient steps of linear warm-up."""
-    weight_decay: NonNegative = 1e-4
+    weight_decay: NonNegativeFloat = 1e-4
     """Decay of the weights beside the gradient (AdamW)."""
-    averaging: Share = 0.999
+    averaging: Fraction = 0.999
     """Weight of the past, per update, in the averaged weights that are deployed."""
-    grad_clip: Positive = 1.0
+    grad_clip: PositiveFloat = 1.0
     """Largest gradient norm."""
 
 

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from policies.base import normal
-from robot_rl.util.limits import NonNegative, Share
+from robot_rl.util.limits import Fraction, NonNegativeFloat
 
 
 @dataclass(frozen=True)
 class ExplorationConfig:
     """Noise on the actor's output u in [-1, 1], before the action transform."""
 
-    warmup_noise: NonNegative | None = 0.4
+    warmup_noise: NonNegativeFloat | None = 0.4
     """Standard deviation of u during the warm-up; None draws u uniformly."""
-    noise_memory: Share = 0.9
+    noise_memory: Fraction = 0.9
     """Correlation of noise from one step to the next (Ornstein-Uhlenbeck, as in Lillicrap et al. 2016): white noise
     averages out before it can carry an arm out of a place where its base policy stands still."""
 

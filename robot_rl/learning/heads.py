@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from robot_rl.util.limits import Count
+from robot_rl.util.limits import PositiveInt
 
 HeadName = Literal["scalar", "hl-gauss", "c51", "gaussian"]
 
@@ -133,7 +133,7 @@ class GaussianHead:
         return 0.5 * (mean - value).square() + std.log() + 0.5 * around
 
 
-def build_head(name: HeadName, low: float, high: float, bins: Count) -> Head:
+def build_head(name: HeadName, low: float, high: float, bins: PositiveInt) -> Head:
     """Return the head called `name` for returns within [low, high]."""
     if name == "hl-gauss":
         return HLGauss(low, high, bins)

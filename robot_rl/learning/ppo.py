@@ -24,37 +24,37 @@ from policies.gaussian import divergence, entropy, log_density
 from robot_rl.interface.symmetry import Mirror, joined
 from robot_rl.learning.critics import StateValue
 from robot_rl.learning.gae import advantages
-from robot_rl.util.errors import Misfit
-from robot_rl.util.limits import Count, NonNegative, Positive, Share
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
 class PPOConfig:
     """Numbers of the update."""
 
-    hidden: tuple[Count, ...] = (256, 128, 64)
+    hidden: tuple[PositiveInt, ...] = (256, 128, 64)
     """Hidden widths of the critic."""
-    discount: Share = 0.99
+    discount: Fraction = 0.99
     """Per environment step."""
-    gae_lambda: Share = 0.95
+    gae_lambda: Fraction = 0.95
     """Weight of longer returns in the advantage."""
-    clip: Positive = 0.2
+    clip: PositiveFloat = 0.2
     """Largest change of the ratio that is still rewarded."""
-    value_clip: Positive | None = None
+    value_clip: PositiveFloat | None = None
     """Largest change of a value that is still rewarded, in units of the return; None does not limit it."""
-    entropy_coef: NonNegative = 0.005
+    entropy_coef: NonNegativeFloat = 0.005
     """Weight of the policy's entropy, nats."""
-    epochs: Count = 5
+    epochs: PositiveInt = 5
     """Passes over a rollout."""
-    minibatches: Count = 4
+    minibatches: PositiveInt = 4
     """Gradient steps per pass."""
-    actor_lr: Positive = 1e-3
+    actor_lr: PositiveFloat = 1e-3
     """Learning rate that the actor starts with."""
-    critic_lr: Positive = 1e-3
+    critic_lr: PositiveFloat = 1e-3
     """Learning rate of the critic."""
-    target_kl: Positive | None = 0.01
+    target_kl: PositiveFloat | None = 0.01
     """Divergence from the old policy, nats, that the actor's learning rate is steered to; None keeps the rate."""
-    grad_clip: Positive = 1.0
+    grad_clip: PositiveFloat = 1.0
     """Largest gradient norm, of actor and critic each."""
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class PPO:
             parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
             for name, wanted in parts.items():
                 if len(getattr(mirror, name)) != wanted:
-                    raise Misfit(
+                    raise ConfigError(
                         f"the mirror's {name} has {len(getattr(mirror, name))} numbers, not {wanted}; mend the task's "
                         "`mirror`, or leave it out"
                     )

@@ -17,7 +17,7 @@ from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.rewards import RewardName
 from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
 """Called with what is counted, how many are done, how many there are, and the latest metrics."""
@@ -69,9 +69,9 @@ class Job:
     def check_demonstrations(self) -> Interface:
         """Return the contract that demonstrations are read by; ConfigError if there can be none."""
         if self.info.interface is None:
-            raise Misfit(f"demonstrations of {self.info.task} cannot be read yet; use --training.demo-share 0")
+            raise ConfigError(f"demonstrations of {self.info.task} cannot be read yet; use --training.demo-share 0")
         if not self.dataset.exists() and not self.info.demonstrator:
-            raise Misfit(
+            raise ConfigError(
                 f"{self.dataset} does not exist, and task {self.info.task!r} has no scripted demonstrator to record "
                 "one; learn it with --recipe ppo, or name a dataset with --dataset"
             )
@@ -80,11 +80,11 @@ class Job:
     def improvable(self) -> Bundle:
         """Return the bundle to start from, checked against the task."""
         if self.base is None:
-            raise Misfit("the recipe improves an existing policy: name its bundle with --base")
+            raise ConfigError("the recipe improves an existing policy: name its bundle with --base")
         if self.info.interface is None:
-            raise Misfit(f"policies of {self.info.task} cannot be improved by this recipe yet")
+            raise ConfigError(f"policies of {self.info.task} cannot be improved by this recipe yet")
         if self.base.interface.task != self.info.task:
-            raise Misfit(f"{self.base.called} is for task {self.base.interface.task!r}, not {self.info.task!r}")
+            raise ConfigError(f"{self.base.called} is for task {self.base.interface.task!r}, not {self.info.task!r}")
         self.base.check_task(self.info.interface)
         return self.base
 
@@ -111,7 +111,7 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
     from sim.make import describe, make
 
     task, python = settings["task"], settings.get("env_python")
-    physics = {name: settings[name] for name in ("engine", "mjcf", "without", "compiled")}
+    physics = {name: settings[name] for name in ("engine", "mjcf", "without")}
     # MuJoCo's physics is on the CPU, wherever the learner is.
     physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
     python = Path(python) if python else None

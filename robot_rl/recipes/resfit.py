@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OffPolicyRecipe
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -28,5 +28,5 @@ class ResFiT(OffPolicyRecipe):
     def make_policy(self, job: Job) -> ResidualPolicy:
         base = job.improvable().policy
         if base.horizon == 1:
-            raise Misfit(f"recipe resfit needs a base that plans chunks, not a {base.class_name} policy")
+            raise ConfigError(f"recipe resfit needs a base that plans chunks, not a {base.class_name} policy")
         return ResidualPolicy(base, self.residual)

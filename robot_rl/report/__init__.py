@@ -1,10 +1,10 @@
-"""`report.html`: one file that tells what was learned, how sure that is, and how it was made.
+"""`report.html`: one file that shows what was learned, how certain that is, and how it was made.
 
     from robot_rl.report import write_report
     write_report([Path("runs/20261120-demo")], Path("report.html"))
 
-The page is HTML, CSS and SVG written by the functions of this package: no script, no request to anywhere, videos and
-pictures inside. A run folder may lack any part; the page leaves it out and says so.
+The page is made from the jinja2 templates beside this file; plotly draws its charts. Scripts, videos and pictures are
+inside the page, so it works offline. A run folder may lack any part; the page leaves it out and says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and numbers out of files that may hold anything."""
+"""Numbers formatted for reading, and numbers from files that may hold anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 ABSENT = "\u2013"
-"""Stands where a figure was not recorded."""
+"""Shown where a figure was not recorded."""
 _THIN = "\u202f"
 
 
@@ -20,26 +20,26 @@ def number(value: Any) -> float | None:
         return None
 
 
-def figure(value: Any, unit: str = "") -> str:
-    """Return a number with four digits that count: 12 345, 0.01234."""
+def figure(value: Any, unit: str = "", digits: int = 3) -> str:
+    """Return a number with `digits` significant digits; whole numbers keep all of theirs: 12 345, 0.0123."""
     found = number(value)
     if found is None:
         return ABSENT
-    if abs(found) < 1e12 and (found == round(found) or abs(found) >= 1000):
+    if abs(found) < 1e12 and (found == round(found) or abs(found) >= 10**digits):
         shown = f"{found:,.0f}".replace(",", _THIN)
     else:
-        shown = f"{found:.4g}" if abs(found) >= 0.001 else f"{found:.2g}"
+        shown = f"{found:.{digits}g}"
     return shown.replace("-", "\u2212", 1) + (_THIN + unit if unit else "")
 
 
 def percent(value: Any, digits: int = 1) -> str:
-    """Return a share of 1 in per cent: 0.995 is 99.5 %, 0.54 is 54 %."""
+    """Return a fraction as a percentage: 0.995 is 99.5 %, 0.54 is 54 %."""
     found = number(value)
     return ABSENT if found is None else _trimmed(100 * found, digits) + _THIN + "%"
 
 
 def interval(low: Any, high: Any) -> str:
-    """Return an interval of shares in per cent: 64.1–76.9 %."""
+    """Return an interval of fractions as percentages: 64.1–76.9 %."""
     a, b = number(low), number(high)
     return ABSENT if a is None or b is None else f"{_trimmed(100 * a, 1)}\u2013{percent(b)}"
 
@@ -48,14 +48,6 @@ def _trimmed(value: float, digits: int) -> str:
     shown = f"{value:.{digits}f}"
     shown = shown.rstrip("0").rstrip(".") if "." in shown else shown
     return "0" if shown == "-0" else shown
-
-
-def compact(value: float) -> str:
-    """Return a tick label: 0, 0.02, 500, 1.5k, 20k, 3M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.4g}{letter}".replace("-", "\u2212")
-    return f"{value:.4g}".replace("-", "\u2212") if abs(value) >= 1e-4 or value == 0 else f"{value:.0e}"
 
 
 def duration(seconds: Any) -> str:
@@ -78,7 +70,7 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        return str(value) if isinstance(value, int) and number(value) is None else figure(value)
+        return str(value) if isinstance(value, int) and number(value) is None else figure(value, digits=6)
     if isinstance(value, list):
         return ", ".join(plain(item) for item in value)
     if isinstance(value, dict):

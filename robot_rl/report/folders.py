@@ -1,4 +1,4 @@
-"""Run folders as they are found: every part may be missing, cut short or foreign, and none is made up."""
+"""Read run folders: every part may be missing, cut short or foreign."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARTS = (
 
 @dataclass
 class RunFolder:
-    """What one run folder holds."""
+    """The contents of one run folder."""
 
     path: Path
     name: str
@@ -41,12 +41,12 @@ class RunFolder:
 
     @property
     def started(self) -> str:
-        """When the run began, ISO 8601; empty if that was not recorded."""
+        """Return when the run began, ISO 8601; empty if that was not recorded."""
         value = self.provenance.get("started")
         return value if isinstance(value, str) else ""
 
     def setting(self, name: str) -> str:
-        """A top-level entry of the configuration as text, empty if it is not there."""
+        """Return a top-level entry of the configuration as text, empty if it is not there."""
         value = self.config.get(name)
         return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
@@ -77,13 +77,13 @@ def _runs_in(folder: Path) -> list[Path]:
         children = sorted(child for child in folder.iterdir() if child.is_dir() and _is_run(child))
         own = [folder] if _is_run(folder) else []
     except OSError as error:
-        raise UserError(f"cannot read {folder}: {error.strerror}; mend its permissions") from error
+        raise UserError(f"cannot read {folder}: {error.strerror}; change its permissions") from error
     if not own and not children:
         raise UserError(
-            f"{folder} is no run folder: neither it nor a folder in it has a config.json, metrics.jsonl, "
+            f"{folder} is not a run folder: neither it nor a folder in it has a config.json, metrics.jsonl, "
             "evaluation.json or loop.json; name one that robot-rl wrote under runs/"
         )
-    # one that never said when it started comes first: such is the evaluation of random actions, the floor
+    # runs without a start time come first: the evaluation of random actions, which is the baseline, has none
     return own + sorted(children, key=_started)
 
 
@@ -101,7 +101,7 @@ def _read(folder: Path) -> RunFolder:
     run.config = _read_json(folder / "config.json", dict, notes)
     run.provenance = _read_json(folder / "provenance.json", dict, notes)
     run.metrics = _read_lines(folder / "metrics.jsonl", notes)
-    run.metrics += _read_lines(folder / "learner" / "metrics.jsonl", notes)  # of a session on a robot: it learns beside
+    run.metrics += _read_lines(folder / "learner" / "metrics.jsonl", notes)  # a session on a robot
     run.evaluations = [_read_json(path, dict, notes) for path in sorted(folder.glob("evaluation*.json"))]
     run.evaluations = [found for found in run.evaluations if found]
     run.dataset = _read_json(folder / "dataset.json", dict, notes)
@@ -125,7 +125,7 @@ def _read_json(path: Path, kind: type, notes: list[str]) -> Any:
         return kind()
     if isinstance(found, kind):
         return found
-    notes.append(f"{path} holds something else than expected and was left out")
+    notes.append(f"{path} does not hold a {'list' if kind is list else 'table'} and was left out")
     return kind()
 
 

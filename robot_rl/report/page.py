@@ -1,35 +1,41 @@
-"""The whole page, put together and written at once."""
+"""The whole page, rendered from its templates and written at once."""
 
 from __future__ import annotations
 
+import base64
 import errno
+import gzip
+import hashlib
+import re
 from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
-from robot_rl.report.interventions import interventions_section
-from robot_rl.report.journey import Stage, as_json, evaluations_section, journey_section, sentence, stages
-from robot_rl.report.learning import learning_section
-from robot_rl.report.markup import Html, tag
-from robot_rl.report.measures import measures_section
 from robot_rl.report.media import videos_section
-from robot_rl.report.record import (
-    configurations_section,
-    dataset_section,
-    provenance_section,
-    randomization_section,
-)
-from robot_rl.report.style import STYLE
+from robot_rl.report.record import dataset_section, provenance_section, randomization_section, settings_section
+from robot_rl.report.results import Stage, evaluations_section, measures_section, sentence, stages, success_section
 from robot_rl.report.timing import loop_section, shield_section
+from robot_rl.report.training import interventions_section, learning_section
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
 
 _MARK = "robot-rl report"
 """The page's generator; a file that does not bear it is never overwritten."""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
-"""Content security policy: the browser itself refuses scripts and every request to elsewhere."""
+_UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+"""Characters that HTML or UTF-8 cannot hold: controls, lone surrogates, non-characters."""
+LIGHT = {
+    "paper": "#fcfbf9", "raised": "#f4f2ee", "ink": "#1d1c1a", "soft": "#625e57", "rule": "#dfdbd3",
+    "c1": "#1f5aa8", "c2": "#b0480f", "c3": "#2c7a57", "c4": "#8a3d8f", "c5": "#8a6a00", "c6": "#5b5f66",
+}  # fmt: skip
+DARK = {
+    "paper": "#14161a", "raised": "#1d2026", "ink": "#e9e7e2", "soft": "#a6a39c", "rule": "#333840",
+    "c1": "#82b4f5", "c2": "#f2a36b", "c3": "#7fcfa5", "c4": "#d79be0", "c5": "#e2c35a", "c6": "#b3b7bf",
+}  # fmt: skip
+"""Colours of page and charts by day and by night; those for text have a contrast of at least 4.5."""
 
 
 def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -44,19 +50,17 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     """
     runs = read_folders(folders)
     found = stages(runs)
-    page = render(runs, found, _title(folders, runs))
+    tasks = dict.fromkeys(task for run in runs if (task := run.setting("task")))
+    page = render(runs, found, ", ".join(tasks or dict.fromkeys(folder.resolve().name for folder in folders)))
     _write(out, page)
-    return {
-        "report": str(out),
-        "stages": as_json(found),
-        "notes": [note for run in runs for note in run.notes],
-    }
+    notes = [note for run in runs for note in run.notes]
+    return {"report": str(out), "stages": [asdict(stage) for stage in found], "notes": notes}
 
 
 def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str:
     """Return the page as text."""
     sections = [
-        ("success", "Success at each stage", journey_section(found)),
+        ("success", "Success at each stage", success_section(found)),
         ("videos", "Videos", videos_section(runs)),
         ("learning", "Learning curves", learning_section(runs)),
         ("interventions", "Interventions", interventions_section(runs)),
@@ -67,56 +71,44 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
         ("dataset", "Demonstrations", dataset_section(runs)),
         ("randomization", "Randomization", randomization_section(runs)),
         ("provenance", "Provenance", provenance_section(runs)),
-        ("settings", "Settings", configurations_section(runs)),
+        ("settings", "Settings", settings_section(runs)),
     ]
-    shown = [(name, heading, body) for name, heading, body in sections if body is not None]
-    # Only some tasks measure more than success.
-    missing = [heading.lower() for name, heading, body in sections if body is None and name != "measures"]
-    contents = tag("nav", tag("ul", [tag("li", tag("a", h, href=f"#{n}")) for n, h, _ in shown]), aria_label="Contents")
-    header = tag(
-        "header", tag("p", _MARK, class_="kicker"), tag("h1", title),
-        tag("p", lead, class_="lead") if (lead := sentence(found)) else None,
-        tag("p", _origin(runs), class_="small"), contents,
-    )  # fmt: skip
-    main = [tag("section", tag("h2", heading, id=f"{name}-h"), body, id=name, aria_labelledby=f"{name}-h")
-            for name, heading, body in shown]  # fmt: skip
-    head = tag(
-        "head", tag("meta", charset="utf-8"), tag("meta", name="generator", content=_MARK),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{title} \u00b7 {_MARK}"), tag("style", Html(STYLE)),
-    )  # fmt: skip
-    body = tag("body", header, tag("main", main), _footer(runs, missing))
-    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
-
-
-def _title(folders: Sequence[Path], runs: Sequence[RunFolder]) -> str:
-    tasks = list(dict.fromkeys(task for run in runs if (task := run.setting("task"))))
-    return ", ".join(tasks) if tasks else ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
-
-
-def _origin(runs: Sequence[RunFolder]) -> str:
-    """When, on what and how many: the facts one looks for first."""
     started = min((run.started for run in runs if run.started), default="")
     machines = dict.fromkeys(
         f"{plain(machine.get('cpu'))}, {plain(machine.get('cores'))} cores"
         for run in runs
         if isinstance(machine := run.provenance.get("machine"), dict)
     )
-    parts = [f"{len(runs)} run{'s' * (len(runs) > 1)}", started.replace("T", " ")[:16], *machines]
-    return " \u00b7 ".join(part for part in parts if part)
+    origin = [f"{len(runs)} run{'s' * (len(runs) > 1)}", started.replace("T", " ")[:16], *machines]
+    templates, plotly, hashes = _assets()
+    page = templates.get_template("page.html").render(
+        mark=_MARK, title=title, lead=sentence(found), origin=[part for part in origin if part],
+        sections=[section for section in sections if section[2]],
+        # only some tasks measure more than success
+        missing=[heading.lower() for name, heading, blocks in sections if not blocks and name != "measures"],
+        notes=[note for run in runs for note in run.notes], light=LIGHT, dark=DARK, plotly=plotly, hashes=hashes,
+    )  # fmt: skip
+    return _UNSAFE.sub("\ufffd", page)
 
 
-def _footer(runs: Sequence[RunFolder], missing: Sequence[str]) -> Html | None:
-    notes = [note for run in runs for note in run.notes]
-    if not notes and not missing:
-        return None
-    return tag(
-        "footer",
-        tag("p", f"Not recorded in these runs: {', '.join(missing)}.") if missing else None,
-        tag("ul", [tag("li", note) for note in notes]) if notes else None,
-    )
+@cache
+def _assets() -> tuple[Any, str, str]:
+    """Return the templates, plotly.js (gzip, base64) and the hashes of the scripts that the page may run."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from plotly.offline import get_plotlyjs
+
+    templates = Environment(
+        loader=PackageLoader("robot_rl.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )  # fmt: skip
+    plotly = get_plotlyjs()
+    scripts = (plotly, templates.get_template("charts.js").render())
+    hashes = " ".join(f"'sha256-{_base64(hashlib.sha256(script.encode()).digest())}'" for script in scripts)
+    return templates, _base64(gzip.compress(plotly.encode(), mtime=0)), hashes
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 def _write(out: Path, page: str) -> None:
@@ -126,7 +118,7 @@ def _write(out: Path, page: str) -> None:
         if out.exists():
             with open(out, "rb") as file:
                 if _MARK.encode() not in file.read(400):
-                    raise UserError(f"{out} exists and is no report of ours; choose another --out")
+                    raise UserError(f"{out} exists and was not written by robot-rl report; choose another --out")
         replace_file(out, page.encode())
     except OSError as error:
         remedy = "free space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose"

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from robot_rl.interface.environment import EnvInfo
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 RewardName = Literal["success", "task"]
 """success: 1 when the task's success test ends the episode, which a robot can tell as well; task: the environment's."""
@@ -55,5 +55,5 @@ def reward_source(name: RewardName, info: EnvInfo) -> RewardSource:
     if name == "task":
         return TaskReward()
     if not info.tells_success:
-        raise Misfit(f"{info.task} reports no success, so that cannot be the reward: use --training.reward task")
+        raise ConfigError(f"{info.task} reports no success, so that cannot be the reward: use --training.reward task")
     return SuccessReward(info.success_terminates)

@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from robot_rl.util.registry import Registry
+
+if TYPE_CHECKING:
+    from robot_rl.interface.spec import RobotSpec
+
+
+def _as_found(robot: RobotSpec, name: str, path: str) -> RobotSpec:
+    """Return the robot under the name by which it was found, so that a bundle names what can be found again.
+
+    Its model file gets an absolute path if it lies beside the file of the spec.
+    """
+    file = sys.modules[path.partition(":")[0]].__file__
+    model = Path(file).parent / robot.model if file else Path()
+    path_of_model = str(model) if model.is_file() else robot.model
+    if (name, path_of_model) == (robot.name, robot.model):
+        return robot
+    return replace(robot, name=name, model=path_of_model)
+
 
 robots = Registry(
     "robot",
@@ -11,4 +33,6 @@ robots = Registry(
         "panda": ("robot_rl.robots.panda:PANDA", "Franka Emika Panda, 7 joints and a parallel gripper"),
         "ur5e": ("robot_rl.robots.ur5e:UR5E", "Universal Robots UR5e, 6 joints and a bare flange"),
     },
+    instance_of="robot_rl.interface.spec:RobotSpec",
+    finish=_as_found,
 )

@@ -30,7 +30,7 @@ from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import add_episode
 from robot_rl.training.run import Run
-from robot_rl.util.limits import Count, NonNegative, Share, Whole
+from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 WEIGHTS = "weights.safetensors"
 
@@ -39,19 +39,19 @@ WEIGHTS = "weights.safetensors"
 class HumanInTheLoopConfig:
     """Numbers of the loop."""
 
-    batch: Count = 256
+    batch: PositiveInt = 256
     """Transitions per update."""
-    demo_share: Share = 0.5
+    demo_share: Fraction = 0.5
     """Share of each batch from demonstrations and corrections."""
-    updates_per_step: NonNegative = 2.0
+    updates_per_step: NonNegativeFloat = 2.0
     """Most critic updates per step of the robot."""
-    critic_only: Whole = 200
+    critic_only: NonNegativeInt = 200
     """Steps of the robot before the actor learns."""
-    publish_every: Count = 100
+    publish_every: PositiveInt = 100
     """Updates between published weights."""
-    checkpoint_every: Count = 2_000
+    checkpoint_every: PositiveInt = 2_000
     """Updates between checkpoints."""
-    capacity: Count = 100_000
+    capacity: PositiveInt = 100_000
     """Rows of each replay."""
 
 

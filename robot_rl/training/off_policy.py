@@ -21,7 +21,8 @@ from robot_rl.rewards import RewardName, RewardSource
 from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, check_finite, counts, report
 from robot_rl.training.run import Run
-from robot_rl.util.limits import Count, NonNegative, Positive, Share, Whole
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from robot_rl.util.seeds import training_seed
 
 
@@ -29,29 +30,29 @@ from robot_rl.util.seeds import training_seed
 class OffPolicyConfig:
     """Numbers of the loop."""
 
-    steps: Count = 40_000
+    steps: PositiveInt = 40_000
     """Environment steps in all."""
-    num_envs: Count = 32
+    num_envs: PositiveInt = 32
     """Environments stepped side by side."""
-    updates_per_step: NonNegative = 0.4
+    updates_per_step: NonNegativeFloat = 0.4
     """Critic updates per environment step."""
-    batch: Count = 128
+    batch: PositiveInt = 128
     """Transitions per update."""
     reward: RewardName = "success"
     """What is learned from: success alone (1 when the episode succeeds), or the task's own reward."""
-    demo_share: Share = 0.5
+    demo_share: Fraction = 0.5
     """Share of each batch that comes from demonstrations."""
-    warmup: Whole = 4_000
+    warmup: NonNegativeInt = 4_000
     """Environment steps with random actions, during which only the critic learns."""
-    learning_starts: Whole = 1_000
+    learning_starts: NonNegativeInt = 1_000
     """Environment steps before the first update."""
-    capacity: Count = 200_000
+    capacity: PositiveInt = 200_000
     """Rows of replay."""
-    checkpoint_every: Count = 8_000
+    checkpoint_every: PositiveInt = 8_000
     """Environment steps between checkpoints."""
-    log_every: Count = 1_600
+    log_every: PositiveInt = 1_600
     """Environment steps between rows of metrics."""
-    stop_at: Positive = 1.1
+    stop_at: PositiveFloat = 1.1
     """Stop early when the success rate of the last 200 episodes, or as many as there are environments if these are
     more, reaches this; above 1 never stops."""
 
@@ -75,7 +76,8 @@ def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: t
     observed = {k: v for k, v in episode.items() if k.startswith("observation.")}
     whole = {k: torch.cat([v, episode.get(f"final.{k}", v[-1:])]).to(agent.device) for k, v in observed.items()}
     terminated = episode.get("terminated", episode["reward"] > 0)
-    replay.add_episode(episode | whole | agent.annotate(whole, rng) | {"terminated": terminated})
+    added = agent.annotate(whole, episode["action"].to(agent.device), rng)
+    replay.add_episode(episode | whole | added | {"terminated": terminated})
 
 
 def train_off_policy(
@@ -89,7 +91,12 @@ def train_off_policy(
     progress: Progress,
 ) -> None:
     """Improve the agent in `env` and leave what it learned in its policy; resumes from the run's checkpoint."""
-    env = on_device(env, agent.device)
+    env, span = on_device(env, agent.device), agent.sampling.span
+    if config.capacity // env.num_envs <= span:
+        raise ConfigError(
+            f"--training.capacity {config.capacity} leaves each of {env.num_envs} environments "
+            f"{config.capacity // env.num_envs} rows, too few for samples of {span} steps; raise it"
+        )
     replay = Replay(config.capacity, env.num_envs, agent.columns, agent.device)
     from_demos = int(config.batch * config.demo_share) if demos is not None else 0
     sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])
@@ -130,16 +137,16 @@ def train_off_policy(
             following, paid, terminated, truncated, infos = stepping.result()
             paid, done = reward(paid, infos), terminated | truncated
             row = observation | kept | {"action": action, "reward": paid, "terminated": terminated, "last": done}
-            final = None
-            if done.any():
+            final, ended = None, done.cpu()
+            if ended.any():
                 final = infos["final_obs"]
-                final = final | agent.peek(final, done, rng)
-                agent.reset(done.nonzero().squeeze(-1))
+                final = final | agent.peek(final, ended, rng)
+                agent.reset(ended.nonzero().squeeze(-1))
             replay.add(row, final)
             episodes.add(paid, done, infos.get("success"))
             observation = following
             step += env.num_envs
-            learns = learns or (step >= config.learning_starts and replay.ready(agent.sampling.span))
+            learns = learns or (step >= config.learning_starts and replay.ready(span))
             if learns:
                 owed += config.updates_per_step * env.num_envs
             if over() or step % config.log_every < env.num_envs:

@@ -21,7 +21,7 @@ from robot_rl.rewards import RewardName, RewardSource
 from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, counts, diverged, report
 from robot_rl.training.run import Run
-from robot_rl.util.limits import Count
+from robot_rl.util.limits import PositiveInt
 from robot_rl.util.seeds import training_seed
 
 
@@ -29,15 +29,15 @@ from robot_rl.util.seeds import training_seed
 class OnPolicyConfig:
     """Numbers of the loop."""
 
-    steps: Count = 5_000_000
+    steps: PositiveInt = 5_000_000
     """Environment steps in all."""
-    num_envs: Count = 512
+    num_envs: PositiveInt = 512
     """Environments stepped side by side."""
-    rollout: Count = 24
+    rollout: PositiveInt = 24
     """Steps of every environment between updates."""
     reward: RewardName = "task"
     """What is learned from: the task's own reward, or success alone (1 when the episode succeeds)."""
-    checkpoint_every: Count = 500_000
+    checkpoint_every: PositiveInt = 500_000
     """Environment steps between checkpoints."""
 
     def __post_init__(self) -> None:
@@ -111,9 +111,10 @@ def collect(
         observation, paid, terminated, truncated, infos = env.step(action)
         paid, done = reward(paid, infos), terminated | truncated
         rows.append(row | {"reward": paid, "terminated": terminated, "done": done})
-        if done.any():
-            finals.append(agent.state(infos["final_obs"])[done])
-            agent.reset(done.nonzero().squeeze(-1))
+        ended = done.cpu()
+        if ended.any():
+            finals.append(agent.state(infos["final_obs"])[ended])
+            agent.reset(ended.nonzero().squeeze(-1))
         episodes.add(paid, done, infos.get("success"))
         for group, names in (("env", infos.get("metrics", {})), ("reward", infos.get("rewards", {}))):
             for name, value in names.items():

@@ -30,7 +30,7 @@ from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.util import strict_json
 from robot_rl.util.errors import Interrupted, UserError
 from robot_rl.util.files import replace_file
-from robot_rl.util.settings import check_same, grown, settled
+from robot_rl.util.settings import as_json, check_same, with_larger
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -139,7 +139,7 @@ class Run:
             with suppress(OSError):
                 folder.rmdir()  # if it is empty: on a full disk there is room for a folder, but not for a file
             raise UserError(f"cannot write to run folder {folder}: {error.strerror}; choose another --out") from None
-        now = settled(config)
+        now = as_json(config)
         if (folder / "config.json").exists():
             results = ("checkpoint.safetensors", "bundle", "dataset", "evaluation.json")
             metrics = folder / "metrics.jsonl"
@@ -148,7 +148,7 @@ class Run:
                 raise UserError(f"run folder {folder} holds a run already; go on with --resume or choose another --out")
             if resume:
                 before = json.loads((folder / "config.json").read_text())
-                longer = grown(before, now, may_grow) if may_grow else before
+                longer = with_larger(before, now, may_grow) if may_grow else before
                 check_same(folder, longer, now, _MAY_DIFFER)
                 if longer != before:
                     write_json(folder / "config.json", longer)

@@ -10,20 +10,20 @@ from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.cloning import Cloning
 from robot_rl.training.metrics import Progress, check_finite, report
 from robot_rl.training.run import Run
-from robot_rl.util.limits import Count
+from robot_rl.util.limits import PositiveInt
 
 
 @dataclass(frozen=True)
 class SupervisedConfig:
     """Numbers of the loop."""
 
-    updates: Count = 2000
+    updates: PositiveInt = 2000
     """Gradient steps."""
-    batch: Count = 256
+    batch: PositiveInt = 256
     """Chunks per gradient step."""
-    checkpoint_every: Count = 1000
+    checkpoint_every: PositiveInt = 1000
     """Gradient steps between checkpoints."""
-    log_every: Count = 100
+    log_every: PositiveInt = 100
     """Gradient steps between rows of metrics."""
 
 

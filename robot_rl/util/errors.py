@@ -1,4 +1,4 @@
-"""Errors meant for the person at the keyboard: one sentence that says what is wrong, where, and what to do."""
+"""Errors for the user: one sentence that says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something the user can mend. The command line prints it without a traceback.
+    """An error that the user can fix. The command line prints it without a traceback.
 
     Attributes:
         code: process exit status; 2 for a wrong name, flag or file that does not fit, 1 for everything else.
@@ -17,17 +17,17 @@ class UserError(Exception):
     code = 1
 
 
-class Misfit(UserError):  # noqa: N818 - it reads as a sentence
-    """What was asked for cannot be as it stands: a flag, a task, a robot's file, a bundle; said before it runs."""
+class ConfigError(UserError):
+    """A flag, task, robot file or bundle that cannot be used as it is; raised before any work begins."""
 
     code = 2
 
 
 class Interrupted(UserError):  # noqa: N818 - it reads as a sentence
-    """A signal ended the work in order; the message says how far it came and how to go on.
+    """A signal stopped the work in an orderly way; the message says how far it came and how to go on.
 
     Attributes:
-        code: 128 + the signal's number, as a shell has it: 130 after Ctrl-C, 143 after SIGTERM.
+        code: 128 + the signal's number, as in a shell: 130 after Ctrl-C, 143 after SIGTERM.
     """
 
     def __init__(self, message: str, number: int = signal.SIGINT):
@@ -45,7 +45,7 @@ class UnknownName(UserError):  # noqa: N818 - it reads as a sentence
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the names that resemble one, or at all."""
+    """Return a hint: the names that resemble `name`, or else all of them."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"

@@ -1,4 +1,4 @@
-"""Files that are whole under their names, whatever kills the process that writes them."""
+"""Write files so that a killed process never leaves half a file under its final name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_file(path: Path, data: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a path to write to; what stands there at the end replaces `path` in one step, or nothing on an error.
+    """Yield a temporary path to write to, which replaces `path` in one step at the end; nothing changes on an error.
 
     An OSError names `path`.
     """
@@ -42,13 +42,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file's content as a whole: the old is there or the new."""
+    """Replace a file's content in one step: a reader finds the old or the new."""
     with replacing(path) as part:
         part.write_bytes(data)
 
 
 def sync_folder(path: Path) -> None:
-    """Make the renames in a folder survive a power cut."""
+    """Fsync a folder, so that renames in it survive a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

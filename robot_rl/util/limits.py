@@ -1,104 +1,70 @@
-"""Numbers that a setting may have, said in its type, and one check of them all."""
+"""Ranges of settings, written in their types, and one check for all of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from robot_rl.util.errors import Misfit
+from annotated_types import Interval
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import NonNegativeFloat as NonNegativeFloat
+from pydantic import NonNegativeInt as NonNegativeInt
+from pydantic import PositiveFloat as PositiveFloat
+from pydantic import PositiveInt as PositiveInt
+from pydantic.errors import PydanticUserError
 
+from robot_rl.util.errors import ConfigError
 
-@dataclass(frozen=True)
-class Range:
-    """What `Annotated[int, Range(1)]` and the like say: from `low` on, or above it if `open`, up to `high`."""
+Fraction = Annotated[float, Interval(ge=0, le=1)]
+"""From 0 to 1."""
+PositiveFraction = Annotated[float, Interval(gt=0, le=1)]
+"""Above 0, up to 1."""
+Seed = Annotated[int, Interval(ge=0, le=2**62)]
+"""A seed of 64 bits, as generators take it, with room for one more per episode."""
+ActionStd = Annotated[float, Interval(ge=math.exp(-5), le=math.e)]
+"""A learned standard deviation of actions in [-1, 1]; these are the bounds that learning keeps."""
 
-    low: float
-    high: float = math.inf
-    open: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        return (self.low < value if self.open else self.low <= value) and value <= self.high
-
-    def __str__(self) -> str:
-        most = "" if math.isinf(self.high) else f" and at most {self.high:g}"
-        return f"{'above' if self.open else 'at least'} {self.low:g}{most}"
-
-
-Count = Annotated[int, Range(1)]
-Whole = Annotated[int, Range(0)]
-Positive = Annotated[float, Range(0, open=True)]
-NonNegative = Annotated[float, Range(0)]
-Share = Annotated[float, Range(0, 1)]
-Seed = Annotated[int, Range(0, 2**62)]
-"""Of 64 bits, as generators take it, with room for one more per episode."""
-Spread = Annotated[float, Range(math.exp(-5), math.e)]
-"""A standard deviation of actions in [-1, 1] that is learned, within what learning keeps it."""
-Portion = Annotated[float, Range(0, 1, open=True)]
-"""A share that leaves something."""
+_CONFIG = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def check(settings: Any, prefix: str = "--") -> None:
-    """Refuse a dataclass, nested ones included, with a value that is not of its type and range; name the flag."""
-    for name, value, wanted in _faults(settings):
-        raise Misfit(f"{prefix}{name.replace('_', '-')} is {_shown(value)}; it must be {wanted}")
+    """Raise ConfigError, naming the flag, if a value in a dataclass or a nested one is not of its type and range."""
+    for problem in _problems(settings, prefix, flags=True):
+        raise ConfigError(problem)
     for field in fields(settings):
         if is_dataclass(value := getattr(settings, field.name)):
             check(value, "--" if field.name == "config" else f"{prefix}{field.name.replace('_', '-')}.")
 
 
-def require(settings: Any, prefix: str = "") -> None:
-    """The same for a dataclass's `__post_init__`, as a ValueError: who reads the file that made it names that."""
-    for name, value, wanted in _faults(settings):
-        raise ValueError(f"{prefix}{name} is {_shown(value)}; it must be {wanted}")
+def validate(settings: Any, prefix: str = "") -> None:
+    """Raise ValueError in the same way, for a dataclass's `__post_init__`; the reader of a file adds its name."""
+    for problem in _problems(settings, prefix):
+        raise ValueError(problem)
 
 
-def fault(value: Any, hint: Any) -> tuple[Any, str] | None:
-    """The part of a value that is not what a type asks for, and what it must be; None where all of it is.
-
-    Numbers are finite; of types that are not numbers, texts, choices or tuples of these nothing is asked.
-    """
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind is Annotated:
-        ranges = (m for m in hint.__metadata__ if isinstance(m, Range) and isinstance(value, int | float))
-        return next(((value, str(r)) for r in ranges if value not in r), None) or fault(value, parts[0])
-    if kind in (Union, UnionType):
-        faults = [fault(value, part) for part in parts]
-        return (
-            None if None in faults else next(f for f, part in zip(faults, parts, strict=True) if part is not NoneType)
-        )
-    if kind is tuple and isinstance(value, tuple):
-        each = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts
-        if len(value) != len(each):
-            return value, f"{len(each)} values"
-        return next((f for f in map(fault, value, each) if f), None)
-    if kind is Literal:
-        return None if value in parts else (value, f"one of {', '.join(map(repr, parts))}")
-    return None if _is(value, kind or hint) else (value, _CALLED[kind or hint])
+def find_problem(value: Any, hint: Any) -> tuple[Any, str] | None:
+    """Return the part of a value that does not fit a type and what it must be, or None; numbers must be finite."""
+    adapter = _adapter(hint)
+    try:
+        if adapter is not None:
+            adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        length = {"missing": "a longer list", "too_long": "a shorter list"}.get(first["type"])
+        return first["input"], length or first["msg"].removeprefix("Input should be ")
+    return None
 
 
-_CALLED = {
-    int: "a whole number", float: "a finite number", str: "a text", bool: "true or false", tuple: "a list",
-    NoneType: "nothing",
-}  # fmt: skip
-
-
-def _is(value: Any, kind: Any) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return kind not in _CALLED or isinstance(value, kind)
-
-
-def _faults(settings: Any) -> Iterator[tuple[str, Any, str]]:
-    """Name of the setting, what is wrong in it, and what it must be."""
+def _problems(settings: Any, prefix: str, flags: bool = False) -> Iterator[str]:
     for name, hint in _hints(settings.__class__).items():
-        if found := fault(getattr(settings, name), hint):
-            yield name, *found
+        if found := find_problem(getattr(settings, name), hint):
+            value, wanted = found
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            shown = f"{value:g}" if number else repr(value)
+            yield f"{prefix}{name.replace('_', '-') if flags else name} is {shown}; it must be {wanted}"
 
 
 @cache
@@ -107,5 +73,10 @@ def _hints(kind: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else repr(value)
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any] | None:
+    """Return pydantic's validator for a type, None for dataclasses: they check themselves."""
+    try:
+        return TypeAdapter(hint, config=_CONFIG)
+    except PydanticUserError:
+        return None

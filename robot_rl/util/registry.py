@@ -1,33 +1,48 @@
-"""Small registries that hold module paths, so that listing names imports nothing heavy."""
+"""Find tasks, robots, recipes, engines, terms and tests by name: in the project, in a package, or by import path.
+
+A name is looked up in the project's own table first. If it is not there, every installed package may offer it by an
+entry point of the registry's group:
+
+    [project.entry-points."robot_rl.tasks"]
+    drawer = "my_lab.drawer:TASK"
+
+Anything else is an import path, `my_lab.drawer:TASK`. Listing names imports none of them.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterator
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from robot_rl.util.errors import Misfit, UnknownName, nearest
+from robot_rl.util.errors import ConfigError, UnknownName, UserError, nearest
 
 
 def load(path: str, what: str) -> Any:
-    """Import what `module:attribute` names; `what` begins the sentence that says in which file it is not as it must be.
+    """Import `module:attribute` and return it; `what` begins the sentence of an error, which names the file.
 
-    What a module refuses while it is imported (a wrong name, number or setting) is said with the module's file.
+    Raises:
+        ConfigError: the module or attribute is not there, or the module refused a name, number or setting.
     """
     module, _, attribute = path.partition(":")
     try:
         found = importlib.import_module(module)
-    except (Misfit, UnknownName, ValueError, SyntaxError, AttributeError, TypeError, NameError) as error:
-        raise Misfit(f"{what} in {_file(module)}: {error}") from error
+    except (ConfigError, UnknownName, ValueError, SyntaxError, AttributeError, TypeError, NameError) as error:
+        raise ConfigError(f"{what} in {_file(module)}: {error}") from error
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise Misfit(f"{what} is registered in {module}, which cannot be found") from None
+        raise ConfigError(f"{what} is registered in {module}, which cannot be found") from None
     if not hasattr(found, attribute):
         public = [name for name in vars(found) if not name.startswith("_")]
-        raise Misfit(f"{what} in {_file(module)}: it has no {attribute!r}; {nearest(attribute, public)}")
+        raise ConfigError(f"{what} in {_file(module)}: it has no {attribute!r}; {nearest(attribute, public)}")
     return getattr(found, attribute)
 
 
@@ -36,25 +51,145 @@ def _file(module: str) -> str:
     return spec.origin if spec and spec.origin else module
 
 
+@dataclass(frozen=True)
+class Claim:
+    """One entry point: a package offers something under a name."""
+
+    path: str
+    """module:attribute"""
+    package: str
+    """Name and version."""
+
+
+@cache
+def _claims(group: str, path: tuple[str, ...]) -> dict[str, list[Claim]]:
+    """The entry points of a group by name; `path` is sys.path, so that a changed one is read again."""
+    found: dict[str, list[Claim]] = {}
+    if not any(_mentions(folder, group) for folder in path):
+        return found
+    from importlib import metadata  # its import takes 25 ms
+
+    seen = set()
+    for package in metadata.distributions(path=list(path)):
+        text = package.read_text("entry_points.txt") or ""
+        if group not in text or package.name in seen:
+            continue
+        seen.add(package.name)  # the first on the path is the one that would be imported
+        try:
+            offered = package.entry_points.select(group=group)
+        except (ValueError, TypeError) as error:
+            warnings.warn(
+                f"entry_points.txt of package {package.name} is damaged ({error}) and not used; install it again",
+                stacklevel=2,
+            )
+            continue
+        for point in offered:
+            found.setdefault(point.name, []).append(Claim(point.value, f"{package.name} {package.version}"))
+    return found
+
+
+def _mentions(folder: str, group: str) -> bool:
+    """Return whether the metadata of a package in a folder of sys.path names a group of entry points."""
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        for entry in entries:
+            if entry.name.endswith((".dist-info", ".egg-info")):
+                with suppress(OSError), open(f"{entry.path}/entry_points.txt", encoding="utf-8") as file:
+                    if group in file.read():
+                        return True
+    return False
+
+
 @dataclass
 class Registry:
-    """Names of one kind of thing, each with a `module:attribute` path and a line for lists.
+    """Things of one kind by name.
 
     >>> tasks = Registry("task", {"panda-lift": ("sim.tasks.panda_lift:TASK", "lift a cube")})
     >>> tasks.get("panda-lift")            # imports sim.tasks.panda_lift only now
+    >>> tasks.get("my_lab.drawer:TASK")    # anything that can be imported
     """
 
     kind: str
-    entries: dict[str, tuple[str, str]] = field(default_factory=dict)
+    entries: Mapping[str, tuple[str, str] | Callable[..., Any]] = field(default_factory=dict)
+    """The project's own: a `module:attribute` path and a line for lists, or a function whose docstring is the line."""
+    group: str = ""
+    """Group of entry points; empty: `robot_rl.<kind>s`."""
+    instance_of: str = ""
+    """Path of the class that a thing of another package must be an instance of; empty: any."""
+    finish: Callable[[Any, str, str], Any] = lambda thing, name, path: thing
+    """finish(thing, name, path) is what `get` returns."""
+
+    def __post_init__(self) -> None:
+        self.group = self.group or f"robot_rl.{self.kind}s"
 
     def get(self, name: str) -> Any:
-        """Import and return the named entry; raises UnknownName with the nearest names, or Misfit with the file."""
-        if name not in self.entries:
-            raise UnknownName(self.kind, name, self.entries)
-        return load(self.entries[name][0], f"{self.kind} {name!r}")
+        """Import and return what has this name.
+
+        Raises:
+            UnknownName: nothing has it; the message lists the nearest names.
+            ConfigError: two packages claim it, or it cannot be imported; the message names package or file.
+        """
+        if name in self.entries:
+            entry = self.entries[name]
+            if not isinstance(entry, tuple):
+                return entry
+            return self.finish(load(entry[0], f"{self.kind} {name!r}"), name, entry[0])
+        if ":" in name:
+            return self.finish(self._load_foreign(name, f"{self.kind} {name!r}", ""), name, name)
+        claims = self._plugins().get(name, [])
+        if not claims:
+            raise UnknownName(self.kind, name, list(self))
+        if len(claims) > 1:
+            both = " and ".join(f"{claim.package} ({claim.path})" for claim in claims)
+            raise ConfigError(
+                f"{self.kind} {name!r} is claimed by {both}; uninstall one, or write the import path instead"
+            )
+        (claim,) = claims
+        what = f"{self.kind} {name!r} of package {claim.package} ({claim.path})"
+        return self.finish(self._load_foreign(claim.path, what, claim.package.split()[0]), name, claim.path)
+
+    def _load_foreign(self, path: str, what: str, package: str) -> Any:
+        """Import what is not ours, whose faults may be of any kind; say where they are and what to do."""
+        remedy = f"mend it, or pip uninstall {package}" if package else "mend it, or check the path"
+        module = path.partition(":")[0]
+        try:
+            if package == "" and importlib.util.find_spec(module.partition(".")[0]) is None:
+                raise ConfigError(
+                    f"{what}: there is no module {module.partition('.')[0]!r}; install its package "
+                    "(pip install -e FOLDER), or put its folder on PYTHONPATH"
+                )
+            thing = load(path, what)
+        except UserError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{what} cannot be imported: {type(error).__name__}: {error}; {remedy}") from error
+        if self.instance_of and not isinstance(thing, wanted := load(self.instance_of, self.kind)):
+            raise ConfigError(f"{what} is a {type(thing).__name__} and no {wanted.__name__}; {remedy}")
+        return thing
+
+    def _plugins(self) -> dict[str, list[Claim]]:
+        return _claims(self.group, tuple(sys.path))
+
+    def split(self, text: str) -> tuple[str, list[str]]:
+        """Split `name:argument:...` or `module:attribute:argument:...` into the name and its arguments."""
+        first, *rest = text.split(":")
+        if not rest or first in self.entries:
+            return first, rest
+        if "." in first or (first not in self._plugins() and first and importlib.util.find_spec(first)):
+            return f"{first}:{rest[0]}", rest[1:]
+        return first, rest
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self.entries))
+        """All names, the project's and those of installed packages."""
+        return iter(sorted({*self.entries, *self._plugins()}))
 
     def describe(self, name: str) -> str:
-        return self.entries[name][1]
+        """Return one line for lists; of another package's thing its package and path, for nothing is imported."""
+        claims = self._plugins().get(name, [])
+        packages = " and ".join(claim.package for claim in claims)
+        if name in self.entries:
+            entry = self.entries[name]
+            line = entry[1] if isinstance(entry, tuple) else (entry.__doc__ or "").partition("\n")[0]
+            return line + (f" (package {packages} uses this name too, and is not found by it)" if claims else "")
+        if len(claims) > 1:
+            return f"claimed by {packages}: uninstall one, or use the import path"
+        return f"{claims[0].path} of package {packages}"

@@ -1,4 +1,4 @@
-"""JSON that every reader takes: null for what is no finite number."""
+"""Write JSON that every reader accepts: null in place of NaN and infinity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def dumps(data: Any, indent: int | None = None) -> str:
-    """The text of dicts, sequences and values; what JSON does not know, such as paths, as `str` has it."""
+    """Return dicts, sequences and values as JSON; types that JSON lacks, such as paths, become strings."""
     return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
 
 

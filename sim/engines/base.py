@@ -1,11 +1,11 @@
-"""The face that every physics engine shows to environments: batched state, joint targets, parameters, cameras."""
+"""The interface of physics engines: batched state, joint targets, parameters, cameras."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +14,10 @@ from torch import Tensor
 from robot_rl.interface.spec import RobotSpec
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.scenes import Scene
+
+if TYPE_CHECKING:  # MuJoCo takes a while to import
+    from sim.gl import mujoco
+    from sim.render import Renderers
 
 DEVICES = ("auto", "cpu", "cuda")
 """Where an engine can be asked to run."""
@@ -27,12 +31,14 @@ class Engine(ABC):
     robot: RobotSpec
     scene: Scene
     num_envs: int
+    model: mujoco.MjModel
+    """MuJoCo's model of the scene, whatever the engine: it draws the frames."""
+    qpos: np.ndarray
+    """Positions (n, nq) in the model's order, on the host."""
+    geom_sizes: np.ndarray | None = None
+    """Sizes (n, ngeom, 3) of the model's shapes where they differ between environments, m."""
     device: torch.device
-    """Where the physics runs; the views are on the CPU."""
-    can_be_compiled: ClassVar[bool] = False
-    """All views and `diverged` are functions of the tensors in `stored`, which lie in the simulations' memory; see
-    `sim.fused`."""
-    stored: SimpleNamespace
+    """Of the physics and of all tensors that go in and out."""
     parameters: dict[str, Setter]
     """What can differ between environments, by name; units in `sim.randomization`. In force from the next reset on."""
     robot_parameters: ClassVar[tuple[str, ...]] = (
@@ -88,8 +94,8 @@ class Engine(ABC):
         return views
 
     @abstractmethod
-    def push(self, ids: np.ndarray, velocity: np.ndarray) -> None:
-        """Add a velocity (k, 3), m/s, world, to the trunks of robots `ids`: what a shove leaves behind."""
+    def push(self, velocity: Tensor) -> None:
+        """Add velocities (n, 3), m/s, world, to the robots' trunks; rows of zeros change nothing."""
 
     @abstractmethod
     def object_pose(self, name: str) -> Tensor:
@@ -133,10 +139,22 @@ class Engine(ABC):
     def diverged(self) -> Tensor:
         """Environments (n,) bool whose physics blew up: something is not finite, or beyond `fastest`."""
 
-    @abstractmethod
+    def render_batch(self, ids: np.ndarray, camera: str, height: int, width: int) -> np.ndarray:
+        """Return fast RGB frames (k, height, width, 3) uint8 of environments `ids` (k,), drawn on all cores."""
+        sizes = self.geom_sizes
+        return self._renderers.batch(self.qpos[ids], camera, height, width, None if sizes is None else sizes[ids])
+
     def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:
-        """RGB image (height, width, 3) uint8 of one environment; quality "fast" for policies, "video" for films,
-        "high" for stills."""
+        """Return an RGB frame (height, width, 3) uint8 of one environment; quality "fast" for policies, "video" for
+        videos, "high" for stills."""
+        sizes = None if self.geom_sizes is None else self.geom_sizes[index]
+        return self._renderers.frame(self.qpos[index], camera, height, width, quality, sizes)
+
+    @cached_property
+    def _renderers(self) -> Renderers:
+        from sim.render import Renderers
+
+        return Renderers(self.model)
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -145,5 +163,7 @@ class Engine(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
-    def close(self) -> None:  # noqa: B027 - most engines hold nothing
-        """Let go of what the process could not reclaim."""
+    def close(self) -> None:
+        """Release what the process could not reclaim."""
+        if renderers := vars(self).pop("_renderers", None):
+            renderers.close()

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from robot_rl.interface.rotation import rotate_back
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.engines.base import Engine
 from sim.engines.genesis_parameters import Parameters
 from sim.engines.genesis_world import World, start
@@ -53,7 +53,7 @@ class GenesisEngine(Engine):
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
     ):
         if threads > 1:  # Genesis takes their number when it starts, once for a process
-            raise Misfit(
+            raise ConfigError(
                 f"engine 'genesis' runs on one thread of the CPU, not on {threads}; for more, set the environment "
                 "variable QD_NUM_THREADS before the program starts, and leave `threads` at 0"
             )
@@ -64,7 +64,10 @@ class GenesisEngine(Engine):
         self.model, self.solver = world.model, world.solver
         self._base = self.model.joint(robot.base.body) if robot.base else None
         self._feet = [world.body.get_link(name) for name in (robot.base.feet if robot.base else ())]
-        self._fastest = fastest(self.model, robot)
+        limits = np.empty(self.model.nv)  # in Genesis's order
+        limits[world.dofs] = fastest(self.model, robot)
+        self._fastest = torch.from_numpy(limits).to(self.device)
+        self._grip = torch.from_numpy(world.grip).float().to(self.device)
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
         depth, joints = math.ceil(MAX_ACTION_DELAY / scene.timestep), len(world.joints)
         self._line = torch.zeros(num_envs, depth, joints + len(world.fingers), device=self.device)
@@ -73,12 +76,11 @@ class GenesisEngine(Engine):
         self._broken = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._parameters = Parameters(world, scene, num_envs, self.device)
         self.parameters = self._parameters.setters
-        self._renderers: dict[tuple[int, int, str], Any] = {}
         self.reset(np.arange(num_envs), np.tile(robot.home, (num_envs, 1)), {})
 
     # ---- state -------------------------------------------------------------------------------------------------
     @property
-    def qpos(self) -> np.ndarray:
+    def qpos(self) -> np.ndarray:  # type: ignore[override]
         """Positions (n, nq) in MuJoCo's order; a copy."""
         return self.solver.get_qpos().cpu().numpy()[:, self.world.qs]
 
@@ -89,17 +91,17 @@ class GenesisEngine(Engine):
 
     def joint_state(self) -> tuple[Tensor, Tensor]:
         solver, at = self.solver, self.world.joints
-        return solver.get_dofs_position(at).cpu().clone(), solver.get_dofs_velocity(at).cpu().clone()
+        return solver.get_dofs_position(at).clone(), solver.get_dofs_velocity(at).clone()
 
     def gripper_width(self) -> Tensor:
         if not self.world.fingers:
-            return torch.zeros(self.num_envs, 1)
-        return self.solver.get_dofs_position(self.world.fingers).sum(1, keepdim=True).cpu()
+            return torch.zeros(self.num_envs, 1, device=self.device)
+        return self.solver.get_dofs_position(self.world.fingers).sum(1, keepdim=True)
 
     def base_state(self) -> dict[str, Tensor]:
         assert self._base is not None
-        pose = self.solver.get_qpos(self._at(self.world.qs, self._base.qposadr[0], 7)).cpu()
-        speed = self.solver.get_dofs_velocity(self._at(self.world.dofs, self._base.dofadr[0], 6)).cpu()
+        pose = self.solver.get_qpos(self._at(self.world.qs, self._base.qposadr[0], 7))
+        speed = self.solver.get_dofs_velocity(self._at(self.world.dofs, self._base.dofadr[0], 6))
         position, quat = pose[:, :3].clone(), pose[:, 3:].clone()
         return {
             "base_position": position,
@@ -112,9 +114,9 @@ class GenesisEngine(Engine):
         at = [link.idx for link in self._feet]
         force = self.world.body.get_links_net_contact_force()[:, [link.idx_local for link in self._feet], 2]
         return {
-            "foot_position": self.solver.get_links_pos(at).flatten(1).cpu(),
-            "foot_velocity": self.solver.get_links_vel(at).flatten(1).cpu(),
-            "foot_force": force.cpu(),
+            "foot_position": self.solver.get_links_pos(at).flatten(1).clone(),
+            "foot_velocity": self.solver.get_links_vel(at).flatten(1).clone(),
+            "foot_force": force.clone(),
         }
 
     @staticmethod
@@ -122,19 +124,19 @@ class GenesisEngine(Engine):
         return places[start : start + count].tolist()
 
     def joint_torque(self) -> Tensor:
-        return self._torque.cpu().clone()
+        return self._torque.clone()
 
     def object_pose(self, name: str) -> Tensor:
-        return self.world.boxes[name].get_qpos().cpu().clone()
+        return self.world.boxes[name].get_qpos().clone()
 
     def diverged(self) -> Tensor:
-        sane = np.isfinite(self.qpos).all(1) & (np.abs(self.qvel) < self._fastest).all(1)  # NaN is not
-        return torch.from_numpy(~sane) | (self._broken | self.solver.get_error_envs_mask()).cpu()
+        position, velocity = self.solver.get_qpos(), self.solver.get_dofs_velocity()
+        sane = position.isfinite().all(1) & (velocity.abs() < self._fastest).all(1)  # NaN is not
+        return ~sane | self._broken | self.solver.get_error_envs_mask()
 
     # ---- motion ------------------------------------------------------------------------------------------------
     def step(self, joints: Tensor, gripper: Tensor) -> None:
-        grip = torch.as_tensor(self.world.grip, dtype=torch.float32)
-        target = torch.cat([joints.float(), gripper.float() * grip], -1).to(self.device)
+        target = torch.cat([joints.float(), gripper.float() * self._grip], -1)
         target = target.repeat_interleave(self._substeps, 1)
         line, depth, ticks = torch.cat([self._line, target], 1), self._line.shape[1], target.shape[1]
         late = depth + torch.arange(ticks, device=self.device) - self._lag[:, None]
@@ -196,25 +198,16 @@ class GenesisEngine(Engine):
         self._lag[at] = torch.as_tensor(lag, device=self.device).long()
         self._torque[at], self._broken[at] = 0.0, False
 
-    def push(self, ids: np.ndarray, velocity: np.ndarray) -> None:
+    def push(self, velocity: Tensor) -> None:
         assert self._base is not None
-        dofs, at = self._at(self.world.dofs, self._base.dofadr[0], 3), torch.as_tensor(ids, device=self.device)
-        speed = self.solver.get_dofs_velocity(dofs, at) + torch.as_tensor(velocity, device=self.device).float()
-        self.solver.set_dofs_velocity(speed, dofs, at)
+        dofs = self._at(self.world.dofs, self._base.dofadr[0], 3)
+        self.solver.set_dofs_velocity(self.solver.get_dofs_velocity(dofs) + velocity.float(), dofs)
 
     def place(self, name: str, pose: np.ndarray) -> None:
         self.world.boxes[name].set_qpos(torch.from_numpy(pose).float().to(self.device), zero_velocity=True)
 
-    # ---- pictures ----------------------------------------------------------------------------------------------
-    def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:
-        key = (height, width, quality)
-        if key not in self._renderers:
-            from sim.render import SceneRenderer
-
-            self._renderers[key] = SceneRenderer(self.model, height, width, quality)
-        return self._renderers[key].render(self.qpos[index], camera, None)
-
     def close(self) -> None:
+        super().close()
         self.world.scene.destroy()
 
     # ---- resume ------------------------------------------------------------------------------------------------

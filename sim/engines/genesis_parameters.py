@@ -1,4 +1,4 @@
-"""What differs between the environments of a Genesis scene: values by name, and where Genesis keeps each."""
+"""Parameters that differ between the environments of a Genesis scene: values by name, and where Genesis keeps each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sim.engines.base import Setter
 from sim.engines.genesis_world import World
-from sim.engines.model import find_servos
+from sim.engines.servos import find_servos
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
 from sim.gl import mujoco
@@ -64,7 +64,7 @@ class Parameters:
         self.values[name][ids], self._due[name][ids] = values, True
 
     def write(self, ids: np.ndarray) -> None:
-        """Put in force what is new in environments `ids`."""
+        """Write the new values of environments `ids` to Genesis."""
         for names, write in self._writers.items():
             due = ids[np.any([self._due[name][ids] for name in names], 0)]
             if len(due):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit, UnknownName, UserError
+from robot_rl.util.errors import ConfigError, UnknownName, UserError
 from sim.engines.base import DEVICES
 from sim.engines.model import box_model_spec, compile_model, foot_shapes, robot_model_spec
 from sim.gl import mujoco
@@ -25,9 +25,7 @@ def start(device: str) -> Any:
     if device not in DEVICES:
         raise UnknownName("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
-        raise Misfit("no CUDA GPU is usable by PyTorch here; use --device cpu, or install PyTorch with CUDA")
-    import setuptools  # noqa: F401 - cannot be imported after Genesis, and `sim.fused` needs it
-
+        raise ConfigError("no CUDA GPU is usable by PyTorch here; use --device cpu, or install PyTorch with CUDA")
     hook = sys.excepthook
     try:
         import genesis as gs

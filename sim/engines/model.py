@@ -1,16 +1,18 @@
-"""The robot's own model file, edited once for every engine, and the scene around it as a MuJoCo model."""
+"""The scene as a MuJoCo model, around the robot's own model file; every engine builds on it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from robot_rl.interface.spec import FloatingBase, RobotSpec
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.engines.base import Engine
 from sim.engines.robot_file import check_robot_file
+from sim.engines.servos import add_servos, add_springs, limit_efforts
+from sim.engines.urdf import exclude_base, read_urdf
 from sim.gl import mujoco
 from sim.scenes import Box, Scene, robot_model
 
@@ -24,15 +26,15 @@ STUCK = 1e6
 
 
 OVERSPEED = 10.0
-"""Of its limit, that a joint still reaches by physics: a fall, a blow, motors that are stronger than they should be."""
+"""Largest plausible joint speed over its limit: falls, impacts and overly strong motors stay below."""
 TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0
-"""The same of a trunk, m/s and rad/s."""
+"""Largest plausible speeds of a trunk, m/s and rad/s."""
 OBJECT_SPEED = 1e3
-"""The same of what a gripper may fling away, m/s or rad/s."""
+"""Largest plausible speed of an object that a gripper flings away, m/s or rad/s."""
 
 
 def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
-    """Speeds (nv,) beyond which physics has blown up: what is finite and absurd must not reach a learner either."""
+    """Return the speeds (nv,) above which the physics has diverged: finite but absurd values must not be learned."""
     speeds = np.full(model.nv, OBJECT_SPEED)
     for joint in robot.joints:
         speeds[model.joint(joint.name).dofadr[0]] = OVERSPEED * joint.velocity
@@ -43,7 +45,7 @@ def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
 
 
 def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
-    """Compile the scene around the robot's own MJCF."""
+    """Compile the scene around the robot's own model file."""
     spec = robot_model_spec(robot, scene, mjcf)
     _furnish(spec, scene, robot)
     if robot.base:
@@ -54,18 +56,26 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
         reason = " ".join(str(error).split())
         path = robot_model(robot, mjcf)
         remedy = "do its meshes lie where it says?" if "mesh" in reason or "file" in reason else "mend that in the file"
-        raise Misfit(f"{path} does not compile: {reason}; {remedy}") from None
+        raise ConfigError(f"{path} does not compile: {reason}; {remedy}") from None
 
 
-def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
-    """The robot alone, from its own model file, with what every engine changes in it."""
+def read_robot_file(robot: RobotSpec, mjcf: str = "") -> tuple[mujoco.MjSpec, Path]:
+    """Return the robot's model file, its joints named as the driver names them, and its path; nothing is checked."""
     path = robot_model(robot, mjcf)
     try:
-        spec = mujoco.MjSpec.from_file(str(path))
+        spec = read_urdf(path) if path.suffix == ".urdf" else mujoco.MjSpec.from_file(str(path))
         spec.compiler.fusestatic = False  # feet are links of their own
         spec.compiler.discardvisual = False  # what does not collide is still to be seen
     except ValueError as error:
-        raise Misfit(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
+    _name_joints(spec, robot)
+    return spec, path
+
+
+def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
+    """Return the robot alone, from its own model file, with what every engine changes in it."""
+    spec, path = read_robot_file(robot, mjcf)
+    check_robot_file(spec, robot, path)
     spec.option.timestep = scene.timestep
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     cones = {"elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC, "pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL}
@@ -75,8 +85,6 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     spec.option.iterations = spec.option.ls_iterations = scene.iterations
     for key in list(spec.keys):
         spec.delete(key)
-    _name_joints(spec, robot)
-    check_robot_file(spec, robot, path)
     if not robot.base:  # positions are told in the frame of the root link, wherever a file puts that in its world
         spec.bodies[1].pos, spec.bodies[1].quat = [0, 0, 0], [1, 0, 0, 0]
     for body in spec.bodies[1:]:
@@ -91,15 +99,21 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
         if joint.name in robot.joint_names:
             joint.armature = joint.armature if robot.armature is None else robot.armature
             joint.frictionloss = joint.frictionloss if robot.joint_friction is None else robot.joint_friction
+    made = path.suffix == ".urdf" and not robot.compliant
     if robot.compliant:
-        _add_servos(spec, robot)
+        add_springs(spec, robot)
+    else:
+        if made:
+            add_servos(spec, robot)
+            exclude_base(spec)
+        limit_efforts(spec, robot)
     if robot.base:
         _free(spec, robot.base)
     for actuator in spec.actuators:
         actuator.nsample = math.ceil(MAX_ACTION_DELAY / scene.timestep) + 1
         actuator.delay = scene.timestep
         actuator.interp = 0  # a robot holds the last command that arrived
-        if robot.gripper and actuator.target not in robot.joint_names:
+        if robot.gripper and not made and actuator.target not in robot.joint_names:
             # The model's fingers press with 2 N; stiffen them until the real gripper's force is the limit.
             actuator.gainprm, actuator.biasprm = actuator.gainprm * 10, actuator.biasprm * 10
             actuator.forcerange = [-robot.gripper.force, robot.gripper.force]
@@ -110,28 +124,13 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
 
 
 def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Call the joints of the file, and what acts on them, as the robot's driver does."""
+    """Rename the joints of the file, and the targets of its actuators, as the robot's driver names them."""
     driver = {j.model_name: j.name for j in robot.joints if j.model_name}
     for actuator in spec.actuators:
         if actuator.trntype == mujoco.mjtTrn.mjTRN_JOINT:
             actuator.target = driver.get(actuator.target, actuator.target)
     for joint in spec.joints:
         joint.name = driver.get(joint.name, joint.name)
-
-
-def _add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """The springs in the robot's motors, in place of any actuators of the file."""
-    for actuator in list(spec.actuators):
-        spec.delete(actuator)
-    for joint in robot.joints:
-        # The file's limit at the joint would cut off what a stronger motor gives.
-        spec.joint(joint.name).actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
-        spec.add_actuator(
-            name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT,
-            gainprm=[joint.stiffness] + [0] * 9, biastype=mujoco.mjtBias.mjBIAS_AFFINE,
-            biasprm=[0, -joint.stiffness, -joint.damping] + [0] * 7,
-            forcelimited=True, forcerange=[-joint.effort, joint.effort],
-        )  # fmt: skip
 
 
 def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
@@ -156,7 +155,7 @@ def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
 
 
 def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
-    """Connect the joints of each leg by a rod, to be seen in films: collision shapes alone leave gaps there."""
+    """Connect the joints of each leg by a rod, for videos: collision shapes alone leave gaps there."""
     for foot in base.feet:
         body = spec.body(foot)
         while body.parent is not None and body.parent.name != base.body and body.parent.name != "world":
@@ -169,7 +168,7 @@ def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
 
 
 def box_model_spec(box: Box) -> mujoco.MjSpec:
-    """One box alone in the world, for an engine that builds its scene from single bodies."""
+    """Return a model of one box alone, for an engine that builds its scene from single bodies."""
     spec = mujoco.MjSpec()
     spec.modelname = box.name
     _add_box(spec.worldbody, box)
@@ -218,30 +217,17 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
 
 
 def _carrier(spec: mujoco.MjSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
-    """What a light or a camera is fixed to, and how: the world, or the robot's first body without its turns."""
+    """Return the body that a light or camera is fixed to, and how: the world, or the robot's first body, unturned."""
     if follows:
         return spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
     return spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
 
 
-def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.ndarray:
-    """The position actuators (J,) of the named joints."""
-    of_joint = {
-        model.joint(model.actuator_trnid[a, 0]).name: a
-        for a in range(model.nu)
-        if model.actuator_trntype[a] == mujoco.mjtTrn.mjTRN_JOINT
-    }
-    absent = [name for name in joints if name not in of_joint]
-    if absent:
-        raise Misfit(f"the model of {robot!r} has no position actuator for the joints {absent}")
-    return np.array([of_joint[name] for name in joints])
-
-
 def foot_shapes(model: mujoco.MjModel, foot: str) -> list[int]:
-    """The shapes of a foot that touch the ground."""
+    """Return the shapes of a foot that touch the ground."""
     body = model.body(foot)
     shapes = range(int(body.geomadr[0]), int(body.geomadr[0] + body.geomnum[0])) if body.geomnum[0] else range(0)
     found = [g for g in shapes if model.geom_contype[g] or model.geom_conaffinity[g]]
     if not found:
-        raise Misfit(f"the foot {foot!r} has no shape that collides in the robot's model file; give it one")
+        raise ConfigError(f"the foot {foot!r} has no shape that collides in the robot's model file; give it one")
     return found

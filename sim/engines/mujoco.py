@@ -17,9 +17,10 @@ from torch import Tensor
 
 from robot_rl.interface.rotation import rotate_back
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.engines.base import Engine, Setter
-from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, find_servos, foot_shapes
+from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, foot_shapes
+from sim.engines.servos import find_servos
 from sim.engines.trunk import defaults, trunk_inertia
 from sim.gl import batch, mujoco
 from sim.scenes import Scene
@@ -34,13 +35,11 @@ _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 class MujocoEngine(Engine):
     """Results are the same floats at any number of threads."""
 
-    can_be_compiled = True
-
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
     ):
         if device not in ("auto", "cpu"):
-            raise Misfit(f"engine 'mujoco' runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
+            raise ConfigError(f"engine 'mujoco' runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
         self.robot, self.scene, self.num_envs, self.device = robot, scene, num_envs, torch.device("cpu")
         self.model = model = compile_model(robot, scene, mjcf)
         self._threads = threads
@@ -58,7 +57,6 @@ class MujocoEngine(Engine):
         self._driven = _span(np.array(self._actuators))
         self._gripper_actuators = [a for a in range(model.nu) if a not in self._actuators]
         self._substeps = max(1, round(1 / (robot.command_rate * scene.timestep)))
-        self._renderers: dict[tuple[int, int, str], Any] = {}
         self._recorded: list[np.ndarray] | None = None
         self._allocate()
 
@@ -70,7 +68,7 @@ class MujocoEngine(Engine):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that not all of them can be written
             seen = {name: torch.from_numpy(self.batch.bind(name)) for name in _SEEN}
-            self.stored = SimpleNamespace(**seen, warning=torch.from_numpy(self.batch.warning))
+            self._live = SimpleNamespace(**seen, warning=torch.from_numpy(self.batch.warning))
         self._servo = {f"robot.{name}_scale": np.ones(num_envs) for name in _SERVO}
         kp, kd = model.actuator_gainprm[self._actuators, 0], -model.actuator_biasprm[self._actuators, 2]
         self._springs = [np.tile(values, (num_envs, 1)) for values in (kp, kd, np.zeros_like(kp))]
@@ -111,10 +109,10 @@ class MujocoEngine(Engine):
 
     # ---- state -------------------------------------------------------------------------------------------------
     def joint_state(self) -> tuple[Tensor, Tensor]:
-        return self.stored.qpos[:, self._at].float(), self.stored.qvel[:, self._speed_at].float()
+        return self._live.qpos[:, self._at].float(), self._live.qvel[:, self._speed_at].float()
 
     def gripper_width(self) -> Tensor:
-        return self.stored.qpos[:, self._fingers].sum(1, keepdim=True).float()
+        return self._live.qpos[:, self._fingers].sum(1, keepdim=True).float()
 
     def _sensors(self, feet: Sequence[str]) -> dict[str, slice | np.ndarray]:
         """Where in sensordata each view of the feet stands."""
@@ -128,8 +126,8 @@ class MujocoEngine(Engine):
     def base_state(self) -> dict[str, Tensor]:
         assert self._base is not None
         q, v = self._base.qposadr[0], self._base.dofadr[0]
-        pose = self.stored.qpos[:, q : q + 7].float()
-        speed = self.stored.qvel[:, v : v + 6].float()
+        pose = self._live.qpos[:, q : q + 7].float()
+        speed = self._live.qvel[:, v : v + 6].float()
         quat = pose[:, 3:]
         return {
             "base_position": pose[:, :3],
@@ -139,23 +137,24 @@ class MujocoEngine(Engine):
         }
 
     def foot_state(self) -> dict[str, Tensor]:
-        data = self.stored.sensordata.float()
+        data = self._live.sensordata.float()
         return {view: data[:, places] for view, places in self._feet.items()}
 
     def joint_torque(self) -> Tensor:
-        return self.stored.actuator_force[:, self._driven].float()
+        return self._live.actuator_force[:, self._driven].float()
 
-    def push(self, ids: np.ndarray, velocity: np.ndarray) -> None:
+    def push(self, velocity: Tensor) -> None:
         assert self._base is not None
-        start = self._base.dofadr[0]
-        self.qvel[ids, start : start + 3] += velocity
+        start, pushed = self._base.dofadr[0], velocity.numpy()
+        ids = np.flatnonzero(pushed.any(1))
+        self.qvel[ids, start : start + 3] += pushed[ids]
 
     def object_pose(self, name: str) -> Tensor:
         start = self._objects[name]
-        return self.stored.qpos[:, start : start + 7].float()
+        return self._live.qpos[:, start : start + 7].float()
 
     def diverged(self) -> Tensor:
-        seen = self.stored
+        seen = self._live
         sane = seen.qpos.isfinite().all(1) & (seen.qvel.abs() < self._fastest).all(1)  # NaN is not
         # MuJoCo resets a simulation that blows up and goes on; all it leaves behind is a warning.
         return ~sane | (seen.warning[:, _BAD, 1] > 0).any(1)
@@ -333,17 +332,12 @@ class MujocoEngine(Engine):
         self.batch.expand("body_inertia")[ids, body] = (mass * edge**2 / 6)[:, None]
         self._stale = True
 
-    # ---- pictures ----------------------------------------------------------------------------------------------
-    def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:
-        key = (height, width, quality)
-        if key not in self._renderers:
-            from sim.render import SceneRenderer
-
-            self._renderers[key] = SceneRenderer(self.model, height, width, quality)
-        sizes = self.batch.expanded("geom_size")
-        return self._renderers[key].render(self.qpos[index], camera, None if sizes is None else sizes[index])
+    @property
+    def geom_sizes(self) -> np.ndarray | None:  # type: ignore[override]
+        return self.batch.expanded("geom_size")
 
     def close(self) -> None:
+        super().close()
         # They refer to this engine. Without them its threads end with the last reference to it, and not in a garbage
         # collection, which in a forked process would wait for them for ever.
         self.parameters = {}

@@ -1,64 +1,80 @@
-"""What a robot's file must not say: engines would read a negative mass as none, crossed limits as no limits at all."""
+"""Faults in a robot's model file that engines would not notice: a negative mass counts as none, crossed limits as no
+limits at all."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit, nearest
+from robot_rl.util.errors import ConfigError, nearest
 from sim.gl import mujoco
 
 TOLERANCE = 1e-3
 """By which the limits of file and spec may differ, rad: files round pi."""
 
 
+class Finding(NamedTuple):
+    """What a check of a robot found."""
+
+    severity: Literal["ok", "warning", "error"]
+    what: str
+    """What was looked at, for example "limits"."""
+    found: str
+    remedy: str = ""
+
+
 def check_robot_file(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
     """Refuse a file that lacks the robot's joints and bodies, or that contradicts itself or the robot's facts."""
+    for fault in faults(spec, robot, path):
+        raise ConfigError(f"{path}: {fault.found}; {fault.remedy}")
+
+
+def faults(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Finding]:
+    """Yield the errors in a file, whose joints have the names of the robot's driver already."""
     fingers = robot.gripper.joints if robot.gripper else ()
     joints, wanted = {j.name for j in spec.joints}, {*robot.joint_names, *fingers}
     if missing := wanted - joints:
         others = joints - wanted - {""}
         # A fixed joint is gone when the file has been read, and the second of a name has lost it.
         hint = nearest(min(missing), others) if others else "a joint that is fixed, or named like another, is none"
-        raise Misfit(f"{path} lacks the joints {sorted(missing)} of robot {robot.name!r}; {hint}")
+        yield Finding("error", "joints", f"it lacks the joints {sorted(missing)} of robot {robot.name!r}", hint)
     bodies = {b.name for b in spec.bodies[1:]}
     own = (robot.base.body, *robot.base.feet) if robot.base else ()
     if missing := {*own, *robot.collision_bodies} - bodies:
-        hint = nearest(min(missing), bodies)
-        raise Misfit(f"{path} lacks the bodies {sorted(missing)} of robot {robot.name!r}; {hint}")
+        found = f"it lacks the bodies {sorted(missing)} of robot {robot.name!r}"
+        yield Finding("error", "bodies", found, nearest(min(missing), bodies))
     for body in spec.bodies[1:]:
-        _check_mass(body, robot, path)
-        _check_place(body, path)
+        yield from _mass_faults(body, robot, path)
+        yield from _place_faults(body)
     for joint in spec.joints:
-        _check_limits(joint, robot, path, spec.compiler.degree)
-    if not robot.compliant:  # whose springs take the place of the file's actuators
-        _check_actuators(spec, robot, path)
+        yield from _limit_faults(joint, robot, spec.compiler.degree)
+    if not robot.compliant and path.suffix != ".urdf":  # or the file's actuators are not used
+        yield from _actuator_faults(spec, robot)
 
 
-def _check_actuators(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
+def _actuator_faults(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
     """A position actuator for each joint, which takes angles for angles and not for torques; others for the gripper."""
     own = [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT and a.target in robot.joint_names]
-    servos = [a.target for a in own if _servo(a)]
-    if missing := [name for name in robot.joint_names if name not in servos]:
-        raise Misfit(
-            f"{path} has no position actuator for the joints {missing} of robot {robot.name!r}; add <position>s"
-        )
-    if len(own) > len(robot.joint_names):
-        doubled = sorted({a.target for a in own if [b.target for b in own].count(a.target) > 1})
-        raise Misfit(
-            f"{path} has several actuators for the joints {doubled} of robot {robot.name!r}; leave one of each"
-        )
+    servos, of = [a for a in own if _servo(a)], f"of robot {robot.name!r}"
+    if missing := [name for name in robot.joint_names if name not in [a.target for a in servos]]:
+        yield Finding("error", "motors", f"no position actuator for the joints {missing} {of}", "add <position>s")
+    doubled = sorted({a.target for a in own if [b.target for b in own].count(a.target) > 1})
+    if doubled:
+        yield Finding("error", "motors", f"several actuators for the joints {doubled} {of}", "leave one of each")
+    if geared := [a.target for a in servos if a.gear[0] != 1]:
+        found = f"the actuators of the joints {geared} {of} have a gear, and would take angles times that"
+        yield Finding("error", "motors", found, "leave out gear, and scale kp, kv and forcerange")
     others = [a.name or a.target for a in spec.actuators if a not in own]
     if robot.gripper and not others:
-        raise Misfit(
-            f"{path} has no actuator for the gripper of robot {robot.name!r}, {list(robot.gripper.joints)}; add one"
-        )
+        found = f"no actuator for the gripper {of}, {list(robot.gripper.joints)}"
+        yield Finding("error", "gripper", found, "add one")
     if others and not robot.gripper:
-        raise Misfit(f"{path} has the actuators {others}, and robot {robot.name!r} has nothing for them; take them out")
+        yield Finding("error", "motors", f"the actuators {others} are nothing {of}", "take them out")
 
 
 def _servo(actuator: mujoco.MjsActuator) -> bool:
@@ -67,23 +83,24 @@ def _servo(actuator: mujoco.MjsActuator) -> bool:
     return bool(affine and actuator.gainprm[0] > 0 and actuator.biasprm[1] == -actuator.gainprm[0])
 
 
-def _check_mass(body: mujoco.MjsBody, robot: RobotSpec, path: Path) -> None:
+def _mass_faults(body: mujoco.MjsBody, robot: RobotSpec, path: Path) -> Iterator[Finding]:
     said = [body.mass] * bool(body.explicitinertial) + [g.mass for g in body.geoms if not math.isnan(g.mass)]
     if wrong := [mass for mass in said if not 0 <= mass < math.inf]:
-        raise Misfit(f"{path}: body {body.name!r} has a mass of {wrong[0]:g} kg; give it a positive one")
+        yield Finding("error", "masses", f"body {body.name!r} has a mass of {wrong[0]:g} kg", "give it a positive one")
     trunk = bool(robot.base) and body.name == robot.base.body  # type: ignore[union-attr]
     # What is fixed to a link weighs with it; a trunk's own mass is what randomization scales.
     if not (_weighs(body, path) or (not trunk and _fixed_weight(body, path))) and (trunk or len(body.joints)):
-        raise Misfit(f"{path}: body {body.name!r} moves and has no mass; give it a positive one")
+        yield Finding("error", "masses", f"body {body.name!r} moves and has no mass", "give it a positive one")
 
 
-def _check_place(body: mujoco.MjsBody, path: Path) -> None:
+def _place_faults(body: mujoco.MjsBody) -> Iterator[Finding]:
     places = {"position": body.pos, "orientation": body.quat}
-    if body.explicitinertial:  # or what is not set is no number
+    if body.explicitinertial:  # or what is not set is NaN
         places |= {"centre of mass": body.ipos, "frame of inertia": body.iquat, "inertia": body.inertia}
     for name, numbers in places.items():
         if not np.isfinite(numbers).all():
-            raise Misfit(f"{path}: the {name} of body {body.name!r} is {_listed(numbers)}; give it finite numbers")
+            found = f"the {name} of body {body.name!r} is {_listed(numbers)}"
+            yield Finding("error", "frames", found, "give it finite numbers")
 
 
 def _listed(numbers: Sequence[float]) -> str:
@@ -101,22 +118,22 @@ def _fixed_weight(body: mujoco.MjsBody, path: Path) -> bool:
     return any(not len(b.joints) and (_weighs(b, path) or _fixed_weight(b, path)) for b in body.bodies)
 
 
-def _check_limits(joint: mujoco.MjsJoint, robot: RobotSpec, path: Path, degree: bool) -> None:
+def _limit_faults(joint: mujoco.MjsJoint, robot: RobotSpec, degree: bool) -> Iterator[Finding]:
     if joint.name in robot.joint_names and joint.type != mujoco.mjtJoint.mjJNT_HINGE:
-        raise Misfit(
-            f"{path}: joint {joint.name!r} does not turn, but robot {robot.name!r} gives it angles; make it revolute "
-            "(URDF) or a hinge (MJCF)"
-        )
+        found = f"joint {joint.name!r} does not turn, but robot {robot.name!r} gives it angles"
+        yield Finding("error", "joints", found, "make it revolute (URDF) or a hinge (MJCF)")
     low, high = (float(x) for x in joint.range)
     if low > high:
-        raise Misfit(f"{path}: joint {joint.name!r} has its lower limit {low:g} above the upper {high:g}; swap them")
-    if joint.limited == mujoco.mjtLimited.mjLIMITED_FALSE or low == high or joint.name not in robot.joint_names:
+        found = f"joint {joint.name!r} has its lower limit {low:g} above the upper {high:g}"
+        yield Finding("error", "limits", found, "swap them")
+    if joint.limited == mujoco.mjtLimited.mjLIMITED_FALSE or low >= high or joint.name not in robot.joint_names:
         return  # a joint that turns freely in the file is held by the spec
     if degree and joint.type == mujoco.mjtJoint.mjJNT_HINGE:
         low, high = math.radians(low), math.radians(high)
     own = robot.joints[robot.joint_names.index(joint.name)]
     if own.low < low - TOLERANCE or own.high > high + TOLERANCE:
-        raise Misfit(
-            f"{path}: joint {joint.name!r} reaches from {low:.4f} to {high:.4f} rad, but robot {robot.name!r} is said "
-            f"to reach from {own.low:.4f} to {own.high:.4f}; mend the file, or narrow the robot's limits"
+        found = (
+            f"joint {joint.name!r} reaches from {low:.4f} to {high:.4f} rad, but robot {robot.name!r} is said to reach "
+            f"from {own.low:.4f} to {own.high:.4f}"
         )
+        yield Finding("error", "limits", found, "mend the file, or narrow the robot's limits")

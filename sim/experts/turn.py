@@ -13,8 +13,8 @@ from robot_rl.interface.spec import VectorSpec
 from sim.experts.lift import CLUMSY as HASTY
 from sim.experts.lift import STEADY, LiftExpert, Skill
 
-CLUMSY = replace(HASTY, aim=0.006, tremor=0.1)
-"""A demonstrator in a hurry with a steadier hand: the cube leaves the fingers a centimetre to spare on each side."""
+CLUMSY = replace(HASTY, aim=0.004, tremor=0.1)
+"""A demonstrator in a hurry with a steadier hand: the cube leaves the fingers 8 mm to spare on each side."""
 
 __all__ = ["CLUMSY", "STEADY", "TurnExpert"]
 

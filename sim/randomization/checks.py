@@ -5,13 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import Misfit, nearest
+from robot_rl.robots import robots
+from robot_rl.util.errors import ConfigError, UnknownName, nearest
 from sim.engines import engines
 from sim.engines.base import Engine
 from sim.randomization import Randomize
 from sim.scenes import Scene
 from sim.sensors import can_randomize
-from sim.tasks.base import PLACE
+from sim.tasks.base import PLACE, Task
+
+
+def nominal(task: Task, engine: str) -> list[str]:
+    """Return the task's optional parameters that an engine cannot change and keeps at their nominal values."""
+    kind: type[Engine] = engines.get(engine)
+    optional = {r.parameter for r in task.randomization if r.optional}
+    robot = robots.get(task.interface.robot)
+    able, every = (of.can_randomize(robot, task.scene) for of in (kind, Engine))
+    return sorted(optional & every - able)
+
+
+def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return the places in the task's randomization of the parameters to randomize, and the names of all others.
+
+    Those are the ones in `without`, and where `randomize` holds, those that the engine keeps nominal; without
+    `randomize` nothing is randomized.
+    """
+    names = [r.parameter for r in task.randomization]
+    for name in without:
+        if name not in names:
+            raise UnknownName(f"parameter of task {task.name!r} to go without:", name, names)
+    without = list(dict.fromkeys([*without, *(nominal(task, engine) if randomize else ())]))
+    return [k for k, name in enumerate(names) if randomize and name not in without], without
 
 
 def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, engine: str) -> None:
@@ -25,7 +49,7 @@ def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, e
     if unknown:
         typos = sorted(set(unknown) - Engine.can_randomize(robot, scene))
         remedy = f"to keep them at their nominal values, add --without {' '.join(unknown)}"
-        raise Misfit(
+        raise ConfigError(
             f"engine {engine!r} cannot randomize {', '.join(unknown)}; it can: {', '.join(sorted(known))}; "
             + (nearest(typos[0], known) if typos else remedy)
         )
@@ -39,7 +63,7 @@ def check_randomization(
     `period` of control and the `longest` delay of an action that an engine holds are in s.
     """
     for fault in _faults([r.parameter for r in declared], {r.parameter: r for r in used}, period, longest):
-        raise Misfit(fault)
+        raise ConfigError(fault)
 
 
 def _faults(names: list[str], used: dict[str, Randomize], period: float, longest: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Random numbers by counter: a function of (key, counter, column), for all environments in one call.
+"""Random numbers by counter: a function of (key, counter, column), for all environments in one call, on any device.
 
 What an episode draws while it runs must not depend on the other environments; a generator per environment would be a
 Python loop per step. The mixer is splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators").
@@ -14,18 +14,16 @@ from torch import Tensor
 
 
 def _signed(x: int) -> int:
-    """The 64 bits as the number that they are to PyTorch, which multiplies no unsigned ones."""
+    """Return the 64 bits as a signed number: PyTorch multiplies no unsigned ones."""
     return (x + 2**63) % 2**64 - 2**63
 
 
-_STRIDE = _signed(0x9E3779B97F4A7C15)
-_COLUMNS = _signed(0xD1B54A32D192ED03) * torch.arange(1, 1025)
-"""A table, for where a method is compiled PyTorch 2.13 takes this product for an index and loses its overflow."""
+_STRIDE, _COLUMN = _signed(0x9E3779B97F4A7C15), _signed(0xD1B54A32D192ED03)
 _FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """To the right, zeros from the left."""
+    """Shift right, filling with zeros."""
     return (x >> bits) & (2 ** (64 - bits) - 1)
 
 
@@ -36,7 +34,7 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def episode_keys(seeds: Sequence[int], episodes: Sequence[int] | int, purpose: int) -> Tensor:
-    """Keys (n,) int64 of episodes (n,) of environment seeds (n); different purposes have independent numbers."""
+    """Return keys (n,) int64 of episodes (n,) of environment seeds (n); different purposes have independent numbers."""
     key = torch.tensor([_signed(seed) for seed in seeds])
     for part in (episodes, purpose):
         key = _mixed(key + _STRIDE * (torch.as_tensor(part) + 1))
@@ -45,16 +43,17 @@ def episode_keys(seeds: Sequence[int], episodes: Sequence[int] | int, purpose: i
 
 def _bits(keys: Tensor, counters: Tensor, width: int) -> Tensor:
     start = keys + _STRIDE * counters
-    return _mixed(_mixed(start)[:, None] + _COLUMNS[:width])
+    columns = torch.arange(1, width + 1, device=keys.device) * _COLUMN
+    return _mixed(_mixed(start)[:, None] + columns)
 
 
 def uniforms(keys: Tensor, counters: Tensor, width: int) -> Tensor:
-    """Numbers in [0, 1), (n, width) float32, of n keys (n,) int64 at counters (n,); at most 1,024 wide."""
+    """Return numbers in [0, 1), (n, width) float32, of n keys (n,) int64 at counters (n,)."""
     return _shifted(_bits(keys, counters, width), 40).float() * 2**-24
 
 
 def normals(keys: Tensor, counters: Tensor, width: int) -> Tensor:
-    """Standard normal numbers, (n, width) float32 (Box and Muller 1958: two of every 64 bits); at most 2,048 wide."""
+    """Return standard normal numbers, (n, width) float32 (Box and Muller 1958: two of every 64 bits)."""
     bits = _bits(keys, counters, (width + 1) // 2)
     first = ((_shifted(bits, 32).float() + 1) * 2**-32).clamp(max=1.0)
     second = (bits & 0xFFFFFFFF).float() * (2 * math.pi * 2**-32)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.registry import Registry
 
 if TYPE_CHECKING:
     from sim.tasks.base import Task
+
+
+def _renamed(task: Task, name: str, path: str) -> Task:
+    """Return the task under the name by which it was found, so that its bundle finds it again."""
+    return task if task.name == name else replace(task, interface=replace(task.interface, task=name))
+
 
 tasks = Registry(
     "task",
@@ -18,19 +25,35 @@ tasks = Registry(
         "panda-turn": ("sim.tasks.panda_turn:TASK", "a Franka Panda turns its hand to a cube and lifts it"),
         "ur5e-reach": ("sim.tasks.ur5e_reach:TASK", "a Universal Robots UR5e brings its flange to a target"),
     },
+    instance_of="sim.tasks.base:Task",
+    finish=_renamed,
 )
 
 
 def task_of(robot: str, name: str | None = None) -> Task:
-    """The task of this name, which must be for the robot; without a name the robot's first."""
+    """Return the task of this name, which must be for the robot; without a name the robot's first, ours before others'.
+
+    Packages that cannot be imported are passed over as long as another one has a task.
+    """
     if name is None:
-        for task in map(tasks.get, tasks):
+        broken = []
+        for candidate in sorted(tasks, key=lambda name: (name not in tasks.entries, name)):
+            try:
+                task: Task = tasks.get(candidate)
+            except UserError as error:
+                if candidate in tasks.entries:
+                    raise
+                broken.append(str(error))
+                continue
             if task.interface.robot == robot:
                 return task
-        raise Misfit(f"no task is for robot {robot!r}, so it has no twin; `robot-rl tasks` lists the tasks")
+        rest = "; ".join(["`robot-rl tasks` lists the tasks", *broken])
+        raise ConfigError(f"no task is for robot {robot!r}, so it has no twin; {rest}")
     task = tasks.get(name)
     if task.interface.robot != robot:
-        raise Misfit(f"task {name!r} is for robot {task.interface.robot!r}, not {robot!r}; leave out the task's name")
+        raise ConfigError(
+            f"task {name!r} is for robot {task.interface.robot!r}, not {robot!r}; leave out the task's name"
+        )
     return task
 
 

@@ -1,46 +1,47 @@
-"""What a task is: an interface for the policy, a scene, a reward, and what differs between episodes.
-
-It names no engine."""
+"""A task: an interface for the policy, a scene, a reward, and what differs between episodes. It names no engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from robot_rl.interface.observations import Observer
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.success import objects_of
 from robot_rl.interface.symmetry import Mirror
-from robot_rl.util.errors import Misfit, UnknownName
+from robot_rl.util.errors import ConfigError, UnknownName
 from robot_rl.util.registry import load
 from sim.commands import CommandSchedule
+from sim.placement import PLACE
 from sim.randomization import Randomize
-from sim.rewards import Moment, Reward
+from sim.rewards import Reward, Transition
 from sim.scenes import Scene
-from sim.tasks.views import check_views
+from sim.sensors import UNSEEN
 
-PLACE = ("x", "y", "z", "yaw")
-"""What places a box, as `<box>.x`."""
+__all__ = ["PLACE", "Task"]
 
 
 @dataclass(frozen=True)
 class Task:
+    """Everything that defines a task; checked when it is made."""
+
     interface: Interface
     scene: Scene
     randomization: tuple[Randomize, ...]
-    """Drawn at each reset. A box without `<box>.x`, `.y`, `.z` and `.yaw` stands still at its default place."""
+    """Sampled at each reset. A box without `<box>.x`, `.y`, `.z` and `.yaw` stands still at its default place."""
     expert: str = ""
     """module:function that builds a scripted demonstrator; empty: there is none."""
     rewards: tuple[Reward, ...] = ()
     """Empty: 1 on success."""
     privileged: tuple[str, ...] = ()
-    """Observation terms of the true state, for critics; object poses and what was drawn are always there."""
+    """Observation terms of the true state, for critics; object poses and sampled parameters are always there."""
     commands: CommandSchedule | None = None
-    """Who asks for the interface's command while an episode runs."""
-    measures: Callable[[Moment], dict[str, Tensor]] | None = None
+    """How the interface's command changes during an episode."""
+    measures: Callable[[Transition], dict[str, Tensor]] | None = None
     """Figures (n,) of every control period that are reported beside the reward."""
     mirror: Mirror | None = None
     """Left-right symmetry, with every parameter randomized."""
@@ -48,7 +49,7 @@ class Task:
     def __post_init__(self) -> None:
         cameras = tuple(camera.name for camera in self.scene.cameras)
         object.__setattr__(self, "interface", replace(self.interface, cameras=cameras))
-        # What a policy, a robot or an engine would stumble over is refused where the task's file is read.
+        # Faults that would show in a policy, on a robot or in an engine are refused where the task is written.
         pipeline = Pipeline(self.interface)
         true = Observer(self.privileged, pipeline.robot, pipeline.actions, pipeline.command)
         tests = [test for test in (self.interface.success, self.interface.failure) if test]
@@ -63,9 +64,68 @@ class Task:
         return self.interface.task
 
     def make_expert(self, pipeline: Pipeline, num_envs: int, skill: str, seed: int) -> Any:
-        """The scripted demonstrator; `skill` names a constant of its module, for example "CLUMSY"."""
+        """Build the scripted demonstrator; `skill` names a constant of its module, for example "CLUMSY"."""
         what, module = f"expert of task {self.name!r}", self.expert.partition(":")[0]
         if ":" not in self.expert:
-            raise Misfit(f"{what} is {self.expert!r}; it is written module:function")
+            raise ConfigError(f"{what} is {self.expert!r}; it is written module:function")
         build, steadiness = load(self.expert, what), load(f"{module}:{skill}", what)
         return build(pipeline.observer.spec, pipeline.controller, num_envs, steadiness, seed)
+
+
+def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
+    """Return the size of each view of a robot's true state in this task, without objects."""
+    robot, joints = pipeline.robot, len(pipeline.robot.joints)
+    sizes = {"joint_position": joints, "joint_velocity": joints, "last_action": pipeline.actions.size}
+    if robot.tool:
+        sizes["tool_position"] = 3
+    if robot.gripper:
+        sizes["gripper_width"] = 1
+    if robot.base:
+        feet = len(robot.base.feet)
+        sizes |= {"base_position": 3, "base_quat": 4, "base_velocity": 3, "base_angular_velocity": 3}
+        sizes |= {"foot_position": 3 * feet, "foot_velocity": 3 * feet, "foot_force": feet, "joint_torque": joints}
+    if task.commands:
+        sizes["command"] = pipeline.command.size
+    if task.interface.gait:
+        sizes["phase"] = 1
+    return sizes
+
+
+class _Zeros:
+    """A state of one robot at zero; reading a view that it lacks raises the reason."""
+
+    def __init__(self, task: Task, robot: str, sizes: dict[str, int], unseen: Sequence[str] = ()):
+        self.objects = {box.name: torch.zeros(1, 7) for box in task.scene.boxes}
+        for name, size in sizes.items():
+            if name not in unseen:
+                setattr(self, name, torch.zeros(1, size))
+        self._reasons = {"command": "and the task has no commands", "phase": "and the interface has no gait"}
+        self._reasons |= {name: "which no sensor measures" for name in unseen if name in sizes}
+        self._robot = robot
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise ConfigError(f"{name}, {self._reasons.get(name, f'which robot {self._robot!r} does not have')}")
+
+
+def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
+    """Refuse observation terms, a controller and tests that read views which will not be there."""
+    sizes = view_sizes(task, pipeline)
+    true, seen = (_Zeros(task, pipeline.robot.name, sizes, unseen) for unseen in ((), UNSEEN))
+    action = torch.zeros(1, pipeline.actions.size)
+    vars(seen)["reference"] = pipeline.controller.reference(1)
+    readers: list[tuple[str, Callable[[Any], Any], Any]] = [
+        ("the controller", lambda s: pipeline.target(s, action), seen)
+    ]
+    for observer, state in ((pipeline.observer, seen), (privileged, true)):
+        terms = zip(observer.names, observer.terms, strict=True)
+        readers += [(f"observation term {name!r}", term.compute, state) for name, term in terms]
+    for name, test in ((task.interface.success, pipeline.success), (task.interface.failure, pipeline.failure)):
+        if test:
+            readers.append((f"test {name!r}", test, true))
+    for what, read, state in readers:
+        try:
+            read(state)
+        except ConfigError as error:
+            raise ConfigError(f"{what} reads {error}") from None

@@ -1,6 +1,7 @@
 """A Franka Panda lifts a cube that lies at any angle: 20 Hz control of the tool's position and orientation.
 
-The cube is nearly as wide as the gripper opens, and its diagonal is wider: the hand has to turn to its sides.
+The cube is nearly as wide as the gripper opens and its diagonal is wider: a hand that does not turn to its sides lands
+on its corners or pushes it round.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ TASK = replace(
         horizon=120,
         controller=ToolDeltaConfig(turn=0.1),
     ),
-    scene=replace(LIFT.scene, boxes=(Box("cube", size=0.029, mass=0.15),)),
+    scene=replace(LIFT.scene, boxes=(Box("cube", size=0.0315, mass=0.15),)),
     randomization=(
         *(r for r in LIFT.randomization if r.parameter not in _OTHER),
         Randomize("cube.yaw", -0.785, 0.785, "rad"),  # its sides look alike every 90 degrees
-        Randomize("cube.size", 0.027, 0.031, "m", optional=True),
-        Randomize("cube.mass", 0.05, 0.3, "kg", "log_uniform"),
+        Randomize("cube.size", 0.03, 0.033, "m", optional=True),
+        Randomize("cube.mass", 0.1, 0.4, "kg", "log_uniform"),
     ),
     expert="sim.experts.turn:TurnExpert",
 )

@@ -11,18 +11,18 @@ from torch import Tensor
 from robot_rl.interface.pipeline import Interface
 from sim import rewards as r
 from sim.randomization import Randomize
-from sim.rewards import Moment, Reward
+from sim.rewards import Reward, Transition
 from sim.scenes import Box, Camera, Scene
 from sim.tasks.base import Task
 
 
-def distance(m: Moment) -> Tensor:
-    """From the tool to the target, m."""
+def distance(m: Transition) -> Tensor:
+    """Return the distance from the tool to the target, m."""
     return (m.now.objects["target"][:, :3] - m.now.tool_position).norm(dim=1)
 
 
-def misses(m: Moment) -> Tensor:
-    """0 at the target, 0.76 at 10 cm from it, 1 far away: whoever arrives earlier pays less."""
+def target_distance(m: Transition) -> Tensor:
+    """Return 0 at the target, 0.76 at 10 cm from it, 1 far away: an earlier arrival costs less."""
     return (distance(m) / 0.1).tanh()
 
 
@@ -60,6 +60,6 @@ TASK = Task(
         Randomize("sensor.object_delay", 0.0, 0.05, "s"),
     ),
     expert="sim.experts.reach:ReachExpert",
-    rewards=(Reward("misses", -1.0, misses), Reward("action_rate", -0.01, r.action_rate)),
+    rewards=(Reward("target_distance", -1.0, target_distance), Reward("action_rate", -0.01, r.action_rate)),
     measures=lambda m: {"distance": distance(m)},
 )

@@ -95,15 +95,16 @@ def robot_rl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_dataset: Path
 
 
 def known(kind: str, page: Path) -> set[str]:
-    """Registered names, and those that the page itself registers."""
+    """Registered names, those that the page's entry points add, and the files that it writes."""
     from robot_rl.recipes import recipes
     from robot_rl.robots import robots
     from sim.tasks import tasks
 
     registry: Any = {"task": tasks, "robot": robots, "recipe": recipes}[kind]
-    added = re.findall(r'^\s*"([\w-]+)": \("[\w.]+:\w+"', "\n".join(blocks(page, "python")), re.M)
-    # What a page says to register "as in" another page is named in its task.
-    added += re.findall(r'task="([\w-]+)"', "\n".join(blocks(page, "python")))
+    points: dict[str, Any] = {}
+    for block in blocks(page, "toml"):
+        points |= tomllib.loads(block)["project"].get("entry-points", {}).get(f"robot_rl.{kind}s", {})
+    added = [*points, *re.findall(r"^# ([\w/]+)\.py$", "\n".join(blocks(page, "python")), re.M)]
     return set(registry.entries) | set(added)
 
 
@@ -111,7 +112,9 @@ def check_names(command: Any, page: Path) -> None:
     """Tasks, robots, recipes and devices in a parsed command exist."""
     for kind in ("task", "robot", "recipe"):
         value = getattr(command, kind, None)
-        assert value is None or not isinstance(value, str) or value in known(kind, page), f"no {kind} {value!r}"
+        if isinstance(value, str):
+            name = value.partition(":")[0].replace(".", "/")  # of an import path the file
+            assert name in known(kind, page), f"no {kind} {value!r}"
     what, _, task = str(getattr(command, "bundle", "")).partition(":")
     assert what != "random" or task in known("task", page), f"no task {task!r}"
     if getattr(command, "device", ""):

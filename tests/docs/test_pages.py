@@ -1,125 +1,91 @@
-"""The pages that show how to add a task and a robot: a test builds each as the page says."""
+"""The pages that show how to add a task and a robot: a package outside the repository, built and run as they say."""
 
 from __future__ import annotations
 
-import inspect
+import json
 import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
+
+from robot_rl.cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("add-a-task.md", "add-a-robot.md")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of installed packages with the one of the pages, written as they say and installed by pip."""
+    from robot_rl.robots.panda import PANDA
+    from sim.scenes import robot_model
+
+    source, target = tmp_path_factory.mktemp("my-lab"), tmp_path_factory.mktemp("site")
+    (source / "my_lab").mkdir()
+    (source / "my_lab" / "__init__.py").touch()
+    for page in PAGES:
+        for code in re.findall(r"^```(?:python|toml)\n(.*?)^```", (DOCS / page).read_text(), re.M | re.S):
+            path = re.match(r"# ([\w./]+)\n", code)
+            assert path, f"{page}: a block does not say which file it is for"
+            with (source / path[1]).open("a") as file:
+                file.write(code)
+    assets = robot_model(PANDA).parents[2]
+    shutil.copytree(assets / "urdf" / "kuka_iiwa", source / "my_lab" / "iiwa_model")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run([*pip, "--target", target, source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return target
 
 
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, ModuleType]]:
-    """Put the python blocks of a page in place, as its reader would; undone afterwards."""
+def run(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line in an empty folder; return what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(site)
 
-    def follow(name: str) -> dict[str, ModuleType]:
-        built = {}
-        for code in re.findall(r"^```python\n(.*?)^```", (DOCS / name).read_text(), re.M | re.S):
-            path = re.match(r"# ([\w/]+)\.py\n", code)
-            assert path, f"{name}: a block does not say which file it is for"
-            module_name = path[1].replace("/", ".").removesuffix(".__init__")
-            if path[1].endswith("__init__") or module_name == "robot_rl.interface.success":
-                # An addition to a file that exists: run it among that file's names.
-                existing = sys.modules.get(module_name) or __import__(module_name, fromlist=["_"])
-                scope = dict(vars(existing))
-                exec(compile(code, f"{name}: {path[1]}.py", "exec"), scope)
-                built[module_name] = ModuleType(module_name)
-                vars(built[module_name]).update(scope)
-                for registry in ("tasks", "robots"):
-                    if isinstance(vars(existing).get(registry), type(scope.get(registry))) and registry in scope:
-                        monkeypatch.setattr(vars(existing)[registry], "entries", scope[registry].entries)
-                if module_name == "robot_rl.interface.success":
-                    shown = code.partition("\n")[2]
-                    assert shown in inspect.getsource(existing), f"{name} shows another {path[1]}.py"
-                continue
-            module = ModuleType(module_name)
-            monkeypatch.setitem(sys.modules, module_name, module)
-            exec(compile(code, f"{name}: {path[1]}.py", "exec"), vars(module))
-            built[module_name] = module
-        return built
+    def go(line: str) -> str:
+        assert main(line.split()) == 0, capsys.readouterr()
+        return capsys.readouterr().out
 
-    return follow
+    yield go
+    for name in [name for name in sys.modules if name.split(".")[0] == "my_lab"]:
+        del sys.modules[name]
 
 
-def test_the_task_of_the_page_collects_demonstrations(page: Callable[..., Any], tmp_path: Path) -> None:
-    page("add-a-task.md")
+def test_the_task_of_the_page_is_listed_demonstrated_and_measured(run: Any, tmp_path: Path) -> None:
     from robot_rl.data import Dataset, verify
-    from sim.collect import collect
-    from sim.env import TaskEnv
-    from sim.tasks import tasks
 
-    assert set(tasks) == {"go2-velocity", "panda-lift", "panda-turn", "ur5e-reach", "panda-touch"}
-    env = TaskEnv("panda-touch", 4, threads=1)
-    got = collect(env, tmp_path / "data", 6, seed=0, image_size=0)
-    env.close()
-    assert got.episodes == 6 and got.attempts <= 8
-    assert verify(tmp_path / "data") == []
-    assert Dataset(tmp_path / "data").tasks == ["touch the cube"]
+    assert "in-the-middle" in run("tasks") and "my-lab 0.1.0" in run("tasks")
+    collected = json.loads(run("collect in-the-middle --episodes 6 --num-envs 4 --image-size 0 --json"))
+    assert collected["episodes"] == 6 and collected["new_attempts"] <= 8
+    assert verify(tmp_path / "datasets" / "in-the-middle") == []
+    assert Dataset(tmp_path / "datasets" / "in-the-middle").tasks == ["go between the cube and the mark"]
+    chance = json.loads(run("evaluate random:in-the-middle --episodes 8 --num-envs 8 --json"))
+    assert chance["success"] <= 0.25
 
 
-def test_chance_does_not_solve_the_task_of_the_page(page: Callable[..., Any]) -> None:
-    page("add-a-task.md")
-    from policies.base import RandomPolicy
-    from robot_rl.evaluation import evaluate
-    from sim.env import TaskEnv
-
-    env = TaskEnv("panda-touch", 8, threads=1)
-    result = evaluate(RandomPolicy(env.pipeline.actions.size), env, 8)
-    env.close()
-    assert sum(result.success) <= 2
-
-
-def test_the_walking_robot_of_the_page_is_driven_in_the_order_of_its_messages(page: Callable[..., Any]) -> None:
-    rewired = page("add-a-robot.md")["robot_rl.robots.go2_rewired"].GO2_REWIRED
-    from real.robots.lowlevel import Motors
-
-    motors = Motors(rewired)
-    command = motors.command(np.array(rewired.home))["motor_cmd"]["q"][: motors.count]
-    named = dict(zip(rewired.joint_names, rewired.home, strict=True))
-    assert command == pytest.approx([named[name] for name in rewired.ros.motors])
-    assert rewired.ros.motors[:3] == ("RR_hip_joint", "RR_thigh_joint", "RR_calf_joint") and rewired.base.lying
-    assert sorted(rewired.ros.feet) == sorted(rewired.base.feet)
-
-
-def test_a_spec_may_name_a_model_file_of_its_own(tmp_path: Path) -> None:
-    from robot_rl.robots.go2 import GO2
-    from robot_rl.util.errors import Misfit
-    from sim.scenes import robot_model
-
-    own = tmp_path / "own.urdf"
-    with pytest.raises(Misfit, match="own.urdf: no such file; mend `model` of robot 'go2'"):
-        robot_model(replace(GO2, model=str(own)))
-    own.write_bytes(robot_model(GO2).read_bytes())
-    assert robot_model(replace(GO2, model=str(own))) == own
-
-
-def test_the_robot_of_the_page_moves_within_its_own_limits(page: Callable[..., Any], task: Callable[..., Any]) -> None:
-    built = page("add-a-robot.md")
-    from policies.bundle import Bundle, BundleError
-    from real.launch import describe
+def test_the_robot_of_the_page_fits_its_file_and_works(run: Any, tmp_path: Path) -> None:
     from robot_rl.robots import robots
-    from sim.env import TaskEnv
 
-    slow, panda = robots.get("panda-slow"), robots.get("panda")
-    env = TaskEnv(built["sim.tasks.panda_slow_lift"].TASK, 2, threads=1)
-    assert torch.allclose(env.pipeline.shield.velocity, 0.5 * 0.5 * panda.limit("velocity"))
-    env.reset(seed=0)
-    for _ in range(5):
-        env.step(torch.ones(2, 4))
-    assert (env.velocity.abs() <= env.pipeline.shield.velocity + 1e-6).all()
-    assert env.command.isfinite().all()
-    env.close()
-    lift: Any = task()
-    with pytest.raises(BundleError, match="panda-slow"):
-        Bundle(None, lift.interface, panda.fingerprint()).check_robot(slow)  # type: ignore[arg-type]
-    assert describe("twin", {})  # the file still describes itself
+    assert "iiwa" in run("robots")
+    report = json.loads(run("robots check iiwa --json"))
+    severity = {finding["what"]: finding["severity"] for finding in report["findings"]}
+    assert report["ok"] and severity["frames"] == severity["motion"] == severity["limits"] == "ok"
+    assert Path(robots.get("iiwa").model).parts[-3:] == ("my_lab", "iiwa_model", "model.urdf")
+    run("collect my_lab.reach:TASK --episodes 4 --num-envs 4 --image-size 0")
+    run("train my_lab.reach:TASK --recipe diffusion-bc --training.updates 2 --out run")
+    measured = json.loads(run("evaluate run --episodes 2 --json"))
+    assert measured["steps"] > 0, "the bundle finds task and robot by the names in it"
+
+
+def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:
+    from robot_rl.robots import robots
+    from robot_rl.util.errors import UnknownName
+
+    assert "my_lab" not in sys.modules
+    with pytest.raises(UnknownName, match="iiwa"):
+        robots.get("iiwa")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import resource
@@ -14,7 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from policies.bundle import LATER, Bundle, BundleError, load_bundle, save_bundle
+from policies.bundle import Bundle, load_bundle, save_bundle
+from policies.errors import BundleError
 from robot_rl.interface.shield import ShieldConfig
 from robot_rl.util.errors import UserError
 
@@ -41,6 +43,12 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     meta = json.loads((folder / "policy.json").read_text())
     change(meta)
     (folder / "policy.json").write_text(json.dumps(meta))
+
+
+def sign(folder: Path) -> None:
+    """Write down the checksums of the files as they are now."""
+    sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.safetensors")}
+    edit(folder, lambda meta: meta.update(sha256=sums))
 
 
 def test_residual_round_trip(bundle: Bundle, saved: Path) -> None:
@@ -151,7 +159,7 @@ def test_weights_that_do_not_fit_are_refused(saved: Path, damage: str) -> None:
     save_file(weights, saved / "policy.safetensors")
     with pytest.raises(BundleError, match=r"policy\.safetensors is not what was saved"):
         load_bundle(saved)
-    edit(saved, lambda meta: meta.pop("sha256"))  # as in the bundles that have none
+    sign(saved)
     with pytest.raises(BundleError, match=r"policy\.safetensors"):
         load_bundle(saved)
 
@@ -165,7 +173,7 @@ def test_weights_that_changed_on_their_way_are_refused(saved: Path, file: str) -
     with pytest.raises(BundleError, match=rf"{re.escape(file)} is not what was saved: its sha256 is another") as error:
         load_bundle(saved)
     assert error.value.code == 2
-    edit(saved, lambda meta: meta.pop("sha256"))
+    sign(saved)
     load_bundle(saved)
 
 
@@ -176,7 +184,7 @@ def test_a_critic_may_be_left_behind(saved: Path) -> None:
 
 def test_a_critic_that_is_not_finite_is_refused(saved: Path) -> None:
     save_file({"q.weight": torch.tensor([[1.0, torch.nan]])}, saved / "critic.safetensors")
-    edit(saved, lambda meta: meta.pop("sha256"))
+    sign(saved)
     with pytest.raises(BundleError, match=r"critic\.safetensors holds non-finite weights"):
         load_bundle(saved)
 
@@ -225,10 +233,10 @@ def test_what_no_robot_could_do_is_said_with_the_bundle(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m["interface"].update(horizon=-5), "horizon is -5; it must be at least 1"),
-        (lambda m: m["interface"]["shield"].update(velocity=100), r"shield\.velocity is 100; it must be above 0 and"),
-        (lambda m: m["interface"]["controller"].update(rate=0), r"controller\.rate is 0; it must be above 0"),
-        (lambda m: m["interface"]["controller"].update(lead=1e3), r"controller\.lead is 1000; it must be above 0 and"),
+        (lambda m: m["interface"].update(horizon=-5), "horizon is -5; it must be "),
+        (lambda m: m["interface"]["shield"].update(velocity=100), r"shield\.velocity is 100; it must be "),
+        (lambda m: m["interface"]["controller"].update(rate=0), r"controller\.rate is 0; it must be "),
+        (lambda m: m["interface"]["controller"].update(lead=1e3), r"controller\.lead is 1000; it must be "),
     ],
 )
 def test_numbers_that_cannot_be_are_said_with_the_file(
@@ -255,22 +263,17 @@ def test_a_task_that_shields_or_judges_otherwise_is_refused(bundle: Bundle, name
         bundle.check_task(replace(bundle.interface, **{name: value}))
 
 
-def test_a_bundle_of_before_is_compared_by_what_it_recorded(
-    saved: Path, panda: Any, diffusion: Callable[..., Any]
-) -> None:
-    file = saved / "policy.json"
-    meta = json.loads(file.read_text())
-    for name in LATER:
-        del meta["robot"][name]
-    file.write_text(json.dumps(meta))
-    bundle = replace(load_bundle(saved), policy=diffusion(21, 4))
-    slow = replace(panda, joints=(replace(panda.joints[0], velocity=1.0), *panda.joints[1:]))
-    bundle.check_robot(slow)
-    with pytest.raises(BundleError, match=r"another 'panda' than this robot: high differ"):
-        bundle.check_robot(replace(panda, joints=(replace(panda.joints[0], high=1.0), *panda.joints[1:])))
-    del bundle.robot["low"]
-    with pytest.raises(BundleError, match=r"low differ"):
-        bundle.check_robot(panda)
+@pytest.mark.parametrize("name", ["velocity", "workspace", "command_rate", "low"])
+def test_a_bundle_that_lacks_a_field_of_the_robot_is_refused(saved: Path, panda: Any, name: str) -> None:
+    edit(saved, lambda meta: meta["robot"].pop(name))
+    with pytest.raises(BundleError, match=rf"does not hold the robot's {name}.*train it again"):
+        load_bundle(saved).check_robot(panda)
+
+
+def test_a_bundle_without_checksums_is_refused(saved: Path) -> None:
+    edit(saved, lambda meta: meta.pop("sha256"))
+    with pytest.raises(BundleError, match=r"lacks 'sha256'.*train it again"):
+        load_bundle(saved)
 
 
 def test_a_full_disk_leaves_the_old_bundle(saved: Path, bundle: Bundle) -> None:

@@ -18,7 +18,7 @@ from policies.base import Chunk, Observation, Prefix, Size
 from policies.execution import ChunkExecutor, Execution, InferenceHung, warm_up
 from policies.flow import FlowConfig, FlowPolicy
 from policies.residual import ResidualPolicy
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 HELD = -1.0
 
@@ -198,16 +198,16 @@ def test_a_chunk_may_begin_before_its_observation_but_must_fit() -> None:
     assert [runner.act(at(k), torch.Generator())[0, 1].item() for k in range(4)] == [1, 2, 3, 1]
     with pytest.raises(ValueError, match="begins 2 control periods after"):
         ChunkExecutor(Clock(start=2), 1).act(at(0), torch.Generator())
-    with pytest.raises(Misfit, match=r"last 0.1 s, a control period here 0.05 s"):
+    with pytest.raises(ConfigError, match=r"last 0.1 s, a control period here 0.05 s"):
         ChunkExecutor(Clock(period=0.1), 1, Execution(period=0.05)).act(at(0), torch.Generator())
 
 
 def test_what_cannot_be_executed_is_refused() -> None:
-    with pytest.raises(Misfit, match="takes 8 control periods and a chunk holds 8"):
+    with pytest.raises(ConfigError, match="takes 8 control periods and a chunk holds 8"):
         ChunkExecutor(Clock(), 1, Execution("asynchronous", 8), still_of(1))
-    with pytest.raises(Misfit, match="takes 1 control periods and a chunk holds 1"):
+    with pytest.raises(ConfigError, match="takes 1 control periods and a chunk holds 1"):
         ChunkExecutor(Clock(1, 1), 1, Execution("asynchronous", background=True), still_of(1))
-    with pytest.raises(Misfit, match="samples chunks"):
+    with pytest.raises(ConfigError, match="samples chunks"):
         ChunkExecutor(Clock(), 1, Execution("realtime"), still_of(1))
     with pytest.raises(ValueError, match="needs `still`"):
         ChunkExecutor(Clock(), 1, Execution(delay=1))
@@ -221,7 +221,7 @@ def test_a_residual_acts_every_period_on_its_bases_executor(residual: Callable[.
     rng, observation = torch.Generator().manual_seed(0), {"observation.state": torch.zeros(2, 3)}
     first, second, third = (runner.act(observation, rng) for _ in range(3))
     assert torch.equal(first, held) and torch.equal(second, held) and not torch.equal(third, held)
-    with pytest.raises(Misfit, match="comes? too|come too"):
+    with pytest.raises(ConfigError, match="comes? too|come too"):
         ChunkExecutor(policy, 2, Execution("asynchronous", 99), lambda: held)
 
 

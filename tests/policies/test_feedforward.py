@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from policies.base import RunningNormalizer, Size
-from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
+from policies.bundle import Bundle, load_bundle, save_bundle
+from policies.errors import BundleError
 from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy, History
 from policies.gaussian import divergence, entropy, log_density

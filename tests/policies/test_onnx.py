@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.base import Size
-from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
+from policies.bundle import Bundle, load_bundle, save_bundle
+from policies.errors import BundleError
 from policies.export import build, export_onnx
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from policies.onnx import TOLERANCE, OnnxPolicy

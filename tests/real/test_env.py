@@ -68,12 +68,15 @@ class Recorded:
         self.pose.publish(make("geometry_msgs/msg/PoseStamped", pose=pose))
 
 
+@pytest.mark.parametrize("turn", [0.0, 0.1])
 def test_the_same_state_gives_the_same_views_observation_and_target(
-    private_domain: int, eventually: Build, task: Build
+    private_domain: int, eventually: Build, task: Build, turn: float
 ) -> None:
     """DESIGN.md: "a test feeds the same recorded state through both: equal to 1e-6"."""
-    everything = replace(LIFT, observations=(*LIFT.observations, "joint_velocity"))
-    simulation = TaskEnv(task(observations=everything.observations), 1, threads=1, seed=3)
+    controller: Any = replace(LIFT.controller, turn=turn)
+    terms = (*LIFT.observations, "joint_velocity", "tool_rotation", "object_in_tool:cube")
+    everything = replace(LIFT, observations=terms, controller=controller)
+    simulation = TaskEnv(task(observations=terms, controller=controller), 1, threads=1, seed=3)
     simulation.reset(seed=3)
     rng = torch.Generator().manual_seed(0)
     pipeline = Pipeline(everything)
@@ -81,8 +84,8 @@ def test_the_same_state_gives_the_same_views_observation_and_target(
         recorded, driver = Recorded(robot), ArmDriver(policy, pipeline.robot, ("cube",))
         eventually(lambda: recorded.states.matched == 1 == recorded.pose.matched)
         for k in range(12):
-            action = 2 * torch.rand(1, 4, generator=rng) - 1
-            observation, *_ = simulation.step(action)
+            action = 2 * torch.rand(1, pipeline.actions.size, generator=rng) - 1
+            simulation.step(action)
             state = simulation.state
             quat = torch.randn(1, 4, generator=rng)  # the task's own cube only turns about z
             state.objects["cube"][:, 3:] = quat / quat.norm()
@@ -95,11 +98,12 @@ def test_the_same_state_gives_the_same_views_observation_and_target(
                 )
             )
             seen = driver.state(simulation.last_action)
+            seen.reference = state.reference
             for view in ("joint_position", "joint_velocity", "tool_position", "gripper_width", "last_action"):
                 assert torch.allclose(getattr(seen, view), getattr(state, view), rtol=0, atol=1e-6), (k, view)
             assert torch.allclose(seen.objects["cube"], state.objects["cube"], rtol=0, atol=1e-6)
             ours = pipeline.observer(seen)
-            assert torch.allclose(ours, observation["observation.state"], rtol=0, atol=1e-6), k
+            assert torch.allclose(ours, simulation.pipeline.observer(state), rtol=0, atol=1e-6), k
             physical = pipeline.actions.to_physical(action)
             target, there = pipeline.controller(seen, physical), simulation.pipeline.controller(state, physical)
             assert torch.allclose(target.position, there.position, rtol=0, atol=1e-5)

@@ -74,15 +74,15 @@ def test_in_simulation_a_hold_is_still_and_control_changes_hands_without_a_jump(
     hands = SimpleNamespace(now=RELEASED, devices=1, read=lambda: hands.now)
     arbiter: Any = Arbiter(hands, controller)  # type: ignore[arg-type]
     policy = 0.3 * torch.ones(1, size)
-    positions, speeds = [], [env.velocity.clone()]
+    positions, speeds = [], [env.episodes.chain.velocity.clone()]
 
     def step(operator: Operator) -> tuple[bool, Tensor]:
         hands.now = operator
-        decision = arbiter.decide(policy, controller.still(env.last_action, env.gripper))
+        decision = arbiter.decide(policy, controller.still(env.episodes.chain.last_action, env.episodes.chain.gripper))
         env.step(decision.action)
         positions.append(env.true.joint_position.clone())
-        speeds.append(env.velocity.clone())
-        return decision.takeover, env.last_action
+        speeds.append(env.episodes.chain.velocity.clone())
+        return decision.takeover, env.episodes.chain.last_action
 
     _script(size, step)
     tool = Kinematics(env.robot)

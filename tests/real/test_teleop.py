@@ -589,7 +589,7 @@ def test_other_pads_are_known_by_the_kernels_codes_or_refused() -> None:
     assert axes == {0: "left x", 1: "left y", 2: "right x", 3: "right y", 4: "RT", 5: "LT"}
     assert buttons == {0: "success", 1: "stop", 3: "failure", 6: "hold", 7: "tilt", 11: "reset"}
     assert pads.assign("js0", pads._CABLE_AXES, pads._CABLE_BUTTONS)[1][LB] == "hold"
-    with pytest.raises(UserError, match=r"js0 is no gamepad .* hold"):
+    with pytest.raises(UserError, match=r"js0 is not an .* gamepad: .* hold"):
         pads.assign("js0", (0, 1), (0x120, 0x121))
 
 

@@ -10,7 +10,7 @@ import torch
 
 from robot_rl.data import Dataset
 from robot_rl.interface import success
-from robot_rl.util.errors import Misfit, UserError
+from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.seeds import LEARNING, training_seed
 from sim.collect import collect
 from sim.env import TaskEnv
@@ -67,7 +67,7 @@ def test_a_rate_that_no_dataset_can_have_is_refused_before_anything_is_recorded(
 ) -> None:
     slow = task()
     slow = replace(slow, interface=replace(slow.interface, controller=replace(slow.interface.controller, rate=12.5)))
-    with pytest.raises(Misfit, match=r"whole number of frames per second, and task 'panda-lift' runs at 12\.5 Hz"):
+    with pytest.raises(ConfigError, match=r"whole number of frames per second, and task 'panda-lift' runs at 12\.5 Hz"):
         collect(TaskEnv(slow, 1, threads=1), tmp_path / "data", 1, seed=0, image_size=0)
     assert not (tmp_path / "data").exists()
 

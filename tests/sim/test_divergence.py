@@ -20,10 +20,11 @@ from robot_rl.training.checkpoint import load_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.util.errors import UserError
 from sim import divergence
-from sim.divergence import read, replay
+from sim.divergence import read
 from sim.engines.model import OVERSPEED
 from sim.env import TaskEnv
 from sim.randomization import Randomize
+from sim.replay import replay
 from sim.tasks import tasks
 from sim.tasks.base import Task
 
@@ -233,7 +234,7 @@ def test_training_keeps_what_diverged_and_the_command_replays_it(robot_rl: Said)
     assert all(x.isfinite().all() for x in numbers(load_state(Path("r/checkpoint.safetensors"))["state"]["agent"]))
 
     file = max(Path("r/diverged").iterdir(), key=lambda f: len(read(f)[1]))
-    code, out, err = robot_rl("replay-nan", file, "--json", "--video", "film.mp4")
+    code, out, err = robot_rl("replay-nan", file, "--json")
     assert code == 0, err
     shown = json.loads(out)
     assert shown["diverged_step"] == shown["recorded_step"] == len(read(file)[1])
@@ -242,8 +243,7 @@ def test_training_keeps_what_diverged_and_the_command_replays_it(robot_rl: Said)
     assert {"qpos", "qvel", "fastest", "action", "tracking_error", "torque", "contact_force"} <= shown["trace"][
         0
     ].keys()
-    assert Path("film.mp4").stat().st_size > 1000
-    code, out, err = robot_rl("replay-nan", file, "--rows", 2)
+    code, out, err = robot_rl("replay-nan", file)
     assert code == 0 and "stiffness_scale" in out and "fastest" in out, err
 
 

@@ -65,14 +65,14 @@ def test_the_horizon_truncates_and_resets_in_the_same_step(task: Build) -> None:
     assert not torch.allclose(first["observation.environment_state"], observation["observation.environment_state"])
 
 
-@pytest.mark.parametrize("engine", ["mujoco", "one without a nursery"])
+@pytest.mark.parametrize("engine", ["mujoco", "one without prefetch"])
 def test_figures_are_of_the_episode_that_ended(walk: Build, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     """Also one that is nothing but a view of the state, whose rows the next episode takes."""
     if engine != "mujoco":
         monkeypatch.setattr(MujocoEngine, "sibling", lambda self: None)
     env = TaskEnv(walk(horizon=5), 3, threads=1)
     env.reset(seed=0, options={"stagger": True})
-    (height,) = [k for k, name in enumerate(env.privileged.spec.names) if "base_height" in name]
+    (height,) = [k for k, name in enumerate(env.episodes.privileged.spec.names) if "base_height" in name]
     ended = 0
     for _ in range(12):
         observation, _, _, _, infos = env.step(torch.zeros(3, 12))
@@ -132,13 +132,15 @@ def test_a_bad_action_holds_the_goal_as_on_the_robot(
     for one in (env, reference):
         one.reset(seed=0)
         one.step(torch.tensor([[0.2, 0.2, 0.2, -1.0]]).expand(2, 4))
-    goal = env.goal[1].clone()
+    goal = env.episodes.chain.goal[1].clone()
     action = torch.full((2, 4), 0.6)
     expected = action.clone()
     action[1, column] = bad
     observation = env.step(action)[0]["observation.state"]
-    assert torch.equal(env.goal[1], goal) and not sent[-1][1].any(), "goal and gripper of the action before"
-    assert env.last_action[1].tolist() == [0.0, 0.0, 0.0, -1.0], "standing still is what was executed"
+    assert torch.equal(env.episodes.chain.goal[1], goal) and not sent[-1][1].any(), (
+        "goal and gripper of the action before"
+    )
+    assert env.episodes.chain.last_action[1].tolist() == [0.0, 0.0, 0.0, -1.0], "standing still is what was executed"
     assert torch.equal(observation[0], reference.step(expected)[0]["observation.state"][0])
     assert all(s.isfinite().all() for s in sent) and len(sent) == 4 and observation.isfinite().all()
     assert env.shield_events["nonfinite"] == 1
@@ -169,7 +171,7 @@ def test_an_episode_that_begins_with_a_bad_action_stands_still(task: Build) -> N
         one.step(torch.full((1, 4), math.nan))
     assert torch.equal(env.true.joint_position, fresh.true.joint_position)
     assert env.true.gripper_width == pytest.approx(0.08, abs=1e-3)
-    assert env.last_action.tolist() == [[0.0, 0.0, 0.0, 1.0]]
+    assert env.episodes.chain.last_action.tolist() == [[0.0, 0.0, 0.0, 1.0]]
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4), (4,), (3, 4, 1)])
@@ -252,10 +254,10 @@ def test_a_motor_servos_on_its_own_encoder(task: Build) -> None:
     env.reset(seed=3)
     for _ in range(10):
         env.step(still(2))
-    wrong = env.sensors.encoder_offset
+    wrong = env.episodes.sensors.encoder_offset
     assert wrong.abs().max() > 0.015
-    assert torch.allclose(env.true.joint_position, env.goal - wrong, atol=1e-3)
-    assert torch.allclose(env.state.joint_position, env.goal, atol=1e-3)
+    assert torch.allclose(env.true.joint_position, env.episodes.chain.goal - wrong, atol=1e-3)
+    assert torch.allclose(env.state.joint_position, env.episodes.chain.goal, atol=1e-3)
 
 
 def test_the_threads_of_a_closed_environment_end_with_it(task: Build) -> None:
@@ -268,7 +270,7 @@ def test_the_threads_of_a_closed_environment_end_with_it(task: Build) -> None:
         env.reset(seed=0)
         for _ in range(3):
             env.step(torch.zeros(4, env.pipeline.actions.size))
-        assert len(os.listdir("/proc/self/task")) > before, "the nursery's, too"
+        assert len(os.listdir("/proc/self/task")) > before, "the prefetched ones' too"
         env.close()
         del env
         assert len(os.listdir("/proc/self/task")) == before

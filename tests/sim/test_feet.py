@@ -22,7 +22,7 @@ def play(standing: Build) -> Callable[..., dict[str, Tensor]]:
     def run(contacts: str, heights: list[float] | None = None) -> dict[str, Tensor]:
         tracker = FootTracker(1, 4, RADIUS, PERIOD)
         tracker.reset(torch.tensor([0]))
-        rows: dict[str, list[Tensor]] = {name: [] for name in FootTracker.NAMES}
+        rows: dict[str, list[Tensor]] = {name: [] for name in FootTracker.ROWS}
         for k, mark in enumerate(contacts):
             state = standing(1)
             state.foot_force[:] = 37.0

@@ -11,9 +11,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from robot_rl.interface.pipeline import Picture
 from robot_rl.util.seeds import HELD_OUT
 from sim.env import TaskEnv
-from sim.gym import GymTask
+from sim.gym import IDS, GymTask
+from sim.sampling import EpisodeSampler
 
 Build = Callable[..., Any]
 HORIZON, SEED = 3, 7
@@ -42,12 +44,12 @@ def finish(env: gym.Env[Any, Any]) -> None:
 
 def test_episodes_follow_one_another(env: GymTask, starts: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
-    begin = TaskEnv._set_up
-    monkeypatch.setattr(TaskEnv, "_set_up", lambda self, ids: (begun.extend(ids.tolist()), begin(self, ids))[1])
+    sample = EpisodeSampler.sample
+    monkeypatch.setattr(EpisodeSampler, "sample", lambda self, ids: (begun.extend(ids.tolist()), sample(self, ids))[1])
     for e in range(4):
         observation, info = env.reset(seed=SEED if e == 0 else None)
         assert info == {} and env.vector.episode_number(0) == e
-        assert np.array_equal(observation["observation.state"], starts[e])
+        assert np.array_equal(observation, starts[e])
         finish(env)
     assert len(begun) == 5, "one reset for each episode, that of the next included"
 
@@ -55,26 +57,26 @@ def test_episodes_follow_one_another(env: GymTask, starts: list[np.ndarray], mon
 def test_a_reset_in_mid_episode_begins_a_new_one(env: GymTask, starts: list[np.ndarray]) -> None:
     env.reset(seed=SEED)
     env.step(STILL)
-    assert np.array_equal(env.reset()[0]["observation.state"], starts[1])
-    assert np.array_equal(env.reset()[0]["observation.state"], starts[2]), "nor is one that has not moved kept"
+    assert np.array_equal(env.reset()[0], starts[1])
+    assert np.array_equal(env.reset()[0], starts[2]), "nor is one that has not moved kept"
     finish(env)
-    assert np.array_equal(env.reset()[0]["observation.state"], starts[3])
-    assert np.array_equal(env.reset()[0]["observation.state"], starts[4])
+    assert np.array_equal(env.reset()[0], starts[3])
+    assert np.array_equal(env.reset()[0], starts[4])
 
 
 def test_a_step_after_the_end_is_of_the_next_episode(env: GymTask, starts: list[np.ndarray]) -> None:
     env.reset(seed=SEED)
     finish(env)
     env.step(STILL)
-    assert np.array_equal(env.reset()[0]["observation.state"], starts[2])
+    assert np.array_equal(env.reset()[0], starts[2])
 
 
 def test_a_seed_starts_over_also_after_the_end(env: GymTask, starts: list[np.ndarray]) -> None:
     env.reset(seed=SEED)
     finish(env)
-    assert np.array_equal(env.reset(seed=SEED)[0]["observation.state"], starts[0])
+    assert np.array_equal(env.reset(seed=SEED)[0], starts[0])
     finish(env)
-    assert np.array_equal(env.reset()[0]["observation.state"], starts[1])
+    assert np.array_equal(env.reset()[0], starts[1])
 
 
 def test_the_last_observation_is_of_the_episode_that_ended(env: GymTask, task: Build) -> None:
@@ -84,8 +86,7 @@ def test_the_last_observation_is_of_the_episode_that_ended(env: GymTask, task: B
     for _ in range(HORIZON):
         observation, *_ = env.step(STILL)
         infos = vector.step(STILL[None])[4]
-    last = infos["final_obs"]
-    assert all(np.array_equal(observation[name], last[name][0].numpy()) for name in last)
+    assert np.array_equal(observation, infos["final_obs"]["observation.state"][0].numpy())
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
@@ -94,12 +95,12 @@ def test_gymnasiums_vector_environment_plays_all_episodes(
 ) -> None:
     envs: Any = SyncVectorEnv([lambda: GymTask(task(horizon=HORIZON))] * 2, autoreset_mode=mode)
     observation, _ = envs.reset(seed=SEED)
-    seen = [observation["observation.state"][0]]
+    seen = [observation[0]]
     ended = np.zeros(2, bool)
     while len(seen) < 4:
         observation, _, _, truncated, _ = envs.step(np.tile(STILL, (2, 1)))
         if (truncated if mode is AutoresetMode.SAME_STEP else ended).all():
-            seen.append(observation["observation.state"][0])
+            seen.append(observation[0])
         ended = truncated
     assert all(np.array_equal(a, b) for a, b in zip(seen, starts[:4], strict=True))
     assert [e.vector.episode_number(0) for e in envs.envs] == [3, 3]
@@ -107,9 +108,40 @@ def test_gymnasiums_vector_environment_plays_all_episodes(
 
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is")
-def test_gymnasiums_own_checks_pass(env: GymTask) -> None:
-    check_env(env, skip_render_check=True)
+@pytest.mark.parametrize("name", list(IDS))
+def test_gymnasiums_own_checks_pass(name: str) -> None:
+    env = gym.make(name)
+    check_env(env.unwrapped, skip_render_check=True)
+    assert isinstance(env.observation_space, gym.spaces.Box), "the vector that the robot itself has"
     env.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is")
+def test_more_than_the_robot_knows_is_there_on_request(task: Build) -> None:
+    env = gym.make("robot_rl/PandaLift-v0", privileged=True)
+    check_env(env.unwrapped, skip_render_check=True)
+    assert set(env.observation_space.spaces) == {"observation.state", "observation.environment_state"}
+    env.close()
+    seeing = GymTask(task(pictures=(Picture("front", 24, 32),), horizon=HORIZON))
+    check_env(seeing, skip_render_check=True)
+    assert seeing.observation_space["observation.images.front"].shape == (24, 32, 3)
+    seeing.close()
+
+
+@pytest.mark.parametrize("privileged", [False, True])
+def test_the_batched_environment_has_the_same_spaces_and_numbers(privileged: bool) -> None:
+    one = gym.make("robot_rl/PandaLift-v0", privileged=privileged)
+    many = gym.make_vec("robot_rl/PandaLift-v0", num_envs=2, privileged=privileged)
+    assert many.single_observation_space == one.observation_space
+    first, batch = one.reset(seed=SEED)[0], many.reset(seed=SEED)[0]
+    assert set(many.observation_space) == set(one.observation_space) if privileged else batch.shape == (2, *first.shape)
+    for key in first if privileged else [...]:
+        assert np.allclose(batch[key][0], first[key], atol=1e-6)
+    for _ in range(100):
+        observation, _, _, truncated, infos = many.step(many.action_space.sample())
+    assert truncated.all() and np.shape(infos["final_obs"]) == np.shape(observation)
+    one.close()
+    many.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space m.*imum value is")
@@ -119,12 +151,12 @@ def test_copies_that_are_given_no_seed_differ(mode: str) -> None:
     starts = []
     for _ in range(2):
         envs: Any = gym.make_vec("robot_rl/PandaLift-v0", num_envs=2, vectorization_mode=mode)
-        starts += [np.asarray(x) for x in envs.reset()[0]["observation.environment_state"]]
+        starts += [np.asarray(x) for x in envs.reset()[0]]
         envs.close()
     assert len(np.unique(np.array(starts), axis=0)) == 4
 
 
 def test_a_seed_that_is_given_is_kept(task: Build, starts: list[np.ndarray]) -> None:
     env = GymTask(task(horizon=HORIZON), seed=SEED)
-    assert np.array_equal(env.reset()[0]["observation.state"], starts[0])
+    assert np.array_equal(env.reset()[0], starts[0])
     assert GymTask(task(horizon=HORIZON)).vector.seed < HELD_OUT

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.env import TaskEnv
 from sim.randomization import Randomize
 
@@ -27,12 +27,12 @@ SPEED, INTERVAL = Randomize("push.speed", 0.0, 0.5, "m/s"), Randomize("push.inte
     ],
 )
 def test_what_would_do_nothing_is_refused(walk: Callable[..., Any], drawn: list[Randomize], message: str) -> None:
-    with pytest.raises(Misfit, match=message):
+    with pytest.raises(ConfigError, match=message):
         TaskEnv(walk(drawn), 1, mjcf="nowhere.xml")  # before a model file is read
 
 
 def test_going_without_the_interval_alone_is_refused(walk: Callable[..., Any]) -> None:
-    with pytest.raises(Misfit, match="go without both"):
+    with pytest.raises(ConfigError, match="go without both"):
         TaskEnv(walk(), 1, without=["push.interval"], mjcf="nowhere.xml")
     TaskEnv(walk([SPEED, INTERVAL]), 1, threads=1, without=["push.speed", "push.interval"]).close()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from robot_rl.interface.state import asked
 from sim import rewards as r
 from sim.feet import FootTracker
-from sim.rewards import Moment, Reward, total
+from sim.rewards import Reward, Transition, total
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
@@ -23,25 +23,25 @@ ASKED = torch.tensor([[0.5, 0.0, 0.0]])
 TERMS = {
     f.__name__: f
     for f in (
-        r.velocity_error, r.yaw_error, r.tracks_velocity, r.tracks_yaw, r.bounces, r.sways, r.leans, r.sinks, r.torque,
-        r.power, r.acceleration, r.action_rate, r.posture, r.trots, r.clearance, r.slip, r.lifted_while_standing,
-        r.alive,
+        r.velocity_error, r.yaw_error, r.track_lin_vel_xy, r.track_ang_vel_z, r.lin_vel_z, r.ang_vel_xy,
+        r.flat_orientation, r.base_height, r.joint_torque, r.joint_power, r.joint_acc, r.action_rate, r.posture,
+        r.trot_gait, r.feet_clearance, r.feet_slip, r.feet_air_standing, r.alive,
     )
 }  # fmt: skip
 
 
 @pytest.fixture
-def moment(go2: Any, standing: Build) -> Callable[..., Moment]:
+def step(go2: Any, standing: Build) -> Callable[..., Transition]:
     """A control period of robots that stand still; keywords starting with `before_` go to its start."""
 
-    def build(n: int = 1, feet: dict[str, Any] | None = None, **views: Any) -> Moment:
+    def build(n: int = 1, feet: dict[str, Any] | None = None, **views: Any) -> Transition:
         tracker = FootTracker(n, 4, go2.base.foot_radius, PERIOD)
         tracker.reset(torch.arange(n))
         for name, value in (feet or {}).items():
             getattr(tracker, name)[:] = torch.tensor(value)
         start = {k.removeprefix("before_"): v for k, v in views.items() if k.startswith("before_")}
         end = {k: v for k, v in views.items() if not k.startswith("before_")}
-        return Moment(go2, standing(n, **start), standing(n, **end), tracker, PERIOD)
+        return Transition(go2, torch.tensor(go2.home), standing(n, **start), standing(n, **end), tracker, PERIOD)
 
     return build
 
@@ -64,16 +64,16 @@ def test_every_term_of_every_task_is_tested_here() -> None:
         shared = {f.term.__name__ for f in tasks.get(name).rewards if f.term.__module__ == r.__name__}
         assert shared <= set(TERMS)  # a task's own terms are tested beside the task
     public = {k for k, f in vars(r).items() if callable(f) and getattr(f, "__module__", "") == r.__name__}
-    assert public - {"Moment", "Reward", "total", "measured"} == set(TERMS)
+    assert public - {"Transition", "Reward", "total", "gait_metrics"} == set(TERMS)
 
 
 @pytest.mark.parametrize("name", list(TERMS))
-def test_a_robot_that_stands_still_as_asked_is_perfect(moment: Build, name: str) -> None:
-    assert TERMS[name](moment(3)).tolist() == [1.0 if name.startswith("tracks") or name == "alive" else 0.0] * 3
+def test_a_robot_that_stands_still_as_asked_is_perfect(step: Build, name: str) -> None:
+    assert TERMS[name](step(3)).tolist() == [1.0 if name.startswith("track_") or name == "alive" else 0.0] * 3
 
 
-def test_errors_are_distances_from_what_was_asked_at_the_start(moment: Build) -> None:
-    m = moment(
+def test_errors_are_distances_from_what_was_asked_at_the_start(step: Build) -> None:
+    m = step(
         base_velocity=torch.tensor([[0.3, -0.4, 9.0]]),
         base_angular_velocity=torch.tensor([[9.0, 9.0, 0.5]]),
         before_command=torch.tensor([[0.0, 0.0, -0.3]]),
@@ -81,18 +81,18 @@ def test_errors_are_distances_from_what_was_asked_at_the_start(moment: Build) ->
     )
     assert r.velocity_error(m).item() == pytest.approx(0.5)
     assert r.yaw_error(m).item() == pytest.approx(0.8)
-    assert r.measured(m)["velocity_error"].item() == pytest.approx(0.5)
+    assert r.gait_metrics(m)["velocity_error"].item() == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("name", "error"), [("tracks_velocity", "velocity_error"), ("tracks_yaw", "yaw_error")])
-def test_tracking_falls_from_one_with_the_error_whatever_its_direction(moment: Build, name: str, error: str) -> None:
+@pytest.mark.parametrize(("name", "error"), [("track_lin_vel_xy", "velocity_error"), ("track_ang_vel_z", "yaw_error")])
+def test_tracking_falls_from_one_with_the_error_whatever_its_direction(step: Build, name: str, error: str) -> None:
     n = 40
     sizes = torch.linspace(0, 2, n)
     for sign in (1.0, -1.0):
         speed = torch.zeros(n, 3)
-        speed[:, 1 if name == "tracks_velocity" else 2] = sign * sizes
-        view = "base_velocity" if name == "tracks_velocity" else "base_angular_velocity"
-        m = moment(n, **{view: speed})
+        speed[:, 1 if name == "track_lin_vel_xy" else 2] = sign * sizes
+        view = "base_velocity" if name == "track_lin_vel_xy" else "base_angular_velocity"
+        m = step(n, **{view: speed})
         value = TERMS[name](m)
         assert torch.allclose(TERMS[error](m), sizes) and value[0] == 1
         assert (value.diff() < 0).all() and (value > 0).all()
@@ -100,33 +100,33 @@ def test_tracking_falls_from_one_with_the_error_whatever_its_direction(moment: B
         assert torch.allclose(value.log() / value[1:2].log(), (sizes / sizes[1]).square(), rtol=2e-3, atol=1e-4)
 
 
-def test_motion_of_the_trunk(moment: Build, go2: Any) -> None:
-    assert r.bounces(moment(base_velocity=torch.tensor([[1.0, 1.0, -0.3]]))).item() == pytest.approx(0.09)
-    assert r.sways(moment(base_angular_velocity=torch.tensor([[0.3, -0.4, 5.0]]))).item() == pytest.approx(0.25)
+def test_motion_of_the_trunk(step: Build, go2: Any) -> None:
+    assert r.lin_vel_z(step(base_velocity=torch.tensor([[1.0, 1.0, -0.3]]))).item() == pytest.approx(0.09)
+    assert r.ang_vel_xy(step(base_angular_velocity=torch.tensor([[0.3, -0.4, 5.0]]))).item() == pytest.approx(0.25)
     for x, y in ((1.0, 0.0), (0.0, -1.0), (0.6, 0.8)):
         half = math.radians(30) / 2
         quat = torch.tensor([[math.cos(half), math.sin(half) * x, math.sin(half) * y, 0.0]])
-        assert r.leans(moment(base_quat=quat)).item() == pytest.approx(0.25, abs=1e-6)
+        assert r.flat_orientation(step(base_quat=quat)).item() == pytest.approx(0.25, abs=1e-6)
     for offset in (0.1, -0.1):
         height = torch.tensor([[0.0, 0.0, go2.base.height + offset]])
-        assert r.sinks(moment(base_position=height)).item() == pytest.approx(1.0, rel=1e-4)
+        assert r.base_height(step(base_position=height)).item() == pytest.approx(1.0, rel=1e-4)
 
 
-def test_effort_of_the_motors(moment: Build) -> None:
-    assert r.torque(moment(joint_torque=first(12, 3.0, -4.0))).item() == pytest.approx(25.0)
-    m = moment(joint_torque=first(12, 3.0, -4.0, 5.0), joint_velocity=first(12, -2.0, -1.0))
-    assert r.power(m).item() == pytest.approx(10.0), "what the motors give and what they take"
-    m = moment(joint_velocity=first(12, 0.3, 0.0, 0.4), before_joint_velocity=first(12, 0.1, 0.0, 0.4))
-    assert r.acceleration(m).item() == pytest.approx((0.2 / PERIOD) ** 2, rel=1e-4)
-    m = moment(last_action=first(12, 0.5, 0.2), before_last_action=first(12, 0.2, -0.2))
+def test_effort_of_the_motors(step: Build) -> None:
+    assert r.joint_torque(step(joint_torque=first(12, 3.0, -4.0))).item() == pytest.approx(25.0)
+    m = step(joint_torque=first(12, 3.0, -4.0, 5.0), joint_velocity=first(12, -2.0, -1.0))
+    assert r.joint_power(m).item() == pytest.approx(10.0), "what the motors give and what they take"
+    m = step(joint_velocity=first(12, 0.3, 0.0, 0.4), before_joint_velocity=first(12, 0.1, 0.0, 0.4))
+    assert r.joint_acc(m).item() == pytest.approx((0.2 / PERIOD) ** 2, rel=1e-4)
+    m = step(last_action=first(12, 0.5, 0.2), before_last_action=first(12, 0.2, -0.2))
     assert r.action_rate(m).item() == pytest.approx(0.25, rel=1e-5)
 
 
-def test_posture_is_the_distance_from_home_and_matters_more_when_standing(moment: Build, go2: Any) -> None:
+def test_posture_is_the_distance_from_home_and_matters_more_when_standing(step: Build, go2: Any) -> None:
     off = home_and(go2, 4, 0.2)
-    walking = r.posture(moment(joint_position=off, before_command=ASKED)).item()
+    walking = r.posture(step(joint_position=off, before_command=ASKED)).item()
     assert walking == pytest.approx(0.04, rel=1e-4)
-    assert r.posture(moment(joint_position=off)).item() > walking
+    assert r.posture(step(joint_position=off)).item() > walking
 
 
 def test_standing_is_asked_for_by_a_small_command(standing: Build) -> None:
@@ -136,11 +136,11 @@ def test_standing_is_asked_for_by_a_small_command(standing: Build) -> None:
 
 @pytest.mark.parametrize(("phase", "pair"), [(0.1, [0, 3]), (0.4, [0, 3]), (0.6, [1, 2]), (0.9, [1, 2])])
 def test_a_trot_has_one_diagonal_on_the_ground_in_each_half_of_the_clock(
-    moment: Build, phase: float, pair: list[int]
+    step: Build, phase: float, pair: list[int]
 ) -> None:
     def share(down: list[int], command: Tensor = ASKED) -> float:
         feet = {"touching": [[k in down for k in range(4)]]}
-        return float(r.trots(moment(feet=feet, before_command=command, before_phase=torch.tensor([[phase]]))).item())
+        return float(r.trot_gait(step(feet=feet, before_command=command, before_phase=torch.tensor([[phase]]))).item())
 
     others = [k for k in range(4) if k not in pair]
     assert share(pair) == 1 and share(others) == 0 and share([0, 1, 2, 3]) == 0.5 == share([])
@@ -148,11 +148,11 @@ def test_a_trot_has_one_diagonal_on_the_ground_in_each_half_of_the_clock(
     assert share(pair, torch.zeros(1, 3)) == 0, "who is to stand has no steps to make"
 
 
-def test_clearance_is_the_speed_of_feet_at_the_wrong_height(moment: Build, go2: Any) -> None:
+def test_clearance_is_the_speed_of_feet_at_the_wrong_height(step: Build, go2: Any) -> None:
     def cost(height: float, *speed: float) -> float:
         place = torch.zeros(1, 12)
         place[:, 2::3] = go2.base.foot_radius + height
-        return float(r.clearance(moment(foot_position=place, foot_velocity=first(12, *speed))).item())
+        return float(r.feet_clearance(step(foot_position=place, foot_velocity=first(12, *speed))).item())
 
     assert cost(0.0, 0.3, 0.4, 9.0) == pytest.approx(0.5), "one foot that moves along the ground, 0.5 m/s"
     assert cost(0.0, 0.3, 0.4, 0.0, 0.0, 0.5) == pytest.approx(1.0)
@@ -160,42 +160,42 @@ def test_clearance_is_the_speed_of_feet_at_the_wrong_height(moment: Build, go2: 
     assert cost(5.0, 1.0) == cost(6.0, 1.0), "however high a robot is thrown"
 
 
-def test_slip_is_of_feet_on_the_ground(moment: Build) -> None:
+def test_slip_is_of_feet_on_the_ground(step: Build) -> None:
     speed = first(12, 0.3, 0.4, 9.0, 7.0, 7.0, 7.0)
     contact = [[True, False, True, True]]
-    assert r.slip(moment(foot_velocity=speed, feet={"touching": contact})).item() == pytest.approx(0.25, rel=1e-5)
-    assert r.slip(moment(foot_velocity=speed, feet={"touching": [[False] * 4]})).item() == 0
+    assert r.feet_slip(step(foot_velocity=speed, feet={"touching": contact})).item() == pytest.approx(0.25, rel=1e-5)
+    assert r.feet_slip(step(foot_velocity=speed, feet={"touching": [[False] * 4]})).item() == 0
 
 
-def test_feet_in_the_air_count_where_nothing_is_asked(moment: Build) -> None:
+def test_feet_in_the_air_count_where_nothing_is_asked(step: Build) -> None:
     feet = {"contact": [[False, True, False, True]]}
-    assert r.lifted_while_standing(moment(feet=feet)).item() == 2
-    assert r.lifted_while_standing(moment(feet=feet, before_command=ASKED)).item() == 0
+    assert r.feet_air_standing(step(feet=feet)).item() == 2
+    assert r.feet_air_standing(step(feet=feet, before_command=ASKED)).item() == 0
 
 
-def test_measures_are_not_a_number_where_there_is_nothing_to_measure(moment: Build) -> None:
-    still = r.measured(moment())
+def test_measures_are_not_a_number_where_there_is_nothing_to_measure(step: Build) -> None:
+    still = r.gait_metrics(step())
     assert {name for name, value in still.items() if value.isnan().any()} == {"swing_height", "air_time"}
-    flying = r.measured(moment(feet={"contact": [[False] * 4], "touching": [[False] * 4]}))
+    flying = r.gait_metrics(step(feet={"contact": [[False] * 4], "touching": [[False] * 4]}))
     assert flying["foot_slip"].isnan()
     feet = {"landed": [[True, True, False, False]], "air_time": [[0.1, 0.3, 0.9, 0.9]],
             "swing_height": [[0.02, 0.06, 0.9, 0.9]]}  # fmt: skip
-    landing = r.measured(moment(feet=feet, foot_velocity=first(12, 0.3, 0.4)))
+    landing = r.gait_metrics(step(feet=feet, foot_velocity=first(12, 0.3, 0.4)))
     assert landing["air_time"].item() == pytest.approx(0.2) and landing["swing_height"].item() == pytest.approx(0.04)
     assert landing["foot_slip"].item() == pytest.approx(0.5 / 4), "metres per second, mean over feet on the ground"
 
 
 @pytest.mark.parametrize("name", list(TERMS))
-def test_terms_are_finite_and_rows_are_independent(moment: Build, name: str) -> None:
+def test_terms_are_finite_and_rows_are_independent(step: Build, name: str) -> None:
     rng, n = torch.Generator().manual_seed(0), 64
 
     def noise(_: str, view: Tensor) -> Tensor:
         return 5 * torch.randn(view.shape, generator=rng)
 
-    m = moment(n)
+    m = step(n)
     m = replace(m, before=m.before.map(noise), now=m.now.map(noise))
     assert m.feet is not None
-    for k in FootTracker.NAMES:
+    for k in FootTracker.ROWS:
         view = getattr(m.feet, k)
         drawn = torch.rand(view.shape, generator=rng)
         setattr(m.feet, k, drawn < 0.5 if view.dtype == torch.bool else drawn)
@@ -203,15 +203,15 @@ def test_terms_are_finite_and_rows_are_independent(moment: Build, name: str) -> 
     assert value.shape == (n,) and value.isfinite().all() and (value >= 0).all()
     order = torch.randperm(n, generator=rng)
     feet = FootTracker(n, 4, m.feet.radius, PERIOD)
-    for k in FootTracker.NAMES:
+    for k in FootTracker.ROWS:
         setattr(feet, k, getattr(m.feet, k)[order])
     shuffled = replace(m, before=m.before.select(order), now=m.now.select(order), feet=feet)
     assert torch.equal(TERMS[name](shuffled), value[order])
 
 
-def test_the_total_is_weighted_and_per_second(moment: Build) -> None:
-    rewards = (Reward("up", 2.0, r.bounces), Reward("ask", -0.5, lambda m: torch.ones(len(m.now.base_velocity))))
-    m = moment(2, base_velocity=torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0]]))
+def test_the_total_is_weighted_and_per_second(step: Build) -> None:
+    rewards = (Reward("up", 2.0, r.lin_vel_z), Reward("ask", -0.5, lambda m: torch.ones(len(m.now.base_velocity))))
+    m = step(2, base_velocity=torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0]]))
     for period in (PERIOD, 2 * PERIOD):
         reward, parts = total(rewards, replace(m, period=period))
         assert parts["up"].tolist() == pytest.approx([2 * period, 8 * period])

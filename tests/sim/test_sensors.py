@@ -34,7 +34,7 @@ def model(panda: Any) -> Callable[..., SensorModel]:
     def build(n: int, **values: Any) -> SensorModel:
         sensors = SensorModel(panda, ("cube",), n, PERIOD)
         for name, value in values.items():
-            sensors.set([f"sensor.{name}"], np.arange(n), np.broadcast_to(np.asarray(value, float), n)[:, None].copy())
+            sensors.set([f"sensor.{name}"], torch.arange(n), [np.broadcast_to(np.asarray(value, float), n).copy()])
         return sensors
 
     return build
@@ -131,5 +131,5 @@ def test_a_delay_beyond_a_control_period_is_refused(model: Build) -> None:
 def test_only_the_named_environments_change(model: Build) -> None:
     sensors = model(3)
     for name in PARAMETERS:
-        sensors.set([name], np.array([2]), np.array([[0.01]]))
+        sensors.set([name], torch.tensor([2]), [np.array([0.01])])
         assert sensors.values[:, PARAMETERS.index(name)].tolist() == pytest.approx([0, 0, 0.01])

@@ -27,7 +27,7 @@ def model(go2: Any) -> Callable[..., SensorModel]:
     def build(n: int, **values: Any) -> SensorModel:
         sensors = SensorModel(go2, (), n, PERIOD)
         for name, value in values.items():
-            sensors.set([f"sensor.{name}"], np.arange(n), np.broadcast_to(np.asarray(value, float), n)[:, None].copy())
+            sensors.set([f"sensor.{name}"], torch.arange(n), [np.broadcast_to(np.asarray(value, float), n).copy()])
         return sensors
 
     return build

@@ -58,19 +58,6 @@ def test_the_figures_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     check(result)
 
 
-def test_compiled_environments_stand_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    threads = torch.get_num_threads()
-    words = ["--tasks", "ur5e-reach", "--sizes", "5", "--peers", "0", "--seconds", "0.2", "--compiled", "--json"]
-    try:
-        code = main(["bench", "sim", *words])
-    finally:
-        torch.set_num_threads(threads)
-    result = json.loads(capsys.readouterr().out)
-    assert code == 0 and result.pop("provenance")["command"]
-    assert list(result) == ["ur5e-reach, 5", "ur5e-reach, 5, compiled"]
-    check(result)
-
-
 def check(result: dict[str, dict[str, float]]) -> None:
     """Every figure is one, and every ratio is that of its figures."""
     for name, row in result.items():
@@ -80,6 +67,5 @@ def check(result: dict[str, dict[str, float]]) -> None:
             best = max(row["sync_steps_per_second"], row["async_steps_per_second"])
             assert row["ratio"] == pytest.approx(row["ours_steps_per_second"] / best)
         else:
-            ours, bare, limit = (row.pop(name) for name in ("steps_per_second", "bare_physics", "without_clock"))
-            assert row == pytest.approx({"share": ours / bare, "share_without_clock": ours / limit})
-            assert row["share"] < 1.5
+            ours, bare = row.pop("steps_per_second"), row.pop("bare_physics")
+            assert row == pytest.approx({"share": ours / bare}) and row["share"] < 1.5

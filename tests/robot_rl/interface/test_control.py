@@ -18,7 +18,7 @@ from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import quat_to_matrix, rotation_error, rotation_matrix
 from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 Build = Callable[..., Any]
 
@@ -265,9 +265,9 @@ def test_a_twist_becomes_a_clipped_action_and_comes_back(values: list[float], ar
 def test_joint_offsets_refuse_a_twist(go2: Any) -> None:
     controller = JointOffsetController(go2, JointOffsetConfig())
     assert not controller.twist_limit.any()
-    with pytest.raises(Misfit, match="joint_offset"):
+    with pytest.raises(ConfigError, match="joint_offset"):
         controller.from_twist(torch.zeros(1, 6), torch.zeros(1, 1), torch.zeros(1, 12))
-    with pytest.raises(Misfit, match="joint_offset"):
+    with pytest.raises(ConfigError, match="joint_offset"):
         controller.to_twist(torch.zeros(1, 12))
 
 

@@ -37,7 +37,7 @@ def state(panda: Any, state_at: Build) -> Any:
         joint_velocity=0.1 * q,
         gripper_width=torch.tensor([[0.05], [0.07]]),
         last_action=torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]),
-        objects={"cube": cube, "bin": cube + 0.1},
+        objects={"cube": cube, "bin": 2 * cube},
     )
 
 
@@ -53,6 +53,7 @@ def wanted(state: Any) -> dict[str, Tensor]:
         "last_action": state.last_action,
         "object_position:cube": cube,
         "object_to_tool:cube": cube - state.tool_position,
+        "object_to_object:bin:cube": cube,
         "tool_rotation": torch.cat([tool[:, :, 0], tool[:, :, 1]], -1),
         "object_in_tool:cube": torch.cat([in_tool[:, :, 0], in_tool[:, :, 1]], -1),
     }
@@ -141,8 +142,7 @@ def test_terms_are_concatenated_in_the_order_of_names(observer: Callable[..., Ob
     assert torch.equal(several(state), torch.cat([expected[n] for n in names], -1))
     assert several(state).dtype == torch.float32
     for name in names:
-        term, _, cube = name.partition(":")
-        field = term.replace("object", cube) if cube else term
+        field = observer(name).spec.fields[0].name
         assert torch.equal(several(state)[:, several.spec.slice(field)], expected[name])
 
 

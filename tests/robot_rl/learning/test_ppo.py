@@ -14,7 +14,7 @@ from policies.base import Size
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.interface.symmetry import Mirror, Reflection
 from robot_rl.learning.ppo import PPO, PPOConfig
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 
 ONE = {"epochs": 1, "minibatches": 1}
 
@@ -263,5 +263,5 @@ def test_images_bring_an_asymmetric_policy_closer() -> None:
 
 def test_a_mirror_of_another_size_is_refused() -> None:
     small = Mirror(Reflection([0], [1]), MIRROR.privileged, MIRROR.action)
-    with pytest.raises(Misfit, match="the mirror's observation has 1 numbers, not 4"):
+    with pytest.raises(ConfigError, match="the mirror's observation has 1 numbers, not 4"):
         make(small)

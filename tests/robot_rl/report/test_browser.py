@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from robot_rl.report import write_report
-from robot_rl.report.style import DARK, LIGHT
+from robot_rl.report.page import DARK, LIGHT
 
 CHROMIUM = Path("/usr/bin/chromium")
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="needs chromium: apt-get install chromium")
 
 
-def browse(page: Path, profile: Path, *flags: str) -> str:
-    """Open a page; return what the browser wrote, its console included."""
+def browse(page: Path, profile: Path, *flags: str) -> tuple[str, str]:
+    """Open a page and let its scripts run; return what the browser printed, and what it logged, console included."""
     done = subprocess.run(
         [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-         "--enable-logging=stderr", f"--user-data-dir={profile}", *flags, page.as_uri()],
+         "--virtual-time-budget=8000", "--enable-logging=stderr", f"--user-data-dir={profile}", *flags, page.as_uri()],
         capture_output=True, text=True, timeout=90,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stderr
+    return done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -37,22 +37,40 @@ def report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("width", "colours"), [(1200, LIGHT), (1200, DARK), (400, LIGHT), (400, DARK)])
 def test_renders(report: Path, tmp_path: Path, width: int, colours: dict[str, str]) -> None:
-    shot = tmp_path / "shot.png"
+    shot, frame = tmp_path / "shot.png", tmp_path / "frame.html"
+    # in a frame, for the browser's window is never narrower than 500 pixels
+    style = f"border:0;width:{width}px;height:3000px"
+    frame.write_text(f'<body style="margin:0"><iframe src="{report.as_uri()}" style="{style}"></iframe>')
     night = "0" if colours is DARK else "1"
-    said = browse(report, tmp_path / "profile", f"--window-size={width},3000", f"--screenshot={shot}",
-                  f"--blink-settings=preferredColorScheme={night}")  # fmt: skip
+    _, said = browse(frame, tmp_path / "profile", f"--window-size={max(width, 600)},3000", f"--screenshot={shot}",
+                     f"--blink-settings=preferredColorScheme={night}")  # fmt: skip
     assert "CONSOLE" not in said, said
     image = cv2.imread(str(shot))
-    assert image is not None and image.shape == (3000, width, 3)
-    paper = np.array([int(colours["paper"][i : i + 2], 16) for i in (5, 3, 1)])
+    assert image is not None
+    image = image[:, :width]
+    paper, line = (np.array([int(colours[name][i : i + 2], 16) for i in (5, 3, 1)]) for name in ("paper", "c1"))
     assert (image[:, :6] == paper).all(), "the left margin is paper"
     assert (image[:, -6:] == paper).all(), "something reaches over the right edge"
     inked = (image != paper).any(-1)
     assert inked.mean() > 0.03 and inked[-600:].any(), "the page is blank"
+    assert (image == line).all(-1).sum() > 500, "no curve is drawn"
 
 
-def test_an_error_would_be_seen(report: Path, tmp_path: Path) -> None:
-    """The check above can fail: the page's own policy refuses a script, and the console says so."""
+def test_every_chart_that_is_not_folded_away_is_drawn(report: Path, tmp_path: Path) -> None:
+    page, _ = browse(report, tmp_path / "profile", "--dump-dom")
+    folded = sum(part.partition("</details>")[0].count('class="plot') for part in page.split("<details>")[1:])
+    drawn = page.count('class="plot-container')
+    assert drawn == page.count('role="img"') - folded and drawn > 8
+
+
+def test_prints(report: Path, tmp_path: Path) -> None:
+    _, said = browse(report, tmp_path / "profile", f"--print-to-pdf={tmp_path / 'report.pdf'}")
+    assert "CONSOLE" not in said and (tmp_path / "report.pdf").stat().st_size > 50_000
+
+
+def test_a_script_of_another_is_refused(report: Path, tmp_path: Path) -> None:
+    """The checks above can fail: the page's own policy refuses the script, and the console says so."""
     page = tmp_path / "bad.html"
-    page.write_text(report.read_text().replace("<main>", "<main><script>document.title = 'x'</script>"))
-    assert "CONSOLE" in browse(page, tmp_path / "profile", f"--screenshot={tmp_path / 'shot.png'}")
+    page.write_text(report.read_text().replace("<main>", "<main><script>document.title = 'owned'</script>"))
+    shown, said = browse(page, tmp_path / "profile", "--dump-dom")
+    assert "CONSOLE" in said and "<title>owned" not in shown

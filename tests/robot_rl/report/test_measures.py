@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from robot_rl.report.folders import RunFolder
-from robot_rl.report.measures import measures_section
+from robot_rl.report.results import measures_section
 
 
 def run(*evaluations: dict[str, object]) -> RunFolder:
@@ -19,10 +19,10 @@ def test_each_evaluation_has_a_row_with_intervals_and_units() -> None:
         {"where": "simulation", "engine": "genesis", "power": {"mean": 80.0, "low": None, "high": None}},
     ]
     page = str(measures_section([run(*rows)]))
-    for text in ("in MuJoCo", "simulation, mujoco", "walk", "simulation, genesis", "0.1234 [0.11, 0.13]"):
+    for text in ("in MuJoCo", "simulation, mujoco", "walk", "simulation, genesis", "0.123 [0.11, 0.13]"):
         assert text in page, text
     assert "Velocity error, m/s" in page and "Power, W" in page and "Success" not in page
 
 
 def test_without_measures_there_is_no_section() -> None:
-    assert measures_section([run({"label": "lift", "success": 0.9}), run()]) is None
+    assert measures_section([run({"label": "lift", "success": 0.9}), run()]) == []

@@ -17,10 +17,10 @@ from policies.bundle import load_bundle
 from robot_rl.cli.main import main
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.run import read_metrics
-from robot_rl.util.errors import Misfit
-from sim.divergence import replay
+from robot_rl.util.errors import ConfigError
 from sim.env import TaskEnv
 from sim.randomization import Randomize
+from sim.replay import replay
 from sim.tasks import tasks
 
 needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis, whose import takes long, is not there")
@@ -47,7 +47,7 @@ def wandering(env: TaskEnv, steps: int, seed: int) -> list[dict[str, Tensor]]:
 
 
 def test_another_number_of_threads_is_refused_and_not_ignored() -> None:
-    with pytest.raises(Misfit, match="one thread of the CPU, not on 2; .*QD_NUM_THREADS"):
+    with pytest.raises(ConfigError, match="one thread of the CPU, not on 2; .*QD_NUM_THREADS"):
         TaskEnv(WALK, N, engine="genesis", device="cpu", threads=2)
 
 
@@ -63,14 +63,14 @@ def test_a_policy_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_resumed_task_goes_on_with_the_same_floats(tmp_path: Path) -> None:
-    """Through a file and in another environment: engine, sensors, commands, shoves and the episodes to come."""
+    """Through a file and in another environment: engine, sensors, commands, pushes and the episodes to come."""
     first, second = (TaskEnv(WALK, N, engine="genesis", device="cpu") for _ in range(2))
     first.reset(seed=7, options={"stagger": True})
     second.reset(seed=1)
     wandering(first, 25, seed=0)
     save_state(first.state_dict(), tmp_path / "state")
     observation = second.load_state_dict(load_state(tmp_path / "state"))
-    assert all(torch.equal(observation[k], first._observe(first.true, first.state)[k]) for k in observation)
+    assert all(torch.equal(observation[k], first.episodes.observation()[k]) for k in observation)
     ours, theirs = (wandering(env, 60, seed=1) for env in (first, second))
     assert any(step["terminated"].any() or step["truncated"].any() for step in ours), "also across a reset"
     for a, b in zip(ours, theirs, strict=True):

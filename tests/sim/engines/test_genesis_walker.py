@@ -292,7 +292,9 @@ def test_a_push_adds_to_the_trunks_velocity(engine: GenesisEngine) -> None:
     engine._put(torch.arange(N), qpos)
     hold(engine, 10)
     before, wanted = engine.qvel[:, :6], np.array([[0.3, -0.4, 0.0], [-0.1, 0.2, 0.05]])
-    engine.push(np.array([3, 0]), wanted)
+    velocity = torch.zeros(N, 3, dtype=torch.double)
+    velocity[[3, 0]] = torch.from_numpy(wanted)
+    engine.push(velocity)
     change = engine.qvel[:, :6] - before
     assert change[[3, 0], :3] == pytest.approx(wanted, abs=1e-6)
     assert not change[[1, 2, 4, 5]].any() and not change[:, 3:].any()

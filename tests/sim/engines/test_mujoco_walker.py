@@ -12,7 +12,7 @@ import torch
 
 from robot_rl.interface.rotation import quat_to_matrix
 from robot_rl.robots.go2 import GO2
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.engines.model import MAX_ACTION_DELAY, foot_shapes, robot_model_spec
 from sim.engines.mujoco import MujocoEngine
 from sim.engines.trunk import PAYLOAD_EDGE, PAYLOAD_PLACE
@@ -225,7 +225,9 @@ def test_friction_is_of_all_shapes_of_a_foot_that_touch_the_ground() -> None:
     feet = f'<body name="a">{shown}<geom size="1"/><geom size="2" conaffinity="0"/></body><body name="b">{shown}</body>'
     model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{feet}</worldbody></mujoco>")
     assert foot_shapes(model, "a") == [1, 2]
-    with pytest.raises(Misfit, match="the foot 'b' has no shape that collides in the robot's model file; give it one"):
+    with pytest.raises(
+        ConfigError, match="the foot 'b' has no shape that collides in the robot's model file; give it one"
+    ):
         foot_shapes(model, "b")
 
 
@@ -352,7 +354,7 @@ def test_a_push_adds_to_the_velocity_of_the_trunk(walker: Build) -> None:
     half = np.sqrt(0.5)
     one.qpos[:, 3:7] = [half, 0, 0, half]  # looking to the left
     before, others = one.base_state(), one.qvel.copy()
-    one.push(np.array([2, 0]), np.array([[0.5, -0.2, 0.0], [0.0, 0.0, 0.1]]))
+    one.push(torch.tensor([[0.0, 0.0, 0.1], [0.0, 0.0, 0.0], [0.5, -0.2, 0.0]], dtype=torch.double))
     added = one.base_state()["base_velocity"] - before["base_velocity"]
     assert added[2].tolist() == pytest.approx([-0.2, -0.5, 0.0], abs=1e-6), "a world velocity, seen from the trunk"
     assert added[0].tolist() == pytest.approx([0.0, 0.0, 0.1], abs=1e-6) and not added[1].any()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from robot_rl.util.errors import Misfit
+from robot_rl.util.errors import ConfigError
 from sim.engines.model import compile_model, robot_model_spec
 from sim.scenes import Scene, robot_model
 
@@ -23,7 +23,7 @@ INERTIA = '<inertial mass="1" pos="0 0 0" diaginertia="1 1 1"/>'
 
 def refusal(robot: Any, path: Path, text: str) -> str:
     path.write_text(text)
-    with pytest.raises(Misfit, match=re.escape(str(path))) as error:
+    with pytest.raises(ConfigError, match=re.escape(str(path))) as error:
         robot_model_spec(robot, Scene(), str(path))
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -66,10 +66,12 @@ def test_what_does_not_compile_gets_a_remedy_that_fits(go2: Any, panda: Any, tmp
     text, count = re.subn('ixx="', 'ixx="-', robot_model(go2).read_text(), count=1)
     assert count == 1
     (tmp_path / "mine.urdf").write_text(text)
-    with pytest.raises(Misfit, match=r"mine\.urdf .*inertia must have positive eigenvalues.*; mend that in the file$"):
+    with pytest.raises(
+        ConfigError, match=r"mine\.urdf .*inertia must have positive eigenvalues.*; mend that in the file$"
+    ):
         compile_model(go2, Scene(), str(tmp_path / "mine.urdf"))
     (tmp_path / "mine.xml").write_text(robot_model(panda).read_text())
-    with pytest.raises(Misfit, match=r"mine\.xml .*; do its meshes lie where it says\?$"):
+    with pytest.raises(ConfigError, match=r"mine\.xml .*; do its meshes lie where it says\?$"):
         compile_model(panda, Scene(), str(tmp_path / "mine.xml"))
 
 
@@ -117,18 +119,24 @@ def test_what_weighs_and_reaches_enough_is_taken(arm: Any, tmp_path: Path, chang
 
 def test_bodies_that_collide_must_be_there(panda: Any) -> None:
     misspelt = replace(panda, collision_bodies=("hand", "left_fingr"))
-    with pytest.raises(Misfit, match=r"panda\.xml lacks the bodies \['left_fingr'\].*did you mean left_finger"):
+    with pytest.raises(
+        ConfigError, match=r"panda\.xml: it lacks the bodies \['left_fingr'\].*did you mean left_finger"
+    ):
         robot_model_spec(misspelt, Scene())
 
 
 @pytest.mark.parametrize(
     ("actuators", "message"),
     [
-        ("", "has no position actuator for the joints ['turn'] of robot 'panda'; add <position>s"),
-        ('<motor joint="turn"/>', "has no position actuator for the joints ['turn']"),
-        ('<velocity joint="turn" kv="3"/>', "has no position actuator for the joints ['turn']"),
-        (f'{SERVO}<motor joint="turn"/>', "has several actuators for the joints ['turn']"),
-        (f'{SERVO}<motor name="grip" site="s"/>', "has the actuators ['grip'], and robot 'panda' has nothing for them"),
+        ("", "no position actuator for the joints ['turn'] of robot 'panda'; add <position>s"),
+        ('<motor joint="turn"/>', "no position actuator for the joints ['turn']"),
+        ('<velocity joint="turn" kv="3"/>', "no position actuator for the joints ['turn']"),
+        (
+            '<position joint="turn" kp="5" gear="3"/>',
+            "the actuators of the joints ['turn'] of robot 'panda' have a gear",
+        ),
+        (f'{SERVO}<motor joint="turn"/>', "several actuators for the joints ['turn']"),
+        (f'{SERVO}<motor name="grip" site="s"/>', "the actuators ['grip'] are nothing of robot 'panda'"),
     ],
 )
 def test_an_arm_gets_angles_and_nothing_takes_them_for_torques(
@@ -142,4 +150,4 @@ def test_a_gripper_needs_an_actuator(panda: Any, tmp_path: Path) -> None:
     text, count = re.subn(r'<general[^>]*name="actuator8"[^>]*/>', "", robot_model(panda).read_text())
     assert count == 1
     said = refusal(panda, tmp_path / "mine.xml", text)
-    assert "has no actuator for the gripper of robot 'panda', ['finger_joint1', 'finger_joint2']; add one" in said
+    assert "no actuator for the gripper of robot 'panda', ['finger_joint1', 'finger_joint2']; add one" in said

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.util.errors import Misfit, UserError
+from robot_rl.util.errors import ConfigError, UserError
 from sim.collect import make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
 from sim.scenes import Scene
 from sim.sensors import UNSEEN
 from sim.tasks import tasks
-from sim.tasks.views import view_sizes
+from sim.tasks.base import view_sizes
 
 every = pytest.mark.parametrize("name", list(tasks))
 
@@ -135,7 +135,7 @@ def test_films_of_the_registered_environment_have_the_tasks_rate(name: str) -> N
         ({"observations": ("object_to_tool:cub",)}, "unknown object of the scene 'cub'"),
         ({"observations": ("joint_positon",)}, "unknown observation term 'joint_positon'; did you mean joint_position"),
         ({"robot": "pnada"}, "unknown robot 'pnada'; did you mean panda"),
-        ({"success": "reached:cube"}, "is written reached:<name>:<distance>"),
+        ({"success": "reached:cube"}, "is written reached:<object>:<distance>"),
     ],
 )
 def test_a_task_is_refused_where_it_is_written(changes: dict[str, Any], message: str) -> None:
@@ -163,7 +163,7 @@ def test_what_a_critic_alone_sees_is_checked_as_well() -> None:
 )
 def test_an_expert_that_is_not_there_is_named(expert: str, skill: str, message: str) -> None:
     task = replace(tasks.get("panda-lift"), expert=expert)
-    with pytest.raises(Misfit, match=f"expert of task 'panda-lift' .*{message}"):
+    with pytest.raises(ConfigError, match=f"expert of task 'panda-lift' .*{message}"):
         task.make_expert(Pipeline(task.interface), 1, skill, 0)
 
 
@@ -194,5 +194,5 @@ def test_a_task_that_reads_what_will_not_be_there_is_refused(name: str, changes:
     task = tasks.get(name)
     of_task = {k: v for k, v in changes.items() if k in ("commands", "privileged")}
     of_interface = {k: v for k, v in changes.items() if k not in of_task}
-    with pytest.raises((Misfit, ValueError), match=message):
+    with pytest.raises((ConfigError, ValueError), match=message):
         replace(task, interface=replace(task.interface, **of_interface), **of_task)

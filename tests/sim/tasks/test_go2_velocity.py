@@ -51,11 +51,11 @@ def test_a_bad_action_keeps_the_set_points() -> None:
     env.reset(seed=0)
     first, bad = moves(2, 2)
     env.step(first)
-    goal = env.goal.clone()
+    goal = env.episodes.chain.goal.clone()
     bad[1, 5] = np.nan
     observation = env.step(bad)[0]["observation.state"]
-    assert torch.equal(env.goal[1], goal[1]) and not torch.equal(env.goal[0], goal[0])
-    assert torch.equal(env.last_action[1], first[1].clamp(-1, 1)) and observation.isfinite().all()
+    assert torch.equal(env.episodes.chain.goal[1], goal[1]) and not torch.equal(env.episodes.chain.goal[0], goal[0])
+    assert torch.equal(env.episodes.chain.last_action[1], first[1].clamp(-1, 1)) and observation.isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_gymnasium_knows_every_task_by_a_name_of_its_own() -> None:
     assert set(sim.gym.IDS.values()) == set(tasks)
     env = gymnasium.make("robot_rl/Ur5eReach-v0")
     observation, _ = env.reset(seed=0)
-    assert observation["observation.state"].shape == (18,) and env.action_space.shape == (3,)
+    assert observation.shape == (18,) and env.action_space.shape == (3,)
     env.close()
 
 

@@ -1,10 +1,9 @@
-"""Episodes that began ahead of time are, to the last bit, those that begin when they are needed."""
+"""Prefetched resets are, to the last bit, those that are made when they are needed."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ import torch
 
 from sim.engines.mujoco import MujocoEngine
 from sim.env import TaskEnv
+from sim.sampling import EpisodeSampler
+from sim.sensors import SensorModel
 
 Build = Callable[..., Any]
 Same = Callable[[Any, Any], bool]
@@ -35,10 +36,10 @@ def story(task: Any) -> list[Any]:
         if k == RESTORED:
             env.load_state_dict(saved)
         out.append(env.step(torch.rand(5, env.pipeline.actions.size, generator=rng) * 2 - 1))
-        out.append([env.true.views, env.state.views, env.episode.copy(), env.drawn.clone()])
+        out.append([env.true.views, env.state.views, env.episodes.sampler.next_episode.copy(), env.drawn.clone()])
         if k == BROKEN + 2:
             saved = env.state_dict()
-    assert env.divergences == 1 and env.episode.min() >= 3
+    assert env.divergences == 1 and env.episodes.sampler.next_episode.min() >= 3
     return copy.deepcopy([*out, env.state_dict()])
 
 
@@ -53,15 +54,13 @@ def test_how_an_episode_begins_does_not_depend_on_those_that_begin_with_it(shipp
     env = TaskEnv(shipped, 20, threads=1)
     env.reset(seed=3)
 
-    def env_value(name: str) -> Any:
-        return attrgetter(name)(env)
-
     def begin(rows: list[int]) -> list[Any]:
-        env.episode[:] = 1
-        start, at = env.begin(torch.tensor(rows)), torch.tensor(rows)
-        state = [start.true.views, start.state.views, start.observation]
+        env.episodes.sampler.next_episode[:] = 1
+        at = torch.tensor(rows)
+        observation = env.episodes.begin(at)
+        state = [env.true.select(at).views, env.state.select(at).views, observation]
         physics = [v[rows] for v in env.engine.state_dict().values()]
-        memory = [values[at] for values in map(env_value, env.own) if isinstance(values, torch.Tensor)]
+        memory = [v[at] for part in env.episodes.parts.values() for v in part.state_dict().values()]
         return copy.deepcopy([state, physics, memory])
 
     def row(tree: Any, k: int) -> Any:
@@ -77,8 +76,8 @@ def test_how_an_episode_begins_does_not_depend_on_those_that_begin_with_it(shipp
 
 def test_they_begin_in_blocks(shipped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: list[int] = []
-    begin = TaskEnv._set_up
-    monkeypatch.setattr(TaskEnv, "_set_up", lambda self, ids: (blocks.append(len(ids)), begin(self, ids))[1])
+    sample = EpisodeSampler.sample
+    monkeypatch.setattr(EpisodeSampler, "sample", lambda self, ids: (blocks.append(len(ids)), sample(self, ids))[1])
     env = TaskEnv(shipped, 24, threads=1)
     env.reset(seed=0, options={"stagger": True})
     ended = 0
@@ -103,7 +102,7 @@ def test_a_new_seed_is_not_answered_with_an_episode_of_the_old_one(shipped: Any,
 
 
 def test_it_is_not_bound_to_inference_mode(shipped: Any, same: Same) -> None:
-    """Who first evaluates in that mode may train afterwards."""
+    """A process may evaluate in that mode first and train afterwards."""
     env, other = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
     still = torch.zeros(3, env.pipeline.actions.size)
     other.reset(seed=0, options={"stagger": True})
@@ -121,18 +120,17 @@ def test_a_block_that_was_interrupted_is_begun_again(
     shipped: Any, same: Same, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     used, fresh = TaskEnv(shipped, 3, threads=1), TaskEnv(shipped, 3, threads=1)
-    still, begin, begun = torch.zeros(3, used.pipeline.actions.size), TaskEnv.begin, 0
-
-    def interrupted(self: TaskEnv, ids: torch.Tensor) -> Any:
-        nonlocal begun
-        begun += 1
-        if begun == block + 1:
-            self._set_up(ids.numpy())
-            raise KeyboardInterrupt
-        return begin(self, ids)
-
-    monkeypatch.setattr(TaskEnv, "begin", interrupted)
+    still, measure, begun = torch.zeros(3, used.pipeline.actions.size), SensorModel.measure, 0
     used.reset(seed=0)
+
+    def interrupted(self: SensorModel, *arguments: Any) -> Any:
+        nonlocal begun
+        begun += len(arguments) == 3  # of episodes that begin
+        if begun == block + 1:
+            raise KeyboardInterrupt
+        return measure(self, *arguments)
+
+    monkeypatch.setattr(SensorModel, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         for _ in range(40):
             used.step(still)

@@ -1,0 +1,91 @@
+"""Terms and tests written as text: `lifted:cube:0.12`, `object_to_object:cube:bowl`, `my_lab.terms:angle:drawer`.
+
+A name, or an import path, then its arguments with colons between them. A function says by annotation what each
+parameter takes: `ObjectName` an object of the scene, a type of `robot_rl.util.limits` (or float, int) a number in its
+range, `str` or `Literal[...]` a word. Parameters with a default may be left out at the end.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from robot_rl.interface.state import ObjectName
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import find_problem
+from robot_rl.util.registry import Registry
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function and its arguments."""
+
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+    objects: tuple[str, ...]
+    """Objects of the scene among the arguments, in order."""
+
+    def __call__(self) -> Any:
+        return self.function(**self.arguments)
+
+
+def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, Any] | None = None) -> Call:
+    """Read a term or test; `given` holds values that parameters take by their annotation alone.
+
+    A function of another package must be annotated to return `returns`: a bundle can name nothing else.
+
+    Raises:
+        UnknownName: the registry does not have it.
+        ConfigError: it cannot be imported, is annotated otherwise, or its arguments do not fit.
+    """
+    name, words = registry.split(text)
+    function, what, given = registry.get(name), f"{registry.kind} {text!r}", given or {}
+    try:
+        parameters, hints = inspect.signature(function).parameters, get_type_hints(function, include_extras=True)
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigError(f"{what}: its annotations cannot be read ({error}); import what they name") from None
+    if name not in registry.entries and hints.get("return") != returns:
+        raise ConfigError(
+            f"{what}: {name} is not annotated to return {getattr(returns, '__name__', returns)}; annotate it"
+        )
+    arguments = {p: given[hints[p]] for p in parameters if _is_key(hints.get(p), given)}
+    open_ = [p for p in parameters if p not in arguments]
+    needed = sum(parameters[p].default is inspect.Parameter.empty for p in open_)
+    objects = [p for p in open_ if hints.get(p) is ObjectName]
+    if not needed <= len(words) <= len(open_) or not all(words):
+        shown = ["object" if [p] == objects else p for p in open_]
+        raise ConfigError(f"{what} is written {':'.join([name, *(f'<{p}>' for p in shown)])}")
+    for parameter, word in zip(open_, words, strict=False):
+        arguments[parameter] = _value(word, hints.get(parameter), f"{what}: {parameter}")
+    return Call(function, arguments, tuple(arguments[p] for p in objects if p in arguments))
+
+
+def _is_key(hint: Any, given: Mapping[Any, Any]) -> bool:
+    return isinstance(hint, type) and hint in given
+
+
+def _value(word: str, hint: Any, what: str) -> Any:
+    """Return a word as the type that a parameter is annotated with."""
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if kind in (ObjectName, str):
+        return word
+    if kind in (float, int):
+        value = _number(word, kind)
+    elif get_origin(kind) is Literal:
+        value = word
+    else:
+        raise ConfigError(
+            f"{what} is annotated {hint}; annotate it ObjectName, str, Literal, or as a number of util.limits"
+        )
+    if found := find_problem(value, hint):
+        raise ConfigError(f"{what} is {word}; it must be {found[1]}")
+    return value
+
+
+def _number(word: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        return kind(word)
+    except ValueError:
+        return word

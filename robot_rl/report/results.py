@@ -1,0 +1,177 @@
+"""Success at each stage, the evaluations behind it, and what a task measures besides success."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from robot_rl.report.blocks import Block, charts, note, table
+from robot_rl.report.charts import FRACTION, chart, markers, text
+from robot_rl.report.figures import duration, figure, interval, number, percent, plain
+from robot_rl.report.folders import Row, RunFolder
+
+LOOKS = {"simulation": ("c1", "circle"), "twin": ("c2", "diamond")}
+OTHER = ("c3", "square")
+"""Colour and symbol: a place is told by both, so neither a black print nor colour blindness hides it."""
+_ROW = 52
+"""Height of a stage in the chart, pixels."""
+_UNITS = {
+    "velocity_error": "m/s", "yaw_error": "rad/s", "foot_slip": "m/s", "swing_height": "m", "air_time": "s",
+    "power": "W", "base_height": "m",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One evaluation that has a success rate."""
+
+    run: str
+    label: str
+    where: str
+    episodes: int
+    success: float
+    success_low: float | None
+    success_high: float | None
+
+    @property
+    def shown(self) -> str:
+        """Success with its interval."""
+        if self.success_low is None:
+            return percent(self.success)
+        return f"{percent(self.success)} ({interval(self.success_low, self.success_high)})"
+
+
+def stages(runs: Sequence[RunFolder]) -> list[Stage]:
+    """Return every evaluation that has a success rate, in the order of the runs."""
+    return [stage for run in runs for row in run.evaluations if (stage := _stage(run, row)) is not None]
+
+
+def _stage(run: RunFolder, row: Row) -> Stage | None:
+    success = number(row.get("success"))
+    if success is None or not 0 <= success <= 1:
+        return None
+    episodes = int(number(row.get("episodes")) or 0)
+    low, high = number(row.get("success_low")), number(row.get("success_high"))
+    if (low is None or high is None) and 0 < episodes < 1e12:
+        from robot_rl.evaluation import wilson  # imports torch, which a complete run folder does not need
+
+        low, high = wilson(round(success * episodes), episodes)
+    where = row.get("where")
+    where = where if isinstance(where, str) and where else "unknown"
+    return Stage(run.name, str(row.get("label") or run.name), where, episodes, success, low, high)
+
+
+def sentence(found: Sequence[Stage]) -> str:
+    """Return the course of success in each place that has two to four stages with different labels."""
+    parts = []
+    for where in dict.fromkeys(stage.where for stage in found):
+        here = [stage for stage in found if stage.where == where]
+        place = {"simulation": " in simulation", "twin": " on the twin", "unknown": ""}.get(where, f" on the {where}")
+        if 1 < len(here) == len({stage.label for stage in here}) <= 4:
+            parts.append(f"success{place}: " + ", then ".join(f"{percent(s.success)} ({s.label})" for s in here))
+    said = "; ".join(parts)
+    return said[:1].upper() + said[1:] + "." if said else ""
+
+
+def success_section(found: Sequence[Stage]) -> list[Block]:
+    """Return a card for each stage and the chart of their intervals."""
+    if not found:
+        return []
+    cards = [
+        {"colour": LOOKS.get(s.where, OTHER)[0], "where": s.where, "success": percent(s.success),
+         "interval": interval(s.success_low, s.success_high), "label": s.label,
+         "small": f"{figure(s.episodes)} episodes \u00b7 {s.run}"}
+        for s in found
+    ]  # fmt: skip
+    traces = []
+    for where in dict.fromkeys(stage.where for stage in found):
+        here = [(k, stage) for k, stage in enumerate(found) if stage.where == where]
+        colour, symbol = LOOKS.get(where, OTHER)
+        error = {
+            "type": "data", "symmetric": False, "color": colour, "thickness": 2.5, "width": 0,
+            "array": [(s.success if s.success_high is None else s.success_high) - s.success for _, s in here],
+            "arrayminus": [s.success - (s.success if s.success_low is None else s.success_low) for _, s in here],
+        }  # fmt: skip
+        shown = [text(f"{s.label}: {s.shown}") for _, s in here]
+        places = [k for k, _ in here]
+        traces.append(markers(where, [s.success for _, s in here], places, colour, symbol, error_x=error, text=shown,
+                              hovertemplate="%{text}<extra></extra>"))  # fmt: skip
+        traces[-1]["marker"]["size"] = 11
+    names = [
+        {
+            "x": 0,
+            "y": k,
+            "text": text(s.label),
+            "showarrow": False,
+            "xanchor": "left",
+            "yshift": 17,
+            "font": {"color": "ink"},
+        }
+        for k, s in enumerate(found)
+    ]
+    forest = chart(
+        "Success rate with 95\u202f% Wilson interval", "; ".join(f"{s.label}, {s.where}: {s.shown}" for s in found),
+        traces, height=_ROW * len(found) + 70, annotations=names, hovermode="closest",
+        xaxis=FRACTION | {"title": "", "range": [-0.02, 1.02], "showgrid": True},
+        yaxis={"range": [len(found) - 0.5, -0.75], "visible": False},
+    )  # fmt: skip
+    return [Block("cards", {"cards": cards}), *charts([forest])]
+
+
+def evaluations_section(runs: Sequence[RunFolder]) -> list[Block]:
+    """Return the evaluations as a table."""
+    rows = [
+        (
+            row.get("label") or run.name, run.name, plain(row.get("where")), seed(row.get("seed")),
+            figure(row.get("episodes")), percent(row.get("success")),
+            interval(row.get("success_low"), row.get("success_high")),
+            figure(row.get("steps")), figure(row.get("steps_of_successes")), figure(row.get("action_change")),
+            figure(row.get("nonfinite")), duration(row.get("seconds")),
+        )
+        for run in runs
+        for row in run.evaluations
+    ]  # fmt: skip
+    if not rows:
+        return []
+    head = ("Policy", "Run", "Where", "First seed", "Episodes", "Success", "95\u202f% interval", "Steps",
+            "Steps of successes", "Action change", "Refused actions", "Took")  # fmt: skip
+    return [
+        table("Every episode is counted once, from the first seed on", head, rows, numbers=range(3, 12)),
+        note("Steps are control periods. Action change is the mean absolute change of the action from one control "
+             "period to the next, in units of its range [\u22121, 1]: lower is smoother."),
+    ]  # fmt: skip
+
+
+def seed(value: Any) -> str:
+    """Return a seed without thousands separators: people copy it."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else plain(value)
+
+
+def measures_section(runs: Sequence[RunFolder]) -> list[Block]:
+    """Return a table with a row for each evaluation that measured something, such as tracking error or power."""
+    found = [(run, row) for run in runs for row in run.evaluations if _measured(row)]
+    names = list(dict.fromkeys(name for _, row in found for name in _measured(row)))
+    titles = [name.replace("_", " ").capitalize() + (f", {_UNITS[name]}" if name in _UNITS else "") for name in names]
+    rows = [
+        (row.get("label") or run.name, ", ".join(plain(row[k]) for k in ("where", "engine") if row.get(k)),
+         *(_mean(row.get(name)) for name in names))
+        for run, row in found
+    ]  # fmt: skip
+    if not rows:
+        return []
+    return [
+        table("Means over episodes", ("Policy", "Where", *titles), rows, numbers=range(2, len(names) + 2)),
+        note("In brackets the 95\u202f% interval of the mean. Errors are distances between what was commanded and "
+             "what the robot did, averaged over all control periods, changes of command and pushes included."),
+    ]  # fmt: skip
+
+
+def _measured(row: Row) -> Row:
+    return {k: v for k, v in row.items() if isinstance(v, dict) and {"mean", "low", "high"} == set(v)}
+
+
+def _mean(value: Any) -> str:
+    if not isinstance(value, dict):
+        return ""
+    return f"{figure(value.get('mean'))} [{figure(value.get('low'))}, {figure(value.get('high'))}]"

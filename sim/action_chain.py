@@ -1,0 +1,86 @@
+"""From the actions of one control period to joint commands, through controller and shield."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.shield import ramp
+from robot_rl.interface.state import ABSENT, RobotState
+from sim.rows import Rows
+
+REASONS = ("nonfinite", "position", "workspace")
+"""Why the shield changes a goal."""
+
+
+class ActionChain(Rows):
+    """The goal and the commands in force in n simulations; what a robot's command loop remembers for one."""
+
+    ROWS = ("goal", "command", "velocity", "gripper", "last_action", "reference")
+
+    def __init__(self, pipeline: Pipeline, num_envs: int, tick: float, ticks: int):
+        """A control period has `ticks` commands, `tick` s apart."""
+        self.pipeline, self.tick, self.ticks = pipeline, tick, ticks
+        joints, actions, device = len(pipeline.robot.joints), pipeline.actions.size, pipeline.device
+        self.goal, self.command, self.velocity = (torch.zeros(num_envs, joints, device=device) for _ in range(3))
+        """Last admitted goal, and the last command with its velocity: (n, J), rad and rad/s."""
+        self.gripper = torch.zeros(num_envs, 1, device=device)
+        """Width asked for, m."""
+        self.last_action = torch.zeros(num_envs, actions, device=device)
+        """Executed (n, A), in [-1, 1]."""
+        self.reference = pipeline.controller.reference(num_envs)
+        """See `RobotState.reference`; (n, 0) for controllers without one."""
+        if self.reference is ABSENT:
+            self.reference = torch.zeros(num_envs, 0, device=device)
+        self.events = torch.zeros(len(REASONS), dtype=torch.long, device=device)
+        """How many goals the shield changed, for each of `REASONS`."""
+
+    def reset(self, ids: Tensor) -> None:
+        """Forget the action before and open the gripper of robots `ids`."""
+        robot = self.pipeline.robot
+        self.last_action[ids] = 0.0
+        if self.reference.shape[1]:
+            self.reference[ids] = self.pipeline.controller.reference(len(ids))
+        self.gripper[ids] = robot.gripper.width if robot.gripper else 0.0
+
+    def refer(self, state: RobotState, ids: Tensor | None = None) -> RobotState:
+        """Return measured states with the reference in force, for controllers that have one."""
+        if not self.reference.shape[1]:
+            return state
+        return replace(state, reference=self.reference if ids is None else self.reference[ids])
+
+    def hold(self, ids: Tensor, position: Tensor) -> None:
+        """Begin at rest with the goal at measured positions (k, J)."""
+        self.goal[ids] = self.command[ids] = position
+        self.velocity[ids] = 0.0
+
+    def decide(self, state: RobotState, actions: Tensor) -> Tensor:
+        """Return joint commands (n, ticks, J), as far as the shield lets actions (n, A) at measured states.
+
+        An action that is not finite leaves goal and gripper as they were; standing still counts as executed.
+        """
+        pipeline = self.pipeline
+        target = pipeline.target(state, actions)
+        goal, events = pipeline.shield.admit(target.position, self.goal)
+        refused = events["nonfinite"][:, None]
+        gripper = torch.where(refused, self.gripper, target.gripper)
+        still = pipeline.controller.still(self.last_action, gripper)
+        executed = torch.where(refused, still, actions.clamp(-1, 1))
+        if target.reference is not ABSENT:
+            self.reference = torch.where(refused, self.reference, target.reference)
+        # Robots along the fastest axis: each tick looks for the joint that limits its robot.
+        start, end, command, velocity = (x.T.contiguous().T for x in (self.goal, goal, self.command, self.velocity))
+        path, step = ramp(start, end, self.ticks)
+        commands = []
+        for k in range(self.ticks):
+            at, speed = (end, step) if pipeline.robot.compliant else (path[k], step / self.tick)
+            command, velocity = pipeline.shield.follow(command, velocity, at, speed, self.tick)
+            commands.append(command)
+        self.goal, self.gripper, self.last_action = goal, gripper, executed
+        self.command, self.velocity = command, velocity
+        never = torch.zeros_like(events["nonfinite"])
+        self.events = self.events + torch.stack([events.get(reason, never) for reason in REASONS]).sum(1)
+        return torch.stack(commands, 1)

@@ -1,0 +1,229 @@
+"""Compare a robot's spec with its model file, and say what does not fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import UserError
+from sim.engines.model import compile_model, foot_shapes, read_robot_file
+from sim.engines.mujoco import MujocoEngine
+from sim.engines.robot_file import TOLERANCE, Finding, faults
+from sim.engines.servos import torque_range
+from sim.gl import mujoco
+from sim.scenes import Scene
+
+NEAR, TURNED = 1e-3, 5e-3
+"""Greatest difference between frames of spec and file, m and rad."""
+SOLE_GAP, SOLE_FAR = 0.01, 0.05
+"""Between a foot's sole and the ground at home, m: worth a warning, an error."""
+DRIFT = 0.02
+"""By which a stiff robot may leave home while it is told to hold it, rad."""
+
+
+def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
+    """Return what a comparison of spec and model file finds, errors first; the spec itself has been checked."""
+    try:
+        spec, path = read_robot_file(robot, mjcf)
+    except UserError as error:
+        return [Finding("error", "file", str(error))]
+    found = list(faults(spec, robot, path))
+    if not any(f.severity == "error" for f in found):
+        found += _compare_efforts(spec, robot)
+        period = 1 / robot.command_rate
+        scene = Scene(timestep=period / math.ceil(period / 0.005))
+        try:
+            model = compile_model(robot, scene, mjcf)
+            found += [Finding("ok", "file", f"{path} compiles")]
+            found += _compare(model, robot) + list(_moves(robot, scene, mjcf))
+        except UserError as error:
+            found.append(Finding("error", "file", str(error)))
+    return sorted(found, key=lambda f: ("error", "warning", "ok").index(f.severity))
+
+
+def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
+    """Simulation uses the smaller of both for stiff joints, and the spec's for compliant ones."""
+    motors = {a.target: a for a in spec.actuators}
+    weaker = []
+    for joint in () if robot.compliant else robot.joints:
+        most = torque_range(spec, joint.name, motors.get(joint.name))[1]
+        if most < joint.effort:
+            weaker.append(f"{joint.name} {most:g} of {joint.effort:g}")
+    if weaker:
+        yield Finding(
+            "warning", "effort", f"the file allows less torque than the spec, N m: {', '.join(weaker)}",
+            "mend the smaller one; simulation uses it",
+        )  # fmt: skip
+    else:
+        yield Finding("ok", "effort", f"{min(j.effort for j in robot.joints):g} N m and more, as the spec says")
+
+
+def _compare(model: mujoco.MjModel, robot: RobotSpec) -> list[Finding]:
+    data = mujoco.MjData(model)
+    for name, angle in zip(robot.joint_names, robot.home, strict=True):
+        data.qpos[model.joint(name).qposadr[0]] = angle
+    for name in robot.gripper.joints if robot.gripper else ():
+        assert robot.gripper is not None
+        data.qpos[model.joint(name).qposadr[0]] = robot.gripper.width / len(robot.gripper.joints)
+    mujoco.mj_forward(model, data)
+    found = [*_compare_limits(model, robot), *_check_masses(model), *_check_home(model, data, robot)]
+    if robot.tool:
+        found += [*_compare_chain(model, robot), *_compare_tool(model, data, robot)]
+    if robot.gripper:
+        found += _compare_gripper(model, robot)
+    if robot.base:
+        found += _compare_feet(model, data, robot)
+    return found
+
+
+def _compare_limits(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
+    wider = []
+    for joint in robot.joints:
+        theirs = model.joint(joint.name)
+        low, high = theirs.range if model.jnt_limited[theirs.id] else (-np.inf, np.inf)
+        if low < joint.low - TOLERANCE or high > joint.high + TOLERANCE:
+            wider.append(joint.name)
+    if wider:
+        yield Finding(
+            "warning", "limits", f"the spec is narrower than the file at {', '.join(wider)}",
+            "nothing, if that is meant: the shield holds the robot to the spec",
+        )  # fmt: skip
+    else:
+        yield Finding("ok", "limits", f"those of {len(robot.joints)} joints are the file's")
+
+
+def _check_masses(model: mujoco.MjModel) -> Iterator[Finding]:
+    for k in range(1, model.nbody):
+        mass, inertia = model.body_mass[k], model.body_inertia[k].max()
+        if mass > 0 and (radius := math.sqrt(inertia / mass)) > 1.0:
+            found = f"body {model.body(k).name!r}: inertia {inertia:.3g} kg m^2 at {mass:.3g} kg is {radius:.1f} m wide"
+            yield Finding("error", "masses", found, "write kg and kg m^2, not g, mm")
+    total = float(model.body_mass.sum())
+    yield Finding("ok" if 0.05 < total < 500 else "warning", "masses", f"{total:.2f} kg in all")
+
+
+def _check_home(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) -> Iterator[Finding]:
+    deepest: dict[str, float] = {}
+    for contact in data.contact[: data.ncon]:
+        bodies = [int(model.geom_bodyid[g]) for g in contact.geom]
+        if contact.dist < -NEAR and not (robot.base and 0 in bodies):
+            names = " and ".join(model.body(b).name for b in bodies)
+            deepest[names] = min(deepest.get(names, 0.0), contact.dist)
+    for names, depth in deepest.items():
+        remedy = "choose another home, or list what may collide in collision_bodies"
+        yield Finding("error", "home", f"{names} overlap by {-1e3 * depth:.0f} mm", remedy)
+    margins = [min(q - j.low, j.high - q) for q, j in zip(robot.home, robot.joints, strict=True)]
+    least = robot.joint_names[int(np.argmin(margins))]
+    severity = "warning" if min(margins) < 0.05 else "ok"
+    yield Finding(severity, "home", f"{min(margins):.3f} rad from the next limit, of {least}")  # type: ignore[arg-type]
+
+
+def _compare_chain(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
+    """Joints one after the other, and each one's axis and place at random postures, by the Jacobian."""
+    dofs = [int(model.joint(name).dofadr[0]) for name in robot.joint_names]
+    last = int(model.jnt_bodyid[model.joint(robot.joint_names[-1]).id])
+    chain, body = [], last
+    while body:
+        at = range(int(model.body_jntadr[body]), int(model.body_jntadr[body] + model.body_jntnum[body]))
+        chain += [model.joint(j).name for j in reversed(at)]
+        body = int(model.body_parentid[body])
+    if (chain := chain[::-1]) != list(robot.joint_names):
+        yield Finding(
+            "error", "joints", f"from base to tool the file has {chain}", "list these in the spec, in this order"
+        )
+        return
+    yield Finding("ok", "joints", f"{len(chain)} in the file's order")
+    low, high = robot.limit("low").double(), robot.limit("high").double()
+    rng, data = torch.Generator().manual_seed(0), mujoco.MjData(model)
+    joints = low + torch.rand(16, len(dofs), generator=rng, dtype=torch.float64) * (high - low)
+    position, _, jacobian = Kinematics(robot, torch.float64).jacobian(joints)
+    worst = np.zeros((2, len(dofs)))
+    for q, point, ours in zip(joints.numpy(), position.numpy(), jacobian.numpy(), strict=True):
+        data.qpos[[model.joint(name).qposadr[0] for name in robot.joint_names]] = q
+        mujoco.mj_fwdPosition(model, data)
+        theirs = np.zeros((2, 3, model.nv))
+        mujoco.mj_jac(model, data, theirs[0], theirs[1], point, last)
+        worst = np.maximum(worst, np.linalg.norm(theirs[:, :, dofs] - ours.reshape(2, 3, -1), axis=1))
+    wrong = [k for k in range(len(dofs)) if worst[0, k] > NEAR or worst[1, k] > TURNED]
+    if wrong:
+        k = wrong[0]
+        yield Finding(
+            "error", "frames",
+            f"joint {robot.joint_names[k]!r} is off by {1e3 * worst[0, k]:.1f} mm and "
+            f"{math.degrees(worst[1, k]):.1f} degrees; those before it fit",
+            "take its position, quat and axis from the file",
+        )  # fmt: skip
+    else:
+        yield Finding("ok", "frames", f"within {1e3 * worst[0].max():.2f} mm of the file at 16 postures")
+
+
+def _compare_tool(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) -> Iterator[Finding]:
+    assert robot.tool is not None
+    position, rotation = (
+        x[0].numpy() for x in Kinematics(robot, torch.float64).forward(torch.tensor([robot.home], dtype=torch.float64))
+    )
+    low, high = robot.tool.workspace
+    if not ((position >= low) & (position <= high)).all():
+        found = f"at home it is at {np.round(position, 3).tolist()} m, outside of the workspace"
+        yield Finding("error", "tool", found, "move home or workspace: the shield would refuse to start")
+    name, kinds = robot.tool.name, (mujoco.mjtObj.mjOBJ_SITE, mujoco.mjtObj.mjOBJ_BODY)
+    site, body = (mujoco.mj_name2id(model, kind, name) for kind in kinds)
+    if site < 0 and body < 0:
+        found = f"the file has no site and no body {name!r} to compare it with"
+        yield Finding("warning", "tool", found, "add one, or measure the tool's place on the robot")
+        return
+    theirs, turn = (data.site_xpos[site], data.site_xmat[site]) if site >= 0 else (data.xpos[body], data.xmat[body])
+    gap = float(np.linalg.norm(position - theirs))
+    angle = math.acos(max(-1.0, min(1.0, (np.trace(rotation.T @ turn.reshape(3, 3)) - 1) / 2)))
+    shown = f"{1e3 * gap:.1f} mm and {math.degrees(angle):.1f} degrees from {name!r} in the file"
+    fits = gap < NEAR and angle < TURNED
+    yield Finding("ok" if fits else "error", "tool", shown, "" if fits else "mend position and quat of the tool")
+
+
+def _compare_gripper(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
+    assert robot.gripper is not None
+    travel = sum(float(model.joint(name).range[1]) for name in robot.gripper.joints)
+    shown = f"its fingers open by {travel:.3f} m, the spec says {robot.gripper.width:g} m"
+    fits = abs(travel - robot.gripper.width) < NEAR
+    yield Finding("ok" if fits else "error", "gripper", shown, "" if fits else "mend `width`, or the fingers' range")
+
+
+def _compare_feet(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) -> Iterator[Finding]:
+    assert robot.base is not None
+    gaps = []
+    for foot in robot.base.feet:
+        foot_shapes(model, foot)  # refuses a foot that does not collide
+        gaps.append(float(data.xpos[model.body(foot).id][2]) - robot.base.foot_radius)
+    worst = max(gaps, key=abs)
+    severity = "error" if abs(worst) > SOLE_FAR else "warning" if abs(worst) > SOLE_GAP else "ok"
+    remedy = "" if severity == "ok" else "mend base.height, base.foot_radius or home"
+    yield Finding(severity, "feet", f"at home the soles are {1e3 * worst:.0f} mm above the ground", remedy)  # type: ignore[arg-type]
+
+
+def _moves(robot: RobotSpec, scene: Scene, mjcf: str) -> Iterator[Finding]:
+    """Hold home for a second in simulation."""
+    engine = MujocoEngine(robot, scene, 1, threads=1, mjcf=mjcf)
+    engine.reset(np.array([0]), np.array([robot.home]), {})
+    home = torch.tensor([robot.home])
+    ticks = math.ceil(robot.command_rate)
+    width = robot.gripper.width if robot.gripper else 0.0
+    engine.step(home[:, None].repeat(1, ticks, 1), torch.full((1, ticks, 1), width))
+    drift = float((engine.joint_state()[0] - home).abs().max())
+    broken = bool(engine.diverged()) or not math.isfinite(drift)
+    fell = robot.base is not None and float(engine.base_state()["base_position"][0, 2]) < 0.5 * robot.base.height
+    engine.close()
+    if broken:
+        found = "the physics blows up while it holds home"
+        yield Finding("error", "motion", found, "soften the servos, add armature, or shorten the scene's timestep")
+    elif fell:
+        yield Finding("error", "motion", "it falls within 1 s of standing at home", "mend home, height or stiffness")
+    elif not robot.base and drift > DRIFT:
+        remedy = "stiffen the servos, or look for links that collide"
+        yield Finding("error", "motion", f"it leaves home by {drift:.3f} rad while it should hold it", remedy)
+    else:
+        yield Finding("ok", "motion", f"it holds home for 1 s within {drift:.3f} rad")

@@ -1,0 +1,92 @@
+"""The position actuators that move a robot's joints, as every engine gets them.
+
+A compliant robot's come from its spec. A stiff one's come from its MJCF; a URDF has none, so they are made here. No
+joint of a stiff robot gets more torque than `Joint.effort`, or less where the model file says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import ConfigError
+from sim.gl import mujoco
+
+FULL_EFFORT_AT = 0.05
+"""Error at which a servo that is made for a URDF gives a joint's whole effort, rad. The MJCFs of Panda and UR5e: 0.02
+and 0.075."""
+LAG = 0.05
+"""Damping over stiffness of such a servo, s, as in the MJCF of the UR5e."""
+GRIP_STIFFNESS, GRIP_DAMPING = 1000.0, 100.0
+"""Of the fingers of a URDF together, N/m and N s/m: as in the MJCF of the Panda."""
+
+
+def add_springs(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+    """Put the springs in a compliant robot's motors in place of any actuators of the file."""
+    for actuator in list(spec.actuators):
+        spec.delete(actuator)
+    for joint in robot.joints:
+        # The file's limit at the joint would cut off what a stronger motor gives.
+        spec.joint(joint.name).actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
+        _add(spec, joint.name, joint.stiffness, joint.damping, joint.effort)
+
+
+def add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+    """Give a stiff robot whose file has no actuators one for each joint and finger."""
+    for joint in robot.joints:
+        stiffness = joint.effort / FULL_EFFORT_AT
+        _add(spec, joint.name, stiffness, LAG * stiffness, joint.effort)
+    fingers = robot.gripper.joints if robot.gripper else ()
+    for name in fingers:
+        assert robot.gripper is not None
+        share = 1 / len(fingers)
+        actuator = _add(spec, name, GRIP_STIFFNESS * share, GRIP_DAMPING * share, robot.gripper.force * share)
+        actuator.ctrllimited, actuator.ctrlrange = mujoco.mjtLimited.mjLIMITED_TRUE, [0, robot.gripper.width * share]
+
+
+def _add(spec: mujoco.MjSpec, joint: str, stiffness: float, damping: float, effort: float) -> mujoco.MjsActuator:
+    return spec.add_actuator(
+        name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT,
+        gainprm=[stiffness] + [0] * 9, biastype=mujoco.mjtBias.mjBIAS_AFFINE,
+        biasprm=[0, -stiffness, -damping] + [0] * 7,
+        forcelimited=True, forcerange=[-effort, effort],
+    )  # fmt: skip
+
+
+def limit_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+    """Hold the servos of a stiff robot to its efforts, or to what the file allows actuator and joint, if less."""
+    for actuator in spec.actuators:
+        if actuator.trntype != mujoco.mjtTrn.mjTRN_JOINT or actuator.target not in robot.joint_names:
+            continue
+        low, high = torque_range(spec, actuator.target, actuator)
+        effort = robot.joints[robot.joint_names.index(actuator.target)].effort
+        actuator.forcelimited = mujoco.mjtLimited.mjLIMITED_TRUE
+        actuator.forcerange = [max(low, -effort), min(high, effort)]
+
+
+def torque_range(spec: mujoco.MjSpec, joint: str, actuator: mujoco.MjsActuator | None = None) -> tuple[float, float]:
+    """Return the least and greatest torque that the file allows a joint and its actuator, N m; infinite: no limit."""
+    own = spec.joint(joint)
+    limits = [(own.actfrclimited, own.actfrcrange)]
+    limits += [(actuator.forcelimited, actuator.forcerange)] if actuator is not None else []
+    low, high = -np.inf, np.inf
+    for limited, (least, most) in limits:
+        auto = limited == mujoco.mjtLimited.mjLIMITED_AUTO and least < most
+        if auto or limited == mujoco.mjtLimited.mjLIMITED_TRUE:
+            low, high = max(low, least), min(high, most)
+    return float(low), float(high)
+
+
+def find_servos(model: mujoco.MjModel, joints: Sequence[str], robot: str) -> np.ndarray:
+    """Return the position actuators (J,) of the named joints."""
+    of_joint = {
+        model.joint(model.actuator_trnid[a, 0]).name: a
+        for a in range(model.nu)
+        if model.actuator_trntype[a] == mujoco.mjtTrn.mjTRN_JOINT
+    }
+    absent = [name for name in joints if name not in of_joint]
+    if absent:
+        raise ConfigError(f"the model of {robot!r} has no position actuator for the joints {absent}")
+    return np.array([of_joint[name] for name in joints])

@@ -1,0 +1,75 @@
+"""Reward and end of episodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.state import RobotState
+from sim.feet import FootTracker
+from sim.rewards import Transition, total
+from sim.rows import Rows
+from sim.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome (n,) of one control period."""
+
+    reward: Tensor
+    success: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    infos: dict[str, Any]
+    """Parts of the reward and metrics, where the task has them."""
+
+
+class Judge(Rows):
+    """Rewards transitions and ends episodes: success and failure terminate, the horizon and divergence truncate."""
+
+    ROWS = ("held",)
+
+    def __init__(self, task: Task, pipeline: Pipeline, num_envs: int):
+        self.task, self.pipeline = task, pipeline
+        self.period = 1 / task.interface.controller.rate
+        self.home = torch.tensor(pipeline.robot.home, device=pipeline.device)
+        self.held = torch.zeros(num_envs, dtype=torch.long, device=pipeline.device)
+        """Control periods (n,) for which the success predicate has held."""
+
+    def reset(self, ids: Tensor) -> None:
+        """Begin episodes `ids`."""
+        self.held[ids] = 0
+
+    def judge(
+        self, before: RobotState, now: RobotState, steps: Tensor, broken: Tensor, feet: FootTracker | None
+    ) -> Verdict:
+        """Judge the control period from true state `before` to `now`, number `steps` (n,) of its episode.
+
+        Where physics diverged, `broken` (n,), nothing is earned and the episode is truncated.
+        """
+        interface, pipeline = self.task.interface, self.pipeline
+        late = steps >= interface.horizon
+        failed = pipeline.failure(now) & ~broken if pipeline.failure else torch.zeros_like(broken)
+        if pipeline.success:
+            self.held = torch.where(pipeline.success(now) & ~broken, self.held + 1, 0)
+            success = (self.held >= interface.success_hold) & ~failed
+            terminated = success | failed
+        else:
+            success, terminated = late & ~failed & ~broken, failed
+        reward, infos = success.float(), {}
+        if self.task.rewards or self.task.measures:
+            if feet is not None:
+                feet.update(now)
+            transition = Transition(pipeline.robot, self.home, before, now, feet, self.period)
+            if self.task.rewards:
+                reward, parts = total(self.task.rewards, transition)
+                reward = torch.where(broken, 0.0, reward)
+                infos["rewards"] = parts
+            if self.task.measures:
+                # Copies: a view of the state would be overwritten where an episode ends.
+                infos["metrics"] = {name: figure.clone() for name, figure in self.task.measures(transition).items()}
+        return Verdict(reward, success, terminated, (late | broken) & ~terminated, infos)

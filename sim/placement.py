@@ -1,0 +1,51 @@
+"""Where the objects of a scene stand when an episode begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.scenes import Box
+
+PLACE = ("x", "y", "z", "yaw")
+"""A task places a box by randomizing the parameters `<box>.x`, `.y`, `.z` (m) and `.yaw` (rad)."""
+DEFAULT_X = 0.5
+"""m"""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The randomized parameter behind each coordinate of a box; None: the default."""
+
+    box: Box
+    x: str | None = None
+    """Default: `DEFAULT_X`."""
+    y: str | None = None
+    """Default: 0 m."""
+    z: str | None = None
+    """Default: resting on the table."""
+    yaw: str | None = None
+    """Default: 0 rad."""
+    size: str | None = None
+    """Half of the edge, m; default: the scene's."""
+
+    @classmethod
+    def by_name(cls, box: Box, parameters: tuple[str, ...]) -> Placement:
+        """Find the parameters of a box by their names, `<box>.<coordinate>`."""
+        names = {k: f"{box.name}.{k}" for k in (*PLACE, "size")}
+        return cls(box, **{k: name if name in parameters else None for k, name in names.items()})
+
+    def poses(self, values: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+        """Return poses (count, 7), m and quaternion w x y z, from the sampled values (count,) of the parameters."""
+
+        def value(parameter: str | None, default: float | np.ndarray) -> np.ndarray:
+            return values[parameter] if parameter else np.zeros(count) + default
+
+        pose = np.zeros((count, 7))
+        pose[:, 0], pose[:, 1] = value(self.x, DEFAULT_X), value(self.y, 0.0)
+        pose[:, 2] = value(self.z, value(self.size, self.box.size))
+        yaw = value(self.yaw, 0.0)
+        pose[:, 3], pose[:, 6] = np.cos(yaw / 2), np.sin(yaw / 2)
+        return pose

@@ -1,0 +1,38 @@
+"""Tensors with one row per environment."""
+
+from __future__ import annotations
+
+import copy
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+
+class Rows:
+    """An object whose per-environment tensors, named in ROWS, are copied, saved and restored by name."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ()
+
+    def take_rows(self, ids: Tensor, other: Self) -> None:
+        """Overwrite rows `ids` (k,) with those of another object, in place."""
+        for name in self.ROWS:
+            copy_rows(getattr(self, name), ids, getattr(other, name))
+
+    def fork(self) -> Self:
+        """Return a shallow copy with per-environment tensors of its own."""
+        other = copy.copy(self)
+        other.load_state_dict(self.state_dict())
+        return other
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return copies of the tensors."""
+        return {name: getattr(self, name).clone() for name in self.ROWS}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name in self.ROWS:
+            setattr(self, name, state[name].to(getattr(self, name).device, copy=True))
+
+
+def copy_rows(target: Tensor, ids: Tensor, source: Tensor) -> None:
+    """Overwrite rows `ids` (k,) of one tensor with those of another."""
+    target.index_copy_(0, ids, source.index_select(0, ids))

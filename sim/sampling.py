@@ -1,0 +1,119 @@
+"""What differs between episodes, sampled from (seed, episode) alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robot_rl.interface.spec import RobotSpec
+from sim.commands import PURPOSE as COMMAND
+from sim.placement import Placement
+from sim.randomization import episode_rng, quantiles
+from sim.randomization.noise import episode_keys, normals, uniforms
+from sim.rows import Rows
+from sim.tasks.base import Task
+
+_NOISE, _PUSH = 0, 2
+"""With COMMAND, the purposes of the numbers that an episode samples while it runs: each has a key of its own."""
+
+
+@dataclass(frozen=True)
+class EpisodeSample:
+    """How k episodes begin."""
+
+    values: dict[str, np.ndarray]
+    """(k,) of every randomized parameter."""
+    joints: np.ndarray
+    """(k, J) rad."""
+    objects: dict[str, np.ndarray]
+    """Pose (k, 7) of every box."""
+    bias_direction: Tensor
+    """(k, biases) in [-1, 1], of the sensors' biases."""
+
+
+class EpisodeSampler(Rows):
+    """Samples episode e of environment i from (seed + i, e), on the host; what runs every period is on the device."""
+
+    ROWS = ("keys", "drawn", "push_speed", "push_every")
+
+    def __init__(
+        self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
+        device: torch.device,
+    ):  # fmt: skip
+        """`columns` are the places in the task's randomization of the parameters that are randomized; the others are
+        sampled as if they were, so that the rest stays as it is."""
+        self.robot, self.seed, self.biases, self.device = robot, seed, biases, device
+        self.rate = task.interface.controller.rate
+        self.declared, self.columns = len(task.randomization), columns
+        self.randomization = tuple(task.randomization[k] for k in columns)
+        self.names = tuple(r.parameter for r in self.randomization)
+        self.placements = [Placement.by_name(box, self.names) for box in task.scene.boxes]
+        self.pushes = "push.speed" in self.names
+        self.next_episode = np.zeros(num_envs, np.int64)
+        """Number of the episode that each environment begins next."""
+        self.keys = torch.zeros(num_envs, 3, dtype=torch.long, device=device)
+        """Of the running episodes: noise, commands, pushes."""
+        self.drawn = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
+        """Randomized values of the running episodes, in the order of `randomization`."""
+        self.push_speed = torch.zeros(num_envs, device=device)
+        """m/s"""
+        self.push_every = torch.zeros(num_envs, dtype=torch.long, device=device)
+        """Control periods between two pushes; 0: never."""
+
+    def fork(self) -> Self:
+        other = super().fork()
+        other.next_episode = self.next_episode.copy()
+        return other
+
+    def sample(self, ids: np.ndarray) -> EpisodeSample:
+        """Sample the next episodes of environments `ids` (k,)."""
+        joints, numbers = len(self.robot.joints), self.next_episode[ids]
+        seeds = [self.seed + int(i) for i in ids]
+        rngs = [episode_rng(seed, int(number)) for seed, number in zip(seeds, numbers, strict=True)]
+        u = np.stack([rng.random(self.declared + joints + self.biases) for rng in rngs])
+        at = torch.as_tensor(ids, device=self.device)
+        keys = [episode_keys(seeds, numbers, purpose) for purpose in (_NOISE, COMMAND, _PUSH)]
+        self.keys[at] = torch.stack(keys, 1).to(self.device)
+        self.next_episode[ids] += 1
+        drawn = quantiles(self.randomization, u[:, self.columns])
+        self.drawn[at] = torch.from_numpy(drawn).to(self.device)
+        values = {name: drawn[:, k] for k, name in enumerate(self.names)}
+        zero = np.zeros(len(ids))
+        self.push_speed[at] = torch.from_numpy(values.get("push.speed", zero)).float().to(self.device)
+        every = torch.from_numpy(values.get("push.interval", zero) * self.rate).long()
+        self.push_every[at] = every.to(self.device)
+        offset = values.get("robot.home_offset", zero)[:, None]
+        home = np.asarray(self.robot.home) + offset * (2 * u[:, self.declared : self.declared + joints] - 1)
+        direction = torch.from_numpy(2 * u[:, self.declared + joints :] - 1).float().to(self.device)
+        objects = {p.box.name: p.poses(values, len(ids)) for p in self.placements}
+        return EpisodeSample(values, home, objects, direction)
+
+    def noise(self, steps: Tensor, width: int, ids: Tensor | None = None) -> Tensor:
+        """Return standard normal numbers (k, width) for control periods `steps` (k,) of environments `ids`."""
+        return normals(self._keys(_NOISE, ids), steps, width)
+
+    def command_keys(self, ids: Tensor | None = None) -> Tensor:
+        """Return what the commands of environments `ids` are sampled from."""
+        return self._keys(COMMAND, ids)
+
+    def _keys(self, purpose: int, ids: Tensor | None) -> Tensor:
+        keys = self.keys[:, purpose]
+        return keys if ids is None else keys[ids]
+
+    def staggered(self, horizon: int) -> Tensor:
+        """Return a control period (n,) in [0, horizon) for each environment to begin at."""
+        counter = torch.tensor(-1, device=self.device)
+        return (uniforms(self.keys[:, _PUSH], counter, 1)[:, 0] * horizon).long()
+
+    def push_velocity(self, steps: Tensor) -> Tensor:
+        """Return what pushes add to the trunks' velocities before control periods `steps` (n,): (n, 3) float64, m/s,
+        world, in a random horizontal direction; 0 where none is due."""
+        due = (self.push_every > 0) & (steps > 0) & (steps % self.push_every.clamp_min(1) == 0)
+        angle = 2 * math.pi * uniforms(self.keys[:, _PUSH], steps, 1)[:, 0].double()
+        speed = self.push_speed.double() * due
+        return torch.stack([speed * angle.cos(), speed * angle.sin(), torch.zeros_like(speed)], 1)

@@ -1,0 +1,101 @@
+"""An observation spec knows what fits it, survives JSON, and names what does not fit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robot_rl.interface.observation_spec import IMAGES, STATE, ObservationField, ObservationSpec, picture_field
+from robot_rl.interface.spec import Field, VectorSpec
+from robot_rl.util.errors import ConfigError
+
+sizes = st.integers(0, 5)
+fields = st.one_of(
+    sizes.map(lambda d: ObservationField((d,), unit="rad", names=tuple(f"q{k}" for k in range(d)))),
+    sizes.map(lambda d: ObservationField((d,), kind="privileged", low=(-1.0,) * d, high=(1.0,) * d)),
+    st.tuples(sizes, sizes).map(lambda s: picture_field(*s)),
+    st.just(ObservationField((), "str", "text")),
+)
+specs = st.dictionaries(st.text(min_size=1, max_size=8), fields, min_size=1, max_size=4).map(
+    lambda d: ObservationSpec(tuple(d.items()))
+)
+SPEC = ObservationSpec.from_vector(VectorSpec((Field("q", ("a", "b"), "rad", (-1.0, -2.0), (1.0, 2.0)),))) | {
+    f"{IMAGES}front": picture_field(4, 6),
+    "task": ObservationField((), "str", "text"),
+}
+
+
+@given(specs, st.integers(0, 3))
+def test_zeros_fit_and_json_gives_the_spec_back(spec: ObservationSpec, n: int) -> None:
+    again = ObservationSpec.from_json(json.loads(json.dumps(spec.to_json())))
+    assert again == spec and list(again) == list(spec)
+    spec.check(spec.zeros(n))
+    again.check(spec.zeros(n), torch.device("cpu"))
+
+
+def test_a_vector_keeps_its_names_units_and_ranges() -> None:
+    field = SPEC[STATE]
+    assert (field.names, field.unit, field.low, field.high) == (("q.a", "q.b"), "rad", (-1.0, -2.0), (1.0, 2.0))
+    mixed = VectorSpec((*[Field("q", ("a",), u, (0.0,), (1.0,)) for u in ("rad", "m")],))
+    assert ObservationSpec.from_vector(mixed)[STATE].unit == "mixed"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (STATE, None, "lacks 'observation.state'; it has observation.images.front, task"),
+        (STATE, torch.zeros(3, 3), r"'observation.state' has shape \(3, 3\), not \(n, 2\)"),
+        (STATE, torch.zeros(3, 2, dtype=torch.double), "is float64, not float32"),
+        (STATE, [[0.0, 0.0]] * 3, "is list, not a tensor"),
+        (f"{IMAGES}front", torch.zeros(2, 4, 6, 3, dtype=torch.uint8), r"shape \(2, 4, 6, 3\), not \(3, 4, 6, 3\)"),
+        (f"{IMAGES}front", torch.zeros(3, 3, 4, 6, dtype=torch.uint8), r"not \(3, 4, 6, 3\)"),
+        (f"{IMAGES}front", torch.zeros(3, 4, 6, 3, dtype=torch.uint8, device="meta"), "is on meta, not on cpu"),
+        ("task", ["lift", "lift"], "has 2 sentences for 3 environments"),
+        ("task", "lift", "is str, not a list of str"),
+        ("action", torch.zeros(3, 1), "has 'action', which is not in its spec"),
+    ],
+)
+def test_what_does_not_fit_is_named(key: str, value: Any, message: str) -> None:
+    observation = SPEC.zeros(3) | {key: value}
+    if value is None:
+        del observation[key]
+    with pytest.raises(ConfigError, match=message):
+        SPEC.check(observation)
+
+
+def test_spaces_hold_what_the_spec_describes() -> None:
+    batch, one = SPEC.gymnasium_space(3), SPEC.gymnasium_space()
+    assert set(batch) == set(one) == set(SPEC)
+    state = SPEC.zeros(3)[STATE] + 1e3  # a fall may exceed the nominal range
+    assert batch[STATE].contains(state.numpy()) and one[STATE].contains(state[0].numpy())
+    assert one[f"{IMAGES}front"] == gym.spaces.Box(0, 255, (4, 6, 3), "uint8")
+    assert one["task"].contains("lift the cube")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"shape": [4, 6, 1], "dtype": "uint8", "kind": "picture"}, r"shape \(height, width, 3\)"),
+        ({"shape": [2], "kind": "smell"}, "kind 'smell'"),
+        ({"shape": [2], "kind": "picture"}, "kind 'picture' cannot have dtype 'float32'"),
+        ({"shape": [2], "low": [0.0], "high": [1.0]}, "low has 1"),
+        ({"shape": [-1]}, "cannot have shape"),
+        ({"shape": [2], "colour": "red"}, "colour"),
+    ],
+)
+def test_a_damaged_spec_is_refused_by_key(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"observation 'x': .*{message}"):
+        ObservationSpec.from_json({"x": entry})
+
+
+def test_the_order_is_part_of_a_spec_and_unknown_keys_are_hinted_at() -> None:
+    backwards = ObservationSpec(SPEC.fields[::-1])
+    assert backwards != SPEC and backwards.only(list(SPEC)) == backwards and dict(backwards) == dict(SPEC)
+    with pytest.raises(KeyError, match="did you mean observation.state"):
+        SPEC["observation.stat"]

@@ -1,0 +1,143 @@
+"""Names are found in the project, in installed packages and by import path; what is broken names its package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robot_rl.util.errors import ConfigError, UnknownName
+from robot_rl.util.registry import Registry
+
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Put a package on the path, with its metadata as pip writes it."""
+
+    def put(name: str, entry_points: str = "", **modules: str) -> Path:
+        folder = tmp_path / name
+        metadata = folder / f"{name.replace('-', '_')}-1.5.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+        (metadata / "entry_points.txt").write_text(entry_points)
+        for module, text in modules.items():
+            (folder / f"{module}.py").write_text(text)
+            monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.syspath_prepend(folder)
+        return folder
+
+    return put
+
+
+def things(**entries: Any) -> Registry:
+    return Registry("thing", {name: (path, f"our {name}") for name, path in entries.items()})
+
+
+def test_an_installed_package_offers_a_name_and_listing_does_not_import_it(install: Install) -> None:
+    registry = things(ours="json:loads")
+    assert list(registry) == ["ours"]
+    install("a-lab", "[robot_rl.things]\ntheirs = a_lab_things:X\n", a_lab_things="X = object()")
+    assert list(registry) == ["ours", "theirs"]
+    assert "a-lab 1.5" in registry.describe("theirs") and "a_lab_things" not in sys.modules
+    assert registry.get("theirs") is sys.modules["a_lab_things"].X
+
+
+def test_a_name_of_the_project_is_found_without_reading_any_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Registry, "_plugins", lambda self: pytest.fail("packages were read"))
+    import json
+
+    assert things(ours="json:loads").get("ours") is json.loads
+
+
+def test_an_import_path_is_enough(install: Install) -> None:
+    install("b-lab", b_lab_things="X = 3")
+    assert things().get("b_lab_things:X") == 3
+    with pytest.raises(ConfigError, match="no 'Y'"):
+        things().get("b_lab_things:Y")
+    with pytest.raises(ConfigError, match="no module 'b_lab_thing'.*pip install -e"):
+        things().get("b_lab_thing:X")
+
+
+def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
+    install("c-lab", "[robot_rl.things]\nboth = c_lab_things:X\n", c_lab_things="X = 1")
+    install("d-lab", "[robot_rl.things]\nboth = d_lab_things:X\nown = d_lab_things:X\n", d_lab_things="X = 2")
+    registry = things()
+    with pytest.raises(ConfigError, match=r"(?=.*c-lab 1.5)(?=.*d-lab 1.5)(?=.*import path)"):
+        registry.get("both")
+    assert list(registry) == ["both", "own"] and registry.get("own") == 2
+    assert "c-lab" in registry.describe("both") and "d-lab" in registry.describe("both")
+
+
+def test_the_projects_own_name_stays_and_the_list_says_who_else_claims_it(install: Install) -> None:
+    install("e-lab", "[robot_rl.things]\nours = e_lab_things:X\n", e_lab_things="X = 1")
+    registry = things(ours="json:loads")
+    assert registry.get("ours").__name__ == "loads" and "e-lab 1.5" in registry.describe("ours")
+
+
+@pytest.mark.parametrize(
+    "text", ["import a_module_that_is_not_there", "1 / 0", "def X(", "X = undefined", "raise OSError('disk')", "Y = 1"]
+)
+def test_a_broken_package_is_named_and_breaks_no_other(install: Install, text: str) -> None:
+    install("f-lab", "[robot_rl.things]\nbroken = f_lab_things:X\n", f_lab_things=text)
+    registry = things(ours="json:loads")
+    assert list(registry) == ["broken", "ours"]
+    assert registry.describe("broken") and registry.get("ours")
+    with pytest.raises(ConfigError, match="f-lab 1.5"):
+        registry.get("broken")
+    with pytest.raises(UnknownName, match="did you mean broken"):
+        registry.get("brokn")
+
+
+def test_an_entry_point_without_an_attribute_or_of_another_kind_is_refused(install: Install) -> None:
+    from robot_rl.robots import robots
+
+    points = "[robot_rl.robots]\nnothing = g_lab_things\nnumber = g_lab_things:X\n"
+    install("g-lab", points, g_lab_things="X = 1")
+    for name, message in (("nothing", "g-lab"), ("number", "g-lab.*is a int and no RobotSpec")):
+        with pytest.raises(ConfigError, match=message):
+            robots.get(name)
+
+
+def test_damaged_entry_points_name_the_package_and_hide_no_others(install: Install) -> None:
+    install("h-lab", "[robot_rl.things]\nthis is no entry point\n")
+    install("k-lab", "[robot_rl.things]\ntheirs = k_lab_things:X\n", k_lab_things="X = 1")
+    with pytest.warns(UserWarning, match="package h-lab is damaged"):
+        assert list(things(ours="json:loads")) == ["ours", "theirs"]
+
+
+def test_a_task_is_called_as_it_was_found_and_a_broken_one_does_not_hide_a_robots(install: Install) -> None:
+    from sim.tasks import task_of, tasks
+
+    text = "from sim.tasks import tasks\nTASK = tasks.get('panda-lift')\n"
+    points = "[robot_rl.tasks]\na-lift = i_lab_tasks:TASK\naa-broken = i_lab_nothing:TASK\n"
+    install("i-lab", points, i_lab_tasks=text)
+    for name in ("a-lift", "i_lab_tasks:TASK"):
+        assert tasks.get(name).name == name, "so its bundle finds it again"
+    assert task_of("panda").name == "panda-lift", "ours is the robot's first, whatever is installed"
+    assert task_of("panda", "a-lift").name == "a-lift"
+    with pytest.raises(ConfigError, match="i-lab"):
+        task_of("a robot without a task")
+
+
+def test_a_robots_model_file_is_found_beside_its_spec(install: Install) -> None:
+    from robot_rl.robots import robots
+    from sim.scenes import robot_model
+
+    text = """
+from dataclasses import replace
+from robot_rl.robots.panda import PANDA
+OWN, SHIPPED, GONE = PANDA, replace(PANDA), PANDA
+OWN, GONE = replace(PANDA, model="models/own.xml"), replace(PANDA, model="models/gone.xml")
+"""
+    folder = install("j-lab", "[robot_rl.robots]\nown = j_lab_robots:OWN\n", j_lab_robots=text)
+    (folder / "models").mkdir()
+    (folder / "models" / "own.xml").write_text("<mujoco/>")
+    assert robot_model(robots.get("own")) == robot_model(robots.get("j_lab_robots:OWN")) == folder / "models/own.xml"
+    assert robot_model(robots.get("j_lab_robots:SHIPPED")) == robot_model(robots.get("panda"))
+    with pytest.raises(Exception, match="models/gone.xml is not beside the spec"):
+        robot_model(robots.get("j_lab_robots:GONE"))

@@ -1,0 +1,81 @@
+"""A stiff joint gives the torque of its spec at most, or of its model file where that is less, in both engines."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.interface.spec import Joint, RobotSpec
+from sim.engines.mujoco import MujocoEngine
+from sim.scenes import Scene
+
+EFFORT, INERTIA, SPRING, STEP = 6.0, 0.5, 10.0, 0.005
+"""N m, kg m^2, N m/rad, s."""
+FILES = {
+    "unlimited": ("", "", EFFORT),
+    "wider": ("", 'forcerange="-50 50"', EFFORT),
+    "narrower": ("", 'forcerange="-2 2"', 2.0),
+    "narrower_at_the_joint": ('actuatorfrcrange="-3 3"', "", 3.0),
+}
+"""What a file says of joint and actuator, and the torque that is left, N m."""
+
+
+def _arm(path: Path) -> RobotSpec:
+    """A joint for each of FILES, side by side; then the same again, each pulled to 0 by a spring."""
+    inertial = f'<inertial pos="0 0 0" mass="1" diaginertia="{INERTIA} {INERTIA} {INERTIA}"/>'
+    bodies = actuators = ""
+    names = [f"{kind}_{name}" for kind in ("free", "sprung") for name in FILES]
+    for k, name in enumerate(names):
+        joint, actuator, _ = FILES[name.partition("_")[2]]
+        spring = SPRING if name.startswith("sprung") else 0.0
+        bodies += (
+            f'<body name="{name}" pos="0 {k} 1">{inertial}<joint name="{name}" axis="0 0 1" range="-3 3" '
+            f'stiffness="{spring}" damping="{spring / 2}" {joint}/></body>'
+        )
+        actuators += f'<position joint="{name}" kp="1000" {actuator}/>'
+    path.write_text(
+        f'<mujoco><compiler angle="radian"/><worldbody><body name="root">{bodies}</body></worldbody>'
+        f"<actuator>{actuators}</actuator></mujoco>"
+    )
+    joints = tuple(Joint(name, -3.0, 3.0, 5.0, 50.0, EFFORT) for name in names)
+    return RobotSpec("row", joints, (0.0,) * len(joints), str(path))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "mujoco",
+        pytest.param(
+            "genesis",
+            marks=[pytest.mark.skipif(not find_spec("genesis"), reason="not there"), pytest.mark.timeout(600)],
+        ),
+    ],
+)
+def test_a_joint_gives_the_smaller_torque_of_spec_and_file(kind: str, tmp_path: Path) -> None:
+    """Free joints accelerate by torque over inertia; sprung ones sag to where torque and spring are equal."""
+    robot, strength = _arm(tmp_path / "row.xml"), torch.tensor([1.0, 0.5])
+    n, count = len(FILES), len(strength)
+    if kind == "mujoco":
+        engine: Any = MujocoEngine(robot, Scene(timestep=STEP), count, threads=1)
+    else:
+        from sim.engines.genesis import GenesisEngine
+
+        engine = GenesisEngine(robot, Scene(timestep=STEP), count, device="cpu")
+    engine.parameters["robot.strength_scale"](np.arange(count), strength.numpy())
+    engine.reset(np.arange(count), np.zeros((count, 2 * n)), {})
+    torque = strength[:, None] * torch.tensor([torque for _, _, torque in FILES.values()])
+    ticks, target, grip = 20, torch.full((count, 800, 2 * n), 2.5), torch.zeros(count, 800, 1)
+    engine.step(target[:, : ticks + 1], grip[:, : ticks + 1])  # the command arrives one step late
+    angle, speed = (x[:, :n] for x in engine.joint_state())
+    assert torch.allclose(speed, torque / INERTIA * ticks * STEP, rtol=1e-3)
+    assert torch.allclose(angle, torque / INERTIA * STEP**2 * ticks * (ticks + 1) / 2, rtol=1e-3), "semi-implicit Euler"
+    engine.step(target, grip)
+    angle, speed = (x[:, n:] for x in engine.joint_state())
+    engine.close()
+    assert speed.abs().max() < 1e-3, "at rest"
+    assert torch.allclose(angle, torque / SPRING, atol=2e-3)

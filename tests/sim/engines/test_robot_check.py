@@ -1,0 +1,92 @@
+"""`robot-rl robots check` finds what does not fit, says where, and ends with status 2."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from robot_rl.cli.main import main
+from robot_rl.interface.spec import Joint
+from robot_rl.robots import robots
+from sim.engines.robot_check import check_robot
+
+PANDA, GO2, UR5E = robots.get("panda"), robots.get("go2"), robots.get("ur5e")
+
+
+@pytest.mark.parametrize("name", ["panda", "ur5e", "go2"])
+def test_the_shipped_robots_fit_their_files(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["robots", "check", name, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] and len(report["findings"]) >= 7
+
+
+def joint(k: int, **changes: Any) -> Callable[[], Any]:
+    joints = list(PANDA.joints)
+    return lambda: replace(PANDA, joints=(*joints[:k], replace(joints[k], **changes), *joints[k + 1 :]))
+
+
+def swapped() -> Any:
+    j = UR5E.joints
+    return replace(UR5E, joints=(j[0], j[2], j[1], *j[3:]), home=(0.0,) * 6)
+
+
+@pytest.mark.parametrize(
+    ("build", "what", "found"),
+    [
+        (joint(2, axis=(0.0, 1.0, 0.0)), "frames", "'joint3' is off by .* those before it fit"),
+        (joint(3, position=(0.0925, 0.0, 0.0)), "frames", "'joint4' is off by 10.0 mm and 0.0 degrees"),
+        (joint(0, name="joint9"), "joints", "lacks the joints .*joint9"),
+        (joint(1, low=-2.5), "limits", "'joint2' reaches from -1.7628 to"),
+        (swapped, "joints", "from base to tool the file has .*lift_joint.*elbow_joint"),
+        (lambda: replace(PANDA, home=(0.0, 1.7, 0.0, -0.4, 0.0, 2.3, 0.0)), "tool", "outside of the workspace"),
+        (lambda: replace(PANDA, gripper=replace(PANDA.gripper, width=0.12)), "gripper", "0.080 m, .* 0.12 m"),
+        (lambda: replace(PANDA, model="gone.xml"), "file", "gone.xml"),
+        (lambda: replace(GO2, base=replace(GO2.base, height=0.5)), "feet", "1[789].* mm above the ground"),
+        (lambda: replace(GO2, base=replace(GO2.base, body="bsae")), "bodies", "bsae"),
+        (
+            lambda: replace(GO2, joints=tuple(replace(j, stiffness=1.0) for j in GO2.joints)),
+            "motion",
+            "falls within 1 s",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_found(build: Callable[[], Any], what: str, found: str) -> None:
+    findings = check_robot(build())
+    errors = [f for f in findings if f.severity == "error"]
+    assert findings[0].severity == "error", "errors come first"
+    assert any(f.what == what and re.search(found, f.found) for f in errors), errors
+    assert all(f.remedy or f.what == "file" for f in errors), "each with what to do"
+
+
+def test_less_effort_in_the_file_is_a_warning() -> None:
+    strong = joint(0, effort=100.0)()
+    (effort,) = [f for f in check_robot(strong) if f.what == "effort"]
+    assert effort.severity == "warning" and "joint1 87 of 100" in effort.found and effort.remedy
+
+
+def test_a_robot_by_import_path_and_another_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = ModuleType("some_arm")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "some_arm", module)
+    module.__file__ = str(tmp_path / "some_arm.py")
+    module.ARM = replace(UR5E, name="some-arm")  # type: ignore[attr-defined]
+    (tmp_path / "other.xml").write_text("<mujoco/>")
+    assert main(["robots", "check", "some_arm:ARM", "--mjcf", str(tmp_path / "other.xml")]) == 2
+    said = capsys.readouterr().out
+    assert "error" in said and "shoulder_pan" in said
+
+
+def test_a_spec_that_cannot_be_is_said_with_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="velocity"):
+        Joint("turn", -1.0, 1.0, 0.0, 1.0, 1.0)
+    assert main(["robots", "check", "pnada"]) == 2
+    assert "did you mean panda" in capsys.readouterr().err

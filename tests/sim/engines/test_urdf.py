@@ -1,0 +1,125 @@
+"""URDFs of arms: meshes are found, joints get servos, and what cannot be read is refused with a remedy."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.interface.spec import Joint, RobotSpec
+from robot_rl.util.errors import ConfigError
+from sim.engines.model import compile_model
+from sim.engines.mujoco import MujocoEngine
+from sim.engines.robot_check import check_robot
+from sim.scenes import Scene, robot_model
+
+TURN = """<robot name="turn">
+<link name="world"/><link name="base"/>
+<joint name="mount" type="fixed"><parent link="world"/><child link="base"/><origin xyz="0 0 0.5"/></joint>
+<joint name="turn" type="{type}"><parent link="base"/><child link="arm"/><axis xyz="0 1 0"/>
+<limit lower="-1" upper="1" effort="5" velocity="3"/><dynamics damping="0.1" friction="0.2"/></joint>
+<link name="arm"><inertial><origin xyz="0.5 0 0"/><mass value="1"/>
+<inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/></inertial>
+<{shape}><geometry>{geometry}</geometry></{shape}></link></robot>"""
+CUBE = "".join(f"v {x} {y} {z}\n" for x in (0, 0.1) for y in (0, 0.1) for z in (0, 0.1)) + (
+    "f 1 2 4 3\nf 5 6 8 7\nf 1 2 6 5\nf 3 4 8 7\nf 1 3 7 5\nf 2 4 8 6\n"
+)
+
+
+def turn(path: Path, effort: float = 9.0, shape: str = "collision", geometry: str = "", kind: str = "revolute") -> Any:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    geometry = geometry or '<box size="0.1 0.1 0.1"/>'
+    path.write_text(TURN.format(type=kind, shape=shape, geometry=geometry))
+    return RobotSpec("turn", (Joint("turn", -1.0, 1.0, 3.0, 30.0, effort),), (0.0,), str(path))
+
+
+@pytest.fixture
+def panda_urdf(panda: Any) -> Any:
+    """The Panda by the URDF that Bullet ships: meshes by package://, a gripper with a mimic joint, no actuators."""
+    return replace(
+        panda,
+        joints=tuple(replace(joint, model_name=f"panda_{joint.name}") for joint in panda.joints),
+        gripper=replace(panda.gripper, joints=("panda_finger_joint1", "panda_finger_joint2")),
+        model="urdf/panda_bullet/panda.urdf",
+        collision_bodies=("panda_hand", "panda_leftfinger", "panda_rightfinger"),
+    )
+
+
+def test_a_urdf_arm_with_a_gripper_goes_where_it_is_told(panda_urdf: Any) -> None:
+    engine = MujocoEngine(panda_urdf, Scene(), 1, threads=1)
+    engine.reset(np.array([0]), np.array([panda_urdf.home]), {})
+    goal = torch.tensor([panda_urdf.home]) + torch.tensor([0.2, -0.1, 0.1, 0.2, -0.2, 0.1, 0.3])
+    engine.step(goal[:, None].repeat(1, 400, 1), torch.full((1, 400, 1), 0.03))
+    assert torch.allclose(engine.joint_state()[0], goal, atol=2e-3)
+    assert engine.gripper_width().item() == pytest.approx(0.03, abs=1e-3) and not engine.diverged()
+    picture = engine.model
+    assert picture.nmesh == 18, "9 shapes that are seen and 9 that collide, of the same names in other folders"
+
+
+def test_the_kinematics_of_a_urdf_are_checked(panda_urdf: Any) -> None:
+    found = {f.what: f for f in check_robot(panda_urdf)}
+    assert found["frames"].severity == found["joints"].severity == found["motion"].severity == "ok"
+    assert found["limits"].severity == "warning", "the URDF reaches a little further than the maker says"
+
+
+@pytest.mark.parametrize(("effort", "left"), [(9.0, 5.0), (3.0, 3.0)])
+def test_the_smaller_effort_of_spec_and_urdf_holds(tmp_path: Path, effort: float, left: float) -> None:
+    model = compile_model(turn(tmp_path / "turn.urdf", effort), Scene())
+    assert model.actuator_forcerange.tolist() == [[-left, left]]
+    assert model.body("base").pos.tolist() == [0, 0, 0], "the base frame is that of the root link"
+    assert (model.dof_damping[0], model.dof_frictionloss[0]) == (0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("cube.obj", "cube.obj"),
+        ("meshes/cube.obj", "meshes/cube.obj"),
+        ("../meshes/cube.obj", "../meshes/cube.obj"),
+        ("../meshes/cube.obj", "package://my_arm/meshes/cube.obj"),
+        ("my_meshes/cube.obj", "package://my_meshes/cube.obj"),
+    ],
+)
+def test_meshes_are_found_from_the_file(tmp_path: Path, file: str, name: str) -> None:
+    robot = turn(tmp_path / "my_arm" / "urdf" / "turn.urdf", geometry=f'<mesh filename="{name}"/>')
+    mesh = tmp_path / "my_arm" / "urdf" / file
+    mesh.parent.mkdir(parents=True, exist_ok=True)
+    mesh.write_text(CUBE)
+    model = compile_model(robot, Scene())
+    assert model.nmesh == 1 and model.mesh_vertnum[0] == 8
+
+
+def test_a_visual_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    robot = turn(tmp_path / "turn.urdf", shape="visual", geometry='<mesh filename="gone.dae"/>')
+    assert compile_model(robot, Scene()).nmesh == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"geometry": '<mesh filename="gone.stl"/>'}, "collision mesh 'gone.stl' of link 'arm' is not there; put"),
+        ({"geometry": '<mesh filename="turn.dae"/>'}, "'turn.dae' of link 'arm' is a .dae file; convert it to one of"),
+        ({"kind": "floating"}, "joint 'turn' is floating, which is not supported"),
+        ({"kind": "prismatic"}, "joint 'turn' does not turn"),
+        ({"geometry": "<box"}, "not a readable MJCF or URDF"),
+        ({"geometry": '<xacro:box xmlns:xacro="http://www.ros.org/wiki/xacro"/>'}, "xacro file; run `xacro turn.urdf"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    (tmp_path / "turn.dae").touch()
+    with pytest.raises(ConfigError, match=message):
+        compile_model(turn(tmp_path / "turn.urdf", **changes), Scene())  # type: ignore[arg-type]
+
+
+def test_a_quadruped_and_its_meshes_can_be_moved(go2: Any, tmp_path: Path) -> None:
+    shutil.copytree(robot_model(go2).parents[1], tmp_path / "go2")
+    moved = replace(go2, model=str(tmp_path / "go2" / "urdf" / "go2.urdf"))
+    ours, shipped = compile_model(moved, Scene()), compile_model(go2, Scene())
+    assert np.array_equal(ours.body_inertia, shipped.body_inertia) and ours.ngeom == shipped.ngeom
+    with pytest.raises(ConfigError, match=r"gone\.urdf: no such file; mend `model` of robot 'go2'"):
+        robot_model(replace(go2, model=str(tmp_path / "gone.urdf")))
