@@ -9,7 +9,7 @@
 
 Every policy meets the same held-out episodes with every execution at every delay, so differences are paired. Results go
 to benchmarks/results/inference_delay.json, and stand in docs/deploy.md. With `--twin` policies really are that slow,
-beside the loop that commands a twin; what matters there are the watchdogs, for its tracker fools a cloned policy.
+beside the loop that commands a twin whose tracker has no bias: a cloned policy cannot overcome that.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,14 @@ import torch
 from policies.base import Chunk, Observation, Prefix
 from policies.bundle import Bundle, load_bundle
 from policies.execution import Execution, Mode, warm_up
+from real.bus import open_node
+from real.env import RobotEnv
+from real.loop import STALE_GOAL
+from real.twin import ArmTwin, HiddenArm
 from robot_rl.evaluation import evaluate, mean_interval
 from robot_rl.training.run import provenance, write_json
 from sim.env import TaskEnv
+from sim.tasks import tasks
 
 RESULTS = Path(__file__).parent / "results" / "inference_delay.json"
 MODES: tuple[Mode, ...] = ("receding", "asynchronous", "realtime", "ensemble")
@@ -86,14 +92,35 @@ class Slowed:
         return chunk
 
 
+def serve() -> None:
+    """Run the twin until SIGINT."""
+
+    torch.set_num_threads(1)
+    with open_node("twin") as node:
+        hidden = replace(HiddenArm(), object_bias=(0.0, 0.0, 0.0))
+        twin = ArmTwin(node, tasks.get("panda-lift"), cameras=False, hidden=hidden)
+        signal.signal(signal.SIGINT, lambda *_: twin.close())
+        twin.run()
+
+
+class Trips:
+    """Counts the goals that went stale within episodes; between them nobody owes any."""
+
+    def __init__(self, env: Any):
+        self.env, self.count, self._before = env, 0, 0
+
+    def __call__(self, _: int, infos: dict[str, Any]) -> None:
+        now = self.env.loop.events.counts.get(STALE_GOAL, 0)
+        self.count += now - self._before if infos["episode_steps"] > 1 else 0
+        self._before = now
+
+
 def on_twin(path: Path, episodes: int) -> list[dict[str, Any]]:
     """Return the rows of one policy on a twin in a process of its own, on a ROS domain of this machine alone."""
-    from real.bus import open_node
-    from real.env import RobotEnv
 
     os.environ |= {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": str(100 + os.getpid() % 100)}
     bundle, rows = load_bundle(path), []
-    twin = subprocess.Popen([sys.executable, "-m", "robot_rl.cli.main", "twin", "panda", "--no-camera"])
+    twin = subprocess.Popen([sys.executable, "-m", "benchmarks.inference_delay", "--serve"])
     try:
         for delay in DELAYS:
             for mode in MODES[:3]:
@@ -103,13 +130,15 @@ def on_twin(path: Path, episodes: int) -> list[dict[str, Any]]:
                     env = RobotEnv(node, bundle.interface)
                     wait = 0.8 * env.period if mode == "receding" else 0.0
                     execution = Execution(mode, background=True, patience=wait, period=env.period)
-                    result = evaluate(Slowed(bundle.policy, delay / 1000), env, episodes, execution=execution)
+                    trips = Trips(env)
+                    slow = Slowed(bundle.policy, delay / 1000)
+                    result = evaluate(slow, env, episodes, on_step=trips, execution=execution)
                     env.close()
-                summary, loop = result.summary(), env.summary()
+                summary = result.summary()
                 row = {"policy": bundle.policy.class_name, "execution": mode, "delay_ms": delay}
                 row |= {k: summary[k] for k in KEYS if k in summary}
-                row |= {"watchdogs": {k: v for k, v in loop["shield"].items() if k.startswith("stale")}}
-                rows.append(row | {"stopped": env.loop.stopped, "waits_ms_p99": loop["inference_ms"]["p99"]})
+                row |= {"stale_goals": trips.count, "stopped": env.loop.stopped, "periods": result.lag}
+                rows.append(row | {"waits_ms_p99": env.summary()["inference_ms"]["p99"]})
                 sys.stdout.write(f"{rows[-1]}\n")
                 sys.stdout.flush()
     finally:
@@ -121,10 +150,14 @@ def on_twin(path: Path, episodes: int) -> list[dict[str, Any]]:
 def main() -> int:
     """Study every policy and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", help="run folders of diffusion-bc and flow-bc")
+    parser.add_argument("runs", type=Path, nargs="*", help="run folders of diffusion-bc and flow-bc")
     parser.add_argument("--episodes", type=int, default=200, help="held-out episodes of each cell")
     parser.add_argument("--twin", type=int, default=0, metavar="EPISODES", help="measure on the twin instead")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.serve:
+        serve()
+        return 0
     torch.set_num_threads(1)
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"task": "panda-lift"}
     if arguments.twin:

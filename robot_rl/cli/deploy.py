@@ -83,8 +83,9 @@ class Deploy:
         period, aside = 1 / interface.controller.rate, robot.base is None
         wait = 0.8 * period if self.execution == "receding" else 0.0
         execution = Execution(self.execution, background=aside, patience=wait, period=period)
-        size = Pipeline(interface).observer.spec.size
-        warm_up(bundle.policy, {"observation.state": torch.zeros(1, size)}, execution)
+        seen = Pipeline(interface).observation_spec
+        zeros = {key: torch.zeros(1, *f.shape, dtype=getattr(torch, f.dtype)) for key, f in seen.items()}
+        warm_up(bundle.policy, zeros, execution)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:

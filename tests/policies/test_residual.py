@@ -96,8 +96,10 @@ def test_exploration_samples_around_the_mean(residual: Build) -> None:
 def test_base_is_asked_once_per_chunk_and_after_a_reset(residual: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = residual()
     asked: list[int] = []
-    act = policy.base.act
-    monkeypatch.setattr(policy.base, "act", lambda o, g: asked.append(len(o["observation.state"])) or act(o, g))
+    infer = policy.base.infer
+    monkeypatch.setattr(
+        policy.base, "infer", lambda o, g, p: asked.append(len(o["observation.state"])) or infer(o, g, p)
+    )
     rollout(policy, steps=8, rows=3)  # execute = 2; environment 1 is reset before step 5
     assert asked == [3, 3, 3, 1, 2, 1]
 
