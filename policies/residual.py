@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor
 
 from policies.actor import ActorPolicy
-from policies.base import ChunkRunner, Normalizer, Observation, Policy, build_policy, from_json
+from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.encoder import Encoder
+from policies.execution import ChunkExecutor, Execution
 from policies.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
@@ -48,7 +50,8 @@ class ResidualPolicy(ActorPolicy):
         self.encoder = Encoder(base.size, self.config.actor.encoder)
         self.actor = GaussianActor(self.encoder.size + base.size.action, base.size.action, self.config.actor)
         self.explore = False
-        self.runner: ChunkRunner | None = None
+        self.runner: ChunkExecutor | None = None
+        self._execution: tuple[Execution | None, Callable[[], Tensor] | None] = (None, None)
 
     def describe(self) -> dict[str, Any]:
         return {"class": self.class_name, "config": asdict(self.config), "base": self.base.describe()}
@@ -69,10 +72,15 @@ class ResidualPolicy(ActorPolicy):
         if self.runner is not None:
             self.runner.reset(ids)
 
-    def _runner(self, observation: Observation) -> ChunkRunner:
+    def execute_base(self, execution: Execution, still: Callable[[], Tensor] | None) -> None:
+        """Execute the base's chunks so; see `ChunkExecutor`. The actor acts in every period all the same."""
+        ChunkExecutor(self.base, 1, execution, still)  # refuses what does not fit before anything moves
+        self.runner, self._execution = None, (execution, still)
+
+    def _runner(self, observation: Observation) -> ChunkExecutor:
         count = len(observation["observation.state"])
         if self.runner is None or len(self.runner.used) != count:
-            self.runner = ChunkRunner(self.base, count)
+            self.runner = ChunkExecutor(self.base, count, *self._execution)
         return self.runner
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
@@ -94,7 +102,9 @@ class ResidualPolicy(ActorPolicy):
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
         if memory:
-            self._runner(observation).load_state_dict(memory)
+            chunks = memory["chunks"]
+            chunks = None if chunks is None else chunks.to(observation["observation.state"].device)
+            self._runner(observation).load_state_dict(memory | {"chunks": chunks})
 
 
 def residual_from(policy: Policy) -> ResidualPolicy:

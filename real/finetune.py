@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from policies.base import ChunkRunner
+from policies.execution import ChunkExecutor
 from policies.residual import ResidualPolicy
 from real.env import RobotEnv
 from real.journal import Journal
@@ -159,7 +159,7 @@ class Session:
     def _episode(self, seed: int) -> None:
         env, policy = self.env, self.policy
         policy.explore = True
-        runner = ChunkRunner(policy, 1)
+        runner = ChunkExecutor(policy, 1)
         runner.reset()
         observation, _ = env.reset(seed=seed)
         self._stale_pictures, over = 0, False
