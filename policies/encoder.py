@@ -84,8 +84,8 @@ def _embed(key: str, shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequen
     height, width, channels = shape
     if min(height, width) < 2 ** len(config.channels):
         raise ConfigError(
-            f"{key} is {height}x{width}: too small for {len(config.channels)} convolutions; take fewer with "
-            "--policy.encoder.channels, or larger pictures"
+            f"{key} is {height}x{width}: too small for {len(config.channels)} convolutions; take fewer "
+            "`channels` of the encoder, or larger pictures"
         )
     layers: list[nn.Module] = []
     for out in config.channels:
