@@ -123,7 +123,7 @@ def resized(frame: np.ndarray, height: int, width: int) -> np.ndarray:
     h, w = frame.shape[:2]
     rows, columns = min(h, round(w * height / width)), min(w, round(h * width / height))
     top, left = (h - rows) // 2, (w - columns) // 2
-    frame = np.ascontiguousarray(frame[top : top + rows, left : left + columns])
+    frame = frame[top : top + rows, left : left + columns].copy()
     if frame.shape[:2] == (height, width):
         return frame
     pixels = torch.from_numpy(frame).permute(2, 0, 1)[None].float()

@@ -175,7 +175,7 @@ class Driver(ABC):
             if blind := [self.images[c].topic for c in self.needed if self.images[c].latest is None]:
                 raise NotReady(
                     f"no {' and no '.join(missing)} within {timeout:g} s; the policy sees {' and '.join(blind)}: start "
-                    f"the camera (of a twin: robot-rl twin {self.robot.name} --task with it) {mismatches}".rstrip()
+                    f"the camera (a twin has those of its task: robot-rl twin --task, task:=) {mismatches}".rstrip()
                 )
             if all(what.startswith("picture") for what in missing):
                 raise NotReady(
