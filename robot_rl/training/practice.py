@@ -5,7 +5,6 @@ correct an episode  ->  Learner.take  ->  updates that its steps allow  ->  act 
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -54,8 +53,9 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
         learner.demos.load_state_dict(saved["demos"])
         rng.set_state(saved["rng"])
         learner.rng.set_state(saved["learner_rng"])
-    actor = copy.deepcopy(agent.policy)
-    actor.explore = True
+    actor: Any = type(agent.policy).build(agent.policy.describe())
+    actor.load_state_dict(agent.policy.state_dict())
+    actor.to(agent.device).explore = True
     executor = ChunkExecutor(actor, 1)
     observation = env.reset(seed=training_seed(seed) + step)[0]
     logged = checkpointed = step
