@@ -79,9 +79,7 @@ def tensors(tree: Any) -> list[Tensor]:
 def test_a_control_period_stays_on_its_device(name: str) -> None:
     episodes = build(name, CUDA)
     episodes.true = episodes._true_state()
-    measured = episodes.sensors.measure(
-        episodes.true, episodes.sampler.noise(episodes.steps, episodes.sensors.noises)
-    )
+    measured = episodes.sensors.measure(episodes.true, episodes.sampler.noise(episodes.steps, episodes.sensors.noises))
     episodes.state = episodes.chain.refer(measured)
     for _ in range(2):
         episodes.act(torch.zeros(N, episodes.pipeline.actions.size, device=CUDA))
