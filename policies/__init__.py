@@ -1,4 +1,4 @@
-"""Policy classes by name. A bundle names its class; any other is found by entry point or import path."""
+"""Policy classes by name. A bundle names its class; any other is found by its import path, `module:class`."""
 
 from __future__ import annotations
 
@@ -13,4 +13,5 @@ policy_classes = Registry(
         "diffusion": ("policies.diffusion:DiffusionPolicy", "diffusion over action chunks"),
         "flow": ("policies.flow:FlowPolicy", "flow matching over action chunks"),
     },
+    group="robot_rl.policies",
 )

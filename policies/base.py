@@ -77,8 +77,11 @@ class Policy(nn.Module):
 
 def build_policy(description: dict[str, Any]) -> Policy:
     """Return a policy with fresh weights from what its `describe` returned, whatever its class."""
-    policy: Policy = policy_classes.get(description["class"]).build(description)
-    return policy
+    name = str(description["class"])
+    kind = policy_classes.get(name)
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        raise TypeError(f"{name} is no policy class")
+    return kind.build(description)
 
 
 class RandomPolicy(Policy):

@@ -92,7 +92,9 @@ class ResidualPolicy(ActorPolicy):
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
         if memory:
-            self._runner(observation).load_state_dict(memory)
+            chunks = memory["chunks"]
+            chunks = None if chunks is None else chunks.to(observation["observation.state"].device)
+            self._runner(observation).load_state_dict(memory | {"chunks": chunks})
 
 
 def residual_from(policy: Policy) -> ResidualPolicy:

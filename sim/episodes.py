@@ -44,7 +44,7 @@ class Episodes(Rows):
         self.feet: FootTracker | None = None
         if base := robot.base:
             self.feet = FootTracker(n, len(base.feet), base.foot_radius, 1 / self.rate, self.device)
-        self.privileged = Observer(task.privileged, robot, pipeline.actions, pipeline.command)
+        self.privileged = Observer(task.privileged, robot, pipeline.actions, pipeline.command, pipeline.device)
         self.steps = torch.zeros(n, dtype=torch.long, device=self.device)
         """Control periods (n,) of the running episodes so far."""
         self.true: RobotState

@@ -210,12 +210,12 @@ def residual(diffusion: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def agent(residual: Callable[..., Any]) -> Callable[..., Any]:
-    """A tiny actor-critic on a tiny residual policy; keywords go to the actor-critic."""
+    """A tiny actor-critic on a tiny residual policy, for returns in [0, 1]; keywords go to the actor-critic."""
     from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 
     def build(policy: Any = None, seed: int = 0, **config: Any) -> ActorCritic:
         numbers: dict[str, Any] = dict(hidden=(16, 16))
-        return ActorCritic(policy or residual(), ActorCriticConfig(**(numbers | config)), seed)
+        return ActorCritic(policy or residual(), ActorCriticConfig(**(numbers | config)), seed, (0.0, 1.0))
 
     return build
 

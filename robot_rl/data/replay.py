@@ -156,7 +156,9 @@ class Replay:
                 batch[name] = self.columns[name][where, row]
             if c.observed and not how.sequence:
                 batch[NEXT + name] = self.columns[name][where, at]
-        return batch | {"reward": reward, "discount": factor.to(self.device)}
+        if not how.sequence:
+            batch["reward"] = reward
+        return batch | {"discount": factor.to(self.device)}
 
     def _windows(self, lane: Tensor, row: Tensor, how: Sampling) -> Batch:
         """The actions, or all columns, of `how.chunk` steps from each row on, and which of them are of the episode."""

@@ -38,6 +38,8 @@ class Context:
     robot: RobotSpec
     actions: VectorSpec
     command: VectorSpec
+    device: torch.device = torch.device("cpu")
+    """Where a term's constants live."""
 
     @property
     def workspace(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
@@ -123,7 +125,8 @@ def object_in_tool(on: Context, name: ObjectName) -> Term:
 def _kinematics(on: Context) -> Kinematics:
     if on.robot.tool is None:
         raise ConfigError(f"robot {on.robot.name!r} has no tool to observe")
-    return Kinematics(on.robot)
+    with on.device:
+        return Kinematics(on.robot)
 
 
 def angular_velocity(on: Context) -> Term:
@@ -211,9 +214,16 @@ class Observer:
     A term is written as a name and its arguments, `object_position:cube`; see `robot_rl.interface.call`.
     """
 
-    def __init__(self, names: Sequence[str], robot: RobotSpec, actions: VectorSpec, command: VectorSpec = NOTHING):
+    def __init__(
+        self,
+        names: Sequence[str],
+        robot: RobotSpec,
+        actions: VectorSpec,
+        command: VectorSpec = NOTHING,
+        device: torch.device | str = "cpu",
+    ):
         self.names = tuple(names)
-        given = {Context: Context(robot, actions, command)}
+        given = {Context: Context(robot, actions, command, torch.device(device))}
         calls = [read_call(terms, name, Term, given) for name in self.names]
         self.terms: list[Term] = [call() for call in calls]
         self.spec = VectorSpec(tuple(t.field for t in self.terms))

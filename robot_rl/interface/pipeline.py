@@ -128,7 +128,7 @@ class Pipeline:
             self.shield = Shield(self.robot, interface.shield)
         self.actions = self.controller.actions
         self.command = VectorSpec(interface.command)
-        self.observer = Observer(interface.observations, self.robot, self.actions, self.command)
+        self.observer = Observer(interface.observations, self.robot, self.actions, self.command, self.device)
         self.success: Test | None = state_test(interface.success) if interface.success else None
         self.failure: Test | None = state_test(interface.failure) if interface.failure else None
         self.tick = 1.0 / self.robot.command_rate

@@ -45,13 +45,16 @@ class Agent(Protocol):
         """Return exploring actions (n, A) in [-1, 1], and the columns besides the observation that the replay keeps."""
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        """Return these columns at final observations, valid in rows (n,) bool, without advancing the policy."""
+        """Return these columns at final observations, valid in rows (n,), without advancing the policy.
+
+        `rows` is bool, on the CPU.
+        """
 
     def annotate(self, observation: Observation, action: Tensor, rng: torch.Generator) -> Observation:
         """Return these columns along one recorded episode of T + 1 observations and T actions."""
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Forget environments `ids`, or all: their next step starts an episode."""
+        """Forget environments `ids` (on the CPU), or all: their next step starts an episode."""
 
     def update(self, batch: Batch, phase: Phase) -> dict[str, Tensor]:
         """Learn from one batch; return metrics."""

@@ -21,6 +21,7 @@ from robot_rl.rewards import RewardName, RewardSource
 from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, check_finite, counts, report
 from robot_rl.training.run import Run
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from robot_rl.util.seeds import training_seed
 
@@ -90,7 +91,12 @@ def train_off_policy(
     progress: Progress,
 ) -> None:
     """Improve the agent in `env` and leave what it learned in its policy; resumes from the run's checkpoint."""
-    env = on_device(env, agent.device)
+    env, span = on_device(env, agent.device), agent.sampling.span
+    if config.capacity // env.num_envs <= span:
+        raise ConfigError(
+            f"--training.capacity {config.capacity} leaves each of {env.num_envs} environments "
+            f"{config.capacity // env.num_envs} rows, too few for samples of {span} steps; raise it"
+        )
     replay = Replay(config.capacity, env.num_envs, agent.columns, agent.device)
     from_demos = int(config.batch * config.demo_share) if demos is not None else 0
     sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])
@@ -131,16 +137,16 @@ def train_off_policy(
             following, paid, terminated, truncated, infos = stepping.result()
             paid, done = reward(paid, infos), terminated | truncated
             row = observation | kept | {"action": action, "reward": paid, "terminated": terminated, "last": done}
-            final = None
-            if done.any():
+            final, ended = None, done.cpu()
+            if ended.any():
                 final = infos["final_obs"]
-                final = final | agent.peek(final, done, rng)
-                agent.reset(done.nonzero().squeeze(-1))
+                final = final | agent.peek(final, ended, rng)
+                agent.reset(ended.nonzero().squeeze(-1))
             replay.add(row, final)
             episodes.add(paid, done, infos.get("success"))
             observation = following
             step += env.num_envs
-            learns = learns or (step >= config.learning_starts and replay.ready(agent.sampling.span))
+            learns = learns or (step >= config.learning_starts and replay.ready(span))
             if learns:
                 owed += config.updates_per_step * env.num_envs
             if over() or step % config.log_every < env.num_envs:

@@ -111,9 +111,10 @@ def collect(
         observation, paid, terminated, truncated, infos = env.step(action)
         paid, done = reward(paid, infos), terminated | truncated
         rows.append(row | {"reward": paid, "terminated": terminated, "done": done})
-        if done.any():
-            finals.append(agent.state(infos["final_obs"])[done])
-            agent.reset(done.nonzero().squeeze(-1))
+        ended = done.cpu()
+        if ended.any():
+            finals.append(agent.state(infos["final_obs"])[ended])
+            agent.reset(ended.nonzero().squeeze(-1))
         episodes.add(paid, done, infos.get("success"))
         for group, names in (("env", infos.get("metrics", {})), ("reward", infos.get("rewards", {}))):
             for name, value in names.items():

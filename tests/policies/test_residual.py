@@ -52,8 +52,9 @@ def test_training_leaves_the_base_alone(residual: Build, agent: Build) -> None:
     learner = agent(policy)
     rng = torch.Generator().manual_seed(0)
     for _ in range(6):
-        random = {k: torch.rand(8, d, generator=rng) for k, d in (("state", 3), ("next_state", 3), ("action", 2))}
-        random |= {"base": random["action"], "next_base": random["action"]}
+        sizes = {"observation.state": 3, "next.observation.state": 3, "action": 2}
+        random = {name: torch.rand(8, size, generator=rng) for name, size in sizes.items()}
+        random |= {"base": random["action"], "next.base": random["action"]}
         learner.update(random | {"reward": torch.rand(8, generator=rng), "discount": torch.full((8,), 0.9)})
     assert fingerprint(policy.base) == base and fingerprint(policy) != whole
     assert not policy.base.training and not any(p.requires_grad for p in policy.base.parameters())
@@ -63,21 +64,32 @@ def test_the_action_is_the_clipped_sum(residual: Build) -> None:
     policy = residual(scale=0.5, zero_init=False)
     torch.nn.init.normal_(policy.actor.trunk[-1].weight)
     observation = {"observation.state": torch.randn(50, 3)}
+    base = policy.base.act(observation, torch.Generator().manual_seed(0))[:, 0]
     action = policy.act(observation, torch.Generator().manual_seed(0))[:, 0]
-    base = policy.last_base
     correction = policy.actor.mean(torch.cat([policy.normalizer(observation["observation.state"]), base], -1))
     assert torch.equal(action, (base + 0.5 * correction).clamp(-1, 1))
     assert ((action - base).abs() <= 0.5 + 1e-6).all()
-    assert policy.combine(torch.tensor([0.9]), torch.tensor([1.0])).item() == 1.0
+    assert policy.transform(torch.ones(1, 1), {"base": torch.tensor([[0.9]])}).item() == 1.0
+
+
+def test_inverting_gives_the_output_that_made_an_action(residual: Build) -> None:
+    """Where it is out of the actor's reach, the nearest end."""
+    policy, base = residual(scale=0.5), torch.tensor([[0.2, -0.4]])
+    u = torch.tensor([[0.6, -0.9]])
+    action = policy.transform(u, {"base": base})
+    torch.testing.assert_close(policy.invert(action, {"base": base}), u)
+    assert policy.invert(torch.tensor([[0.9, 1.0]]), {"base": base}).tolist() == [[1.0, 1.0]]
+    assert residual(scale=0.0).invert(action, {"base": base}) is None
 
 
 def test_exploration_samples_around_the_mean(residual: Build) -> None:
     policy = residual(std=0.1)
     policy.explore = True
     observation = {"observation.state": torch.zeros(2000, 3)}
+    base = policy.base.act(observation, torch.Generator().manual_seed(0))[:, 0]
     action = policy.act(observation, torch.Generator().manual_seed(0))[:, 0]
     free = action.abs() < 1
-    assert (action - policy.last_base)[free].std() == pytest.approx(0.05, rel=0.15)
+    assert (action - base)[free].std() == pytest.approx(0.05, rel=0.15)
 
 
 def test_base_is_asked_once_per_chunk_and_after_a_reset(residual: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robot_rl.data.replay import Replay, sample_mixed
+from robot_rl.data.replay import Column, Replay, Sampling
+from robot_rl.data.sources import sample_batches
+
+COLUMNS = {
+    "observation.state": Column((1,), observed=True),
+    "base": Column((1,), observed=True),
+    "action": Column((1,)),
+    "intervention": Column(dtype=torch.bool),
+}
 
 
 @dataclass
@@ -27,7 +35,7 @@ class World:
     """Of each lane; an episode holds the lists obs (T + 1), reward (T), and how it ended."""
 
     def __post_init__(self) -> None:
-        self.replay = Replay(self.rows, self.lanes, 1, 1)
+        self.replay = Replay(self.rows, self.lanes, COLUMNS)
         self.count = 0
         self.episodes = [[self.fresh()] for _ in range(self.lanes)]
 
@@ -37,7 +45,9 @@ class World:
 
     def step(self, ends: list[str | None]) -> None:
         """One step of every lane, which ends with "terminated", "truncated" or goes on."""
-        row: dict[str, list[Any]] = {k: [] for k in ("state", "base", "action", "reward", "terminated", "last")}
+        row: dict[str, list[Any]] = {
+            k: [] for k in ("observation.state", "base", "action", "reward", "terminated", "last")
+        }
         finals = []
         for lane, end in enumerate(ends):
             episode = self.episodes[lane][-1]
@@ -57,10 +67,10 @@ class World:
             if end is not None:
                 self.episodes[lane].append(self.fresh())
         tensors = {k: torch.tensor(v) for k, v in row.items()}
-        for key in ("state", "base", "action"):
+        for key in ("observation.state", "base", "action"):
             tensors[key] = tensors[key].view(-1, 1)
         final = torch.tensor(finals).view(-1, 1)
-        self.replay.add(tensors, {"state": final, "base": final + 0.5} if any(ends) else None)
+        self.replay.add(tensors, {"observation.state": final, "base": final + 0.5} if any(ends) else None)
 
     def expected(self, state: float, n_step: int, discount: float) -> tuple[float, float, float]:
         """Reward sum, discount and next observation of the transition that starts at a state."""
@@ -96,16 +106,17 @@ def test_every_sample_is_the_references(script: list[list[str | None]], n_step: 
     world = World(lanes, length * lanes)
     for ends in script:
         world.step(ends)
-    batch = world.replay.sample(200, n_step, 0.9, rng())
+    batch = world.replay.sample(200, Sampling(n_step, 0.9), rng())
     for k in range(200):
-        state = float(batch["state"][k])
+        state = float(batch["observation.state"][k])
         reward, discount, following = world.expected(state, n_step, 0.9)
         assert float(batch["reward"][k]) == pytest.approx(reward, rel=1e-5)
         assert float(batch["discount"][k]) == pytest.approx(discount, rel=1e-5)
-        assert float(batch["next_state"][k]) == following
-        assert float(batch["next_base"][k]) == following + 0.5
+        assert float(batch["next.observation.state"][k]) == following
+        assert float(batch["next.base"][k]) == following + 0.5
         assert (float(batch["base"][k]), float(batch["action"][k])) == (state + 0.5, -state)
     assert world.replay.transitions == len(script) * lanes
+    assert world.replay.size == int(world.replay.flags["starts"].sum()) <= world.replay.transitions
 
 
 @pytest.mark.parametrize(("end", "discount"), [("truncated", 0.9), ("terminated", 0.0)])
@@ -114,18 +125,18 @@ def test_truncation_bootstraps_from_the_final_observation_and_termination_does_n
     for ends in ([None], [None], [end], [None], [None], [None]):
         world.step(ends)
     final = world.episodes[0][0]["obs"][3]
-    batch = world.replay.sample(300, 1, 0.9, rng())
-    third = batch["state"][:, 0] == world.episodes[0][0]["obs"][2]
+    batch = world.replay.sample(300, Sampling(1, 0.9), rng())
+    third = batch["observation.state"][:, 0] == world.episodes[0][0]["obs"][2]
     assert third.any()
     assert torch.allclose(batch["discount"][third], torch.tensor(discount))
-    assert (batch["next_state"][third] == final).all() and (batch["next_base"][third] == final + 0.5).all()
+    assert (batch["next.observation.state"][third] == final).all() and (batch["next.base"][third] == final + 0.5).all()
 
 
 def test_an_unfinished_window_is_not_sampled() -> None:
     world = World(1, 50)
     for _ in range(10):
         world.step([None])
-    starts = world.replay.sample(400, 3, 0.9, rng())["state"].unique()
+    starts = world.replay.sample(400, Sampling(3, 0.9), rng())["observation.state"].unique()
     assert sorted(starts.tolist()) == world.episodes[0][0]["obs"][:7]  # s7, s8, s9 lack part of their three steps
 
 
@@ -136,7 +147,7 @@ def test_all_transitions_are_equally_likely(lengths: list[int]) -> None:
     for t in range(1, 41):
         world.step(["truncated" if t % length == 0 else None for length in lengths])
     draws = 40_000
-    state = world.replay.sample(draws, 1, 0.9, rng())["state"]
+    state = world.replay.sample(draws, Sampling(1, 0.9), rng())["observation.state"]
     starts = torch.tensor([o for lane in world.episodes for e in lane for o in e["obs"][:-1]])
     counts = (state == starts).sum(0)
     assert len(counts) == 80 and counts.sum() == draws
@@ -151,7 +162,9 @@ def test_a_full_storage_forgets_the_oldest() -> None:
     for _ in range(25):
         world.step([None])
     obs = world.episodes[0][0]["obs"]
-    assert set(world.replay.sample(300, 1, 0.9, rng())["state"].flatten().tolist()) == set(obs[15:24])
+    assert set(world.replay.sample(300, Sampling(1, 0.9), rng())["observation.state"].flatten().tolist()) == set(
+        obs[15:24]
+    )
     assert world.replay.size == 10
 
 
@@ -161,18 +174,18 @@ def test_a_whole_episode_is_the_same_as_its_steps() -> None:
         world.step(ends)
     obs, reward = world.episodes[0][0]["obs"], world.episodes[0][0]["reward"]
     state = torch.tensor(obs).view(-1, 1)
-    other = Replay(30, 1, 1, 1)
+    other = Replay(30, 1, COLUMNS)
     terminated = torch.tensor([False, False, True])
     episode = {
-        "state": state,
+        "observation.state": state,
         "base": state + 0.5,
         "action": -state[:3],
         "reward": torch.tensor(reward),
         "terminated": terminated,
     }
     other.add_episode(episode)
-    for name, column in other.columns.items():
-        assert torch.equal(column, world.replay.columns[name]), name
+    for name, column in (other.columns | other.flags).items():
+        assert torch.equal(column, (world.replay.columns | world.replay.flags)[name]), name
     assert (other.transitions, other.size) == (3, 3)
 
 
@@ -187,7 +200,7 @@ def test_resumed_equals_uninterrupted(same: Callable[[Any, Any], bool]) -> None:
     for one in (world, other):
         one.step([None, "truncated"])
     assert same(world.replay.state_dict(), other.replay.state_dict())
-    assert same(world.replay.sample(50, 3, 0.9, rng(1)), other.replay.sample(50, 3, 0.9, rng(1)))
+    assert same(world.replay.sample(50, Sampling(3, 0.9), rng(1)), other.replay.sample(50, Sampling(3, 0.9), rng(1)))
 
 
 def test_a_snapshot_stays_as_it_was() -> None:
@@ -206,16 +219,20 @@ def test_mixed_batches_keep_their_shares(same: Callable[[Any, Any], bool]) -> No
     for world in worlds:
         for _ in range(20):
             world.step([None])
-    batch = sample_mixed([(worlds[0].replay, 5), (worlds[1].replay, 11)], 1, 0.9, rng())
-    assert (batch["state"] > 1000).sum() == 11 and (batch["state"] < 1000).sum() == 5
-    only = sample_mixed([(worlds[0].replay, 8), (worlds[1].replay, 0)], 1, 0.9, rng(2))
-    assert same(only, worlds[0].replay.sample(8, 1, 0.9, rng(2)))
+    how = Sampling(1, 0.9)
+    batches = sample_batches([(worlds[0].replay, 5), (worlds[1].replay, 11)], 3, how, rng())
+    assert len(batches) == 3
+    for batch in batches:
+        assert (batch["observation.state"] > 1000).sum() == 11 and (batch["observation.state"] < 1000).sum() == 5
+        assert torch.equal(batch["action"], -batch["observation.state"]), "rows stay together"
+    only = sample_batches([(worlds[0].replay, 8), (worlds[1].replay, 0)], 1, how, rng(2))
+    assert same(only, [worlds[0].replay.sample(8, how, rng(2))])
 
 
 @pytest.mark.timeout(5)
 def test_sampling_from_nothing_is_an_error_not_a_hang() -> None:
     with pytest.raises((ValueError, RuntimeError)):
-        Replay(20, 1, 1, 1).sample(4, 1, 0.9, rng())
+        Replay(20, 1, COLUMNS).sample(4, Sampling(1, 0.9), rng())
 
 
 @pytest.mark.timeout(5)
@@ -225,25 +242,25 @@ def test_steps_that_are_not_known_yet_are_an_error_not_a_hang() -> None:
         world.step([None, None])
         assert not world.replay.ready(3)
         with pytest.raises(ValueError, match="no transition of the replay has 3 steps, or the end of its episode"):
-            world.replay.sample(4, 3, 0.9, rng())
+            world.replay.sample(4, Sampling(3, 0.9), rng())
     assert world.replay.ready(2)
     world.step([None, "terminated"])
-    assert len(world.replay.sample(4, 3, 0.9, rng())["state"]) == 4
+    assert len(world.replay.sample(4, Sampling(3, 0.9), rng())["action"]) == 4
     assert not World(1, 50).replay.ready(1)
 
 
 def test_interventions_are_marked() -> None:
-    replay = Replay(20, 1, 1, 1)
+    replay = Replay(20, 1, COLUMNS)
     column: Tensor = torch.tensor([False, True, False, True])
     zeros = torch.zeros(5, 1)
     replay.add_episode(
         {
-            "state": torch.arange(5.0)[:, None],
+            "observation.state": torch.arange(5.0)[:, None],
             "base": zeros,
             "action": zeros[:4],
             "reward": zeros[:4, 0],
             "intervention": column,
         }
     )
-    batch = replay.sample(100, 1, 0.9, rng())
-    assert torch.equal(batch["intervention"], batch["state"][:, 0].long() % 2 == 1)
+    batch = replay.sample(100, Sampling(1, 0.9), rng())
+    assert torch.equal(batch["intervention"], batch["observation.state"][:, 0].long() % 2 == 1)

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from robot_rl.learning.agent import Phase
+
 Build = Callable[..., Any]
 
 
@@ -23,10 +25,10 @@ def bandit(count: int, generator: torch.Generator, best: float = 0.3) -> dict[st
     state, zero = torch.zeros(count, 1), torch.zeros(count, 1)
     reward = 1 - (action[:, 0] - best).square()
     common = {
-        "state": state,
+        "observation.state": state,
         "base": zero,
-        "next_state": state,
-        "next_base": zero,
+        "next.observation.state": state,
+        "next.base": zero,
         "discount": torch.zeros(count),
     }
     return common | {"action": action, "reward": reward}
@@ -39,10 +41,11 @@ def test_finds_the_best_action_of_a_bandit(residual: Build, agent: Build, std: f
     generator = rng()
     for _ in range(500):
         learner.update(bandit(128, generator))
-    found = policy.combine(torch.zeros(1, 1), policy.actor.mean(policy.features(torch.zeros(1, 1), torch.zeros(1, 1))))
+    seen = {"observation.state": torch.zeros(1, 1), "base": torch.zeros(1, 1)}
+    found = policy.transform(policy.actor.mean(policy.actor_features(seen)), seen)
     assert found.item() == pytest.approx(0.3, abs=0.08)
     grid = torch.tensor([[-0.8], [0.0], [0.3], [0.8]])
-    q = learner.critic(torch.zeros(4, 1), grid).mean(0)
+    q = learner.critic.value(torch.zeros(4, 1), grid).mean(0)
     assert torch.allclose(q, 1 - (grid[:, 0] - 0.3).square(), atol=0.1)
 
 
@@ -54,25 +57,26 @@ def chain(generator: torch.Generator, count: int, discount: float, cut: bool = T
     following = one_hot[torch.where(last, 0, place + 1)]
     action = 2 * torch.rand(count, 1, generator=generator) - 1
     return {
-        "state": one_hot[place],
+        "observation.state": one_hot[place],
         "base": torch.zeros(count, 1),
         "action": action,
         "reward": last.float(),
         "discount": torch.where(last & cut, 0.0, discount),
-        "next_state": following,
-        "next_base": torch.zeros(count, 1),
+        "next.observation.state": following,
+        "next.base": torch.zeros(count, 1),
     }
 
 
 def values(learner: Any) -> Tensor:
-    return learner.critic(torch.eye(5), torch.zeros(5, 1)).mean(0)
+    return learner.critic.value(torch.eye(5), torch.zeros(5, 1)).mean(0).detach()
 
 
-def test_values_of_a_chain_are_powers_of_the_discount(residual: Build, agent: Build) -> None:
-    learner = agent(residual(5, 1), hidden=(32, 32), critic_lr=3e-3, tau=0.1)
+@pytest.mark.parametrize("head", ["scalar", "hl-gauss", "c51", "gaussian"])
+def test_values_of_a_chain_are_powers_of_the_discount(residual: Build, agent: Build, head: str) -> None:
+    learner = agent(residual(5, 1), head=head, bins=21, hidden=(32, 32), critic_lr=3e-3, tau=0.1)
     generator = rng()
     for _ in range(600):
-        learner.update(chain(generator, 128, 0.8), learn_actor=False)
+        learner.update(chain(generator, 128, 0.8), Phase.WARMUP)
     assert torch.allclose(values(learner), 0.8 ** torch.tensor([4.0, 3, 2, 1, 0]), atol=0.04)
 
 
@@ -81,7 +85,7 @@ def test_termination_cuts_the_bootstrap(residual: Build, agent: Build) -> None:
     learner = agent(residual(5, 1), hidden=(32, 32), critic_lr=3e-3, tau=0.1, value_high=10.0)
     generator = rng()
     for _ in range(800):
-        learner.update(chain(generator, 128, 0.8, cut=False), learn_actor=False)
+        learner.update(chain(generator, 128, 0.8, cut=False), Phase.WARMUP)
     assert values(learner)[4].item() == pytest.approx(1 / (1 - 0.8**5), abs=0.08)
 
 
@@ -89,7 +93,7 @@ def test_targets_are_clipped_to_known_returns(residual: Build, agent: Build) -> 
     learner = agent(residual(5, 1), hidden=(32, 32), critic_lr=3e-3, value_low=0.0, value_high=0.25)
     generator = rng()
     for _ in range(300):
-        learner.update(chain(generator, 64, 0.8), learn_actor=False)
+        learner.update(chain(generator, 64, 0.8), Phase.WARMUP)
     assert values(learner).max() < 0.3
 
 
@@ -99,10 +103,10 @@ def test_target_is_the_minimum_over_the_subset(residual: Build, agent: Build) ->
     batch = chain(rng(), 32, 0.8)
     policy = learner.policy
     with torch.no_grad():
-        features = policy.features(batch["next_state"], batch["next_base"])
-        following = policy.combine(batch["next_base"], policy.actor.mean(features))
-        worst = learner.target(batch["next_state"], following).amin(0)
-        q = learner.critic(batch["state"], batch["action"])
+        after = {"observation.state": batch["next.observation.state"], "base": batch["next.base"]}
+        following = policy.transform(policy.actor.mean(policy.actor_features(after)), after)
+        worst = learner.target.value(after["observation.state"], following).amin(0)
+        q = learner.critic.value(batch["observation.state"], batch["action"])
         wanted = (q - batch["reward"] - batch["discount"] * worst).square().mean(1).sum()
     assert torch.allclose(learner.update(batch)["critic/loss"], wanted)
 

@@ -16,14 +16,21 @@ from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.ppo import PPOConfig
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
-from robot_rl.recipes.ppo import ProximalPolicy, mirror_of
+from robot_rl.recipes.ppo import ProximalPolicy
 from robot_rl.robots import robots
 from robot_rl.training.on_policy import OnPolicyConfig
 from robot_rl.util.seeds import training_seed
 from sim.env import TaskEnv
+from sim.make import describe, make, mirror_of
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
+
+
+def job(task: str, run: Any, seed: int = 0, progress: Any = lambda *_: None, **simulation: Any) -> Job:
+    return Job(
+        describe(task), lambda count: make(task, count, **simulation), run, seed, Path("nowhere"), None, progress
+    )
 
 
 def test_trains_a_bundle(run: Build, tmp_path: Path) -> None:
@@ -33,11 +40,9 @@ def test_trains_a_bundle(run: Build, tmp_path: Path) -> None:
         PPOConfig(hidden=(16,), epochs=1, minibatches=1),
         OnPolicyConfig(steps=24, num_envs=3, rollout=4),
     )
-    job = Job(
-        "panda-lift", run(), 0, Path("nowhere"), None, {},
-        lambda what, done, total, metrics: seen.append((what, done, total)),
-    )  # fmt: skip
-    bundle = recipe.train(job)
+    bundle = recipe.train(
+        job("panda-lift", run(), progress=lambda what, done, total, metrics: seen.append((what, done, total)))
+    )
     assert seen == [("environment steps", 12, 24), ("environment steps", 24, 24)]
     save_bundle(bundle, tmp_path / "bundle")
     again = load_bundle(tmp_path / "bundle")
@@ -54,7 +59,7 @@ def test_trains_a_robot_that_walks_with_its_mirror_image(run: Build, tmp_path: P
         OnPolicyConfig(steps=36, num_envs=3, rollout=4),
         symmetry=True,
     )
-    bundle = recipe.train(Job("go2-velocity", run(), 0, Path("nowhere"), None, {}, lambda *_: None))
+    bundle = recipe.train(job("go2-velocity", run()))
     save_bundle(bundle, tmp_path / "bundle")
     again = load_bundle(tmp_path / "bundle")
     again.check_robot(robots.get("go2"))
@@ -73,8 +78,7 @@ def test_the_mirror_follows_the_parameters_in_use(run: Build, without: tuple[str
         PPOConfig(hidden=(16,), epochs=1, minibatches=1),
         OnPolicyConfig(steps=6, num_envs=3, rollout=2),
     )
-    simulation = {"without": without, "threads": 1}
-    assert recipe.train(Job("go2-velocity", run(), 0, Path("nowhere"), None, simulation, lambda *_: None)).critic
+    assert recipe.train(job("go2-velocity", run(), without=without, threads=1)).critic
     task: Any = tasks.get("go2-velocity")
     used = [r for r in task.randomization if r.parameter not in without]
     mirror = mirror_of(task, used)
@@ -103,5 +107,5 @@ def test_seeds_share_no_environment(run: Build, monkeypatch: pytest.MonkeyPatch)
         OnPolicyConfig(steps=6, num_envs=3, rollout=2),
     )
     for seed in (0, 1):
-        recipe.train(Job("panda-lift", run(str(seed)), seed, Path("nowhere"), None, {}, lambda *_: None))
+        recipe.train(job("panda-lift", run(str(seed)), seed))
     assert begun == [0, training_seed(1)]

@@ -12,6 +12,8 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
+from robot_rl.interface.environment import EnvInfo
+
 
 class PointMass(VectorEnv):
     """Points with velocity v in the plane that are to follow a commanded velocity c; actions push.
@@ -24,6 +26,8 @@ class PointMass(VectorEnv):
     """
 
     GAIN, PRICE, NOISE = 0.3, 0.1, 0.05
+    info = EnvInfo("point-mass", observation=4, action=2)
+    privileged_size, mirror = 3, None
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
@@ -58,7 +62,7 @@ class PointMass(VectorEnv):
         if seed is not None:
             self.rng.manual_seed(seed)
         self._begin(torch.arange(self.num_envs))
-        if options == "spread":
+        if options and options.get("spread"):
             self.steps = torch.arange(self.num_envs) % self.horizon + 0.0
         return self._observe(), {}
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +38,7 @@ from robot_rl.training.human_in_the_loop import publish as publish_agent
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import demo_replay
 from robot_rl.training.run import read_metrics
+from robot_rl.util.errors import ConfigError
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
@@ -82,9 +83,10 @@ def learner(agent: Build, residual: Build, tmp_path: Path) -> Build:
         torch.manual_seed(0)
         policy = residual(SIZE, 4, std=None)
         rng = torch.Generator().manual_seed(0)
-        demos = demo_replay(policy, load_episodes(tmp_path / f"demos-{name}", PIPELINE), rng, config.capacity)
+        made = agent(policy, seed=seed)
+        demos = demo_replay(made, load_episodes(tmp_path / f"demos-{name}", PIPELINE), rng, config.capacity)
         (tmp_path / name).mkdir()
-        return Learner(agent(policy, seed=seed), PIPELINE, demos, config, tmp_path / name, seed)
+        return Learner(made, PIPELINE, demos, config, tmp_path / name, seed)
 
     return build
 
@@ -101,7 +103,8 @@ def test_corrections_are_the_stretches_that_a_person_executed(flags: list[bool])
     n = len(flags)
     episode = {
         "row": torch.arange(n),
-        "state": torch.arange(n)[:, None],
+        "action": torch.zeros(n, 1),
+        "observation.state": torch.arange(n)[:, None],
         "reward": torch.linspace(0, 1, n),
         "intervention": torch.tensor(flags),
     }
@@ -114,8 +117,9 @@ def test_corrections_are_the_stretches_that_a_person_executed(flags: list[bool])
         assert torch.equal(rows, torch.arange(int(rows[0]), int(rows[-1]) + 1)), "without gaps"
         assert torch.equal(part["reward"], episode["reward"][rows])
         following = int(rows[-1]) + 1
-        assert ("final" in part) == (following < n), "and the state that it led to, where the episode goes on"
-        assert following == n or part["final"].tolist() == [[following]]
+        final = part.get("final.observation.state")
+        assert (final is not None) == (following < n), "and the state that it led to, where the episode goes on"
+        assert final is None or final.tolist() == [[following]]
     for a, b in zip(parts[:-1], parts[1:], strict=True):
         assert b["row"][0] - a["row"][-1] > 1, "as long as they go: the policy acted in between"
 
@@ -134,9 +138,10 @@ def test_new_episodes_are_absorbed_once_and_corrections_go_to_both_replays(learn
     record(root, [True] * 3, success=True, seed=3)
     assert one.absorb() == 2 and one.seen == 3, "failures are learned from too"
     assert (one.online.transitions, one.demos.transitions, one.corrected) == (20, demos + 7, 7)
-    flags = one.online.columns["intervention"][0][one.online.columns["starts"][0]]
+    begun = one.online.flags["starts"][0]
+    flags = one.online.columns["intervention"][0][begun]
     assert flags.tolist() == [False] * 6 + [True] * 4 + [False] * 7 + [True] * 3
-    reward, ended = (one.online.columns[k][0][one.online.columns["starts"][0]] for k in ("reward", "terminated"))
+    reward, ended = one.online.columns["reward"][0][begun], one.online.flags["terminated"][0][begun]
     assert reward.nonzero().flatten().tolist() == ended.nonzero().flatten().tolist() == [11, 19]
 
 
@@ -145,7 +150,7 @@ def test_the_executed_action_is_learned_from(learner: Build) -> None:
     record(one.folder / "dataset", [True] * 3, seed=1)
     one.absorb()
     (episode,) = load_episodes(one.folder / "dataset", PIPELINE)
-    stored = one.online.columns["action"][0][one.online.columns["starts"][0]]
+    stored = one.online.columns["action"][0][one.online.flags["starts"][0]]
     assert torch.equal(stored, episode["action"]) and stored.abs().max() <= 1
 
 
@@ -266,11 +271,11 @@ def test_numbers_that_are_not_finite_stop_it_before_they_are_published_or_saved(
     record(one.folder / "dataset", [False] * 80, seed=1)
     update = one.agent.update
 
-    def breaks(batch: Any, learn_actor: bool) -> Any:
+    def breaks(batch: Any, phase: Any) -> Any:
         if one.agent.updates.critic == 7:
             with torch.no_grad():
                 next(one.agent.critic.parameters()).view(-1)[0] = bad
-        return update(batch, learn_actor=learn_actor)
+        return update(batch, phase)
 
     one.agent.update = breaks
     enough = Enough()
@@ -422,11 +427,14 @@ def test_the_recipe_starts_from_the_bundles_policy_and_critics(bundle: Path, tmp
     policy = one.agent.policy
     chunk = loaded.policy.act(observation, rng[0])
     assert torch.equal(policy.act(observation, rng[1])[:, 0], chunk[:, 0]), "a residual that starts at zero"
-    improved = Bundle(policy, LIFT, loaded.robot, critic=one.agent.critic.state_dict())
+    settings = asdict(one.agent.config)
+    improved = Bundle(policy, LIFT, loaded.robot, critic=one.agent.critic.state_dict(), agent=settings)
     two = recipe.learner(improved, bundle / "demos", tmp_path, 5)
     assert same(dict(two.agent.critic.state_dict()), dict(one.agent.critic.state_dict()))
     assert same(dict(two.agent.target.state_dict()), dict(one.agent.critic.state_dict()))
     assert same(dict(two.agent.policy.actor.state_dict()), dict(policy.actor.state_dict()))
+    with pytest.raises(ConfigError, match="--agent.critics 2"):
+        HilSerl(replace(recipe.agent, critics=5)).policy(improved)
 
 
 def test_save_state_is_what_publish_uses(tmp_path: Path) -> None:

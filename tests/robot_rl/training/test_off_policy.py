@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
 from robot_rl.interface import success
+from robot_rl.rewards import SuccessReward
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.run import read_metrics
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.seeds import training_seed
 from sim.env import TaskEnv
 
@@ -27,45 +30,53 @@ def test_the_first_success_rate_is_that_of_the_first_episodes(
     right = env.reset(seed=training_seed(3))[0]["observation.environment_state"][:, 1] > 0
     size = env.pipeline.observer.spec.size
     learner = agent(residual(size, 4))
-    demo = {"state": torch.randn(12, size), "action": torch.zeros(12, 4), "reward": torch.zeros(12)}
-    demos = demo_replay(learner.policy, [demo], torch.Generator().manual_seed(1))
+    demo = {"observation.state": torch.randn(12, size), "action": torch.zeros(12, 4), "reward": torch.zeros(12)}
+    demos = demo_replay(learner, [demo], torch.Generator().manual_seed(1))
     config = OffPolicyConfig(
         steps=8 * 15, num_envs=8, batch=8, warmup=200, learning_starts=200, capacity=200, log_every=8
     )  # fmt: skip
     with run() as folder:
-        train_off_policy(env, learner, demos, config, folder, 3, lambda step, row: None)
+        train_off_policy(env, learner, demos, SuccessReward(), config, folder, 3, lambda step, row: None)
     rows = {int(row["step"]): row.get("train/success") for row in read_metrics(folder.folder)}
     assert 0 < right.sum() < 8 and env.seed == training_seed(3)
     assert all(rows[8 * k] is None for k in range(1, 12)), "early successes only"
     assert rows[8 * 12] == pytest.approx(float(right.float().mean()))
 
 
-def started(task: Build, residual: Build, agent: Build, envs: int, **actor: Any) -> Any:
+def started(task: Build, residual: Build, agent: Build, envs: int, n_step: int = 3, **actor: Any) -> Any:
     """Environments that nobody can end early, a learner, and a demonstration."""
     env = TaskEnv(task(horizon=200), envs, threads=1)
     size = env.pipeline.observer.spec.size
-    learner = agent(residual(size, 4, **actor))
-    demo = {"state": torch.randn(12, size), "action": torch.zeros(12, 4), "reward": torch.zeros(12)}
-    return env, learner, demo_replay(learner.policy, [demo], torch.Generator().manual_seed(1))
+    learner = agent(residual(size, 4, **actor), n_step=n_step)
+    demo = {"observation.state": torch.randn(12, size), "action": torch.zeros(12, 4), "reward": torch.zeros(12)}
+    return env, learner, demo_replay(learner, [demo], torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("config", [{"learning_starts": 0}, {"learning_starts": 8, "n_step": 6}])
+@pytest.mark.parametrize(("starts", "n_step"), [(0, 3), (8, 6)])
 def test_learning_waits_until_a_transitions_steps_are_known(
-    task: Build, residual: Build, agent: Build, run: Build, config: dict[str, Any]
+    task: Build, residual: Build, agent: Build, run: Build, starts: int, n_step: int
 ) -> None:
     """However many environments share the first steps: each has made too few then."""
-    env, learner, demos = started(task, residual, agent, 8)
-    chosen = OffPolicyConfig(steps=8 * 9, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, log_every=8, **config)
+    env, learner, demos = started(task, residual, agent, 8, n_step=n_step)
+    chosen = OffPolicyConfig(
+        steps=8 * 9, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, log_every=8, learning_starts=starts
+    )
     with run() as folder:
-        train_off_policy(env, learner, demos, chosen, folder, 0, lambda step, row: None)
+        train_off_policy(env, learner, demos, SuccessReward(), chosen, folder, 0, lambda step, row: None)
     # The k-th step is stored after the k-th update would be: n_step + 1 steps are there after as many.
-    assert learner.updates.critic == 9 - (chosen.n_step + 1)
+    assert learner.updates.critic == 9 - (n_step + 1)
 
 
-def test_too_small_a_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match="leaves each of num_envs 32 environments 3 rows, too few for n_step 3"):
-        OffPolicyConfig(capacity=127)
-    OffPolicyConfig(capacity=128)
+def test_too_small_a_memory_is_refused(task: Build, residual: Build, agent: Build, run: Build) -> None:
+    """Else nothing would ever be learned, and nobody be told."""
+    for capacity, fits in ((8 * 4 - 1, False), (8 * 4, True)):
+        env, learner, demos = started(task, residual, agent, 8)
+        config = OffPolicyConfig(steps=8, num_envs=8, capacity=capacity)
+        with (
+            run(str(capacity)) as folder,
+            nullcontext() if fits else pytest.raises(ConfigError, match="training.capacity"),
+        ):
+            train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
 
 
 def test_a_run_that_is_good_enough_logs_its_end_and_resumed_changes_nothing(
@@ -88,9 +99,9 @@ def test_a_run_that_is_good_enough_logs_its_end_and_resumed_changes_nothing(
         env = TaskEnv(task(success="always", success_hold=2), 8, threads=1)
         size = env.pipeline.observer.spec.size
         learner = agent(residual(size, 4))
-        demos = demo_replay(learner.policy, [demo | {"state": torch.randn(12, size)}], torch.Generator())
+        demos = demo_replay(learner, [demo | {"observation.state": torch.randn(12, size)}], torch.Generator())
         with run(resume=resume) as folder:
-            train_off_policy(env, learner, demos, config, folder, 3, lambda step, row: None)
+            train_off_policy(env, learner, demos, SuccessReward(), config, folder, 3, lambda step, row: None)
         return learner.state_dict(), read_metrics(folder.folder)
 
     ends, rows = learned(False)
@@ -107,7 +118,7 @@ def test_the_last_step_is_logged_whatever_it_is(
     env, learner, demos = started(task, residual, agent, 8)
     config = OffPolicyConfig(steps=steps, num_envs=8, batch=4, warmup=0, learning_starts=1000, log_every=40)
     with run() as folder:
-        train_off_policy(env, learner, demos, config, folder, 0, lambda step, row: None)
+        train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
     assert [row["step"] for row in read_metrics(folder.folder)] == [40, steps]
 
 
@@ -122,10 +133,10 @@ def test_numbers_that_are_none_do_not_reach_a_checkpoint(
         steps=80, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
         checkpoint_every=every,
     )  # fmt: skip
-    learner.update = lambda batch, learn_actor: {"critic/loss": torch.tensor(torch.nan)}
+    learner.update = lambda batch, phase: {"critic/loss": torch.tensor(torch.nan)}
     step = 80 if due == "end" else 48
     with run() as folder, pytest.raises(Diverged, match=f"NaN at step {step}; no checkpoint had been written"):
-        train_off_policy(env, learner, demos, config, folder, 0, lambda step, row: None)
+        train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
     assert not folder.checkpoint_file.exists()
 
 
@@ -136,15 +147,16 @@ def test_it_explores_as_the_actor_does(
     """A standard deviation that is learned, too, reaches the robots: here two that begin like each other."""
     env, learner, demos = started(task, residual, agent, 4, std=std, zero_init=True)
     spread: list[float] = []
-    move = env.step
+    act = learner.act
 
-    def look(action: Any) -> Any:
-        correction = (action - learner.policy.last_base) / learner.policy.config.scale
+    def look(*words: Any) -> Any:
+        action, kept = act(*words)
+        correction = (action - kept["base"]) / learner.policy.config.scale
         spread.append(float(correction[action.abs() < 1].std()))
-        return move(action)
+        return action, kept
 
-    env.step = look
+    learner.act = look
     config = OffPolicyConfig(steps=4 * 40, num_envs=4, warmup=0, learning_starts=10_000)
     with run() as folder:
-        train_off_policy(env, learner, demos, config, folder, 0, lambda step, row: None)
+        train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
     assert 0.05 < sum(spread) / len(spread) < 0.15, "the 0.1 that both kinds of actor start with"

@@ -13,6 +13,7 @@ from torch import Tensor
 from policies.base import ChunkRunner, Policy, Size
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.learning.ppo import PPO, PPOConfig
+from robot_rl.rewards import TaskReward
 from robot_rl.training.metrics import Episodes
 from robot_rl.training.on_policy import OnPolicyConfig, collect, train_on_policy
 from robot_rl.training.run import read_metrics
@@ -68,7 +69,7 @@ def test_learns_to_follow_commanded_velocities(point_mass: Build, run: Build, hi
     agent = learner(history)
     before = mean_return(point_mass(256), agent.policy)
     config = OnPolicyConfig(steps=128 * 16 * 45, num_envs=128, rollout=16)
-    train_on_policy(point_mass(128), agent, config, run(), 0, quiet)
+    train_on_policy(point_mass(128), agent, TaskReward(), config, run(), 0, quiet)
     env = point_mass(256)
     after, best = mean_return(env, agent.policy), mean_return(env, Best(env.GAIN, env.PRICE))
     assert before < 3 * best, f"the start ({before:.3f}) is no control for the best ({best:.3f})"
@@ -81,14 +82,18 @@ FIVE: dict[str, Any] = {"num_envs": 64, "horizon": 5, "constant": True}
 
 def test_a_time_limit_does_not_end_what_a_state_is_worth(point_mass: Build, run: Build) -> None:
     agent, env = learner(critic_lr=3e-3), point_mass(**FIVE, frozen=True, clock=False)
-    train_on_policy(env, agent, OnPolicyConfig(steps=64 * 8 * 40, num_envs=64, rollout=8), run(), 0, quiet)
+    train_on_policy(
+        env, agent, TaskReward(), OnPolicyConfig(steps=64 * 8 * 40, num_envs=64, rollout=8), run(), 0, quiet
+    )
     state = agent.state(env.reset()[0])
     assert torch.allclose(agent.critic(state), torch.full((64,), 1 / (1 - 0.9)), rtol=0.02)
 
 
 def test_a_termination_does(point_mass: Build, run: Build) -> None:
     agent, env = learner(critic_lr=3e-3), point_mass(**FIVE, terminates=True)
-    train_on_policy(env, agent, OnPolicyConfig(steps=64 * 8 * 60, num_envs=64, rollout=8), run(), 0, quiet)
+    train_on_policy(
+        env, agent, TaskReward(), OnPolicyConfig(steps=64 * 8 * 60, num_envs=64, rollout=8), run(), 0, quiet
+    )
     state = torch.zeros(3, 7)
     state[:, -1] = torch.tensor([0.0, 2.0, 4.0]) / 5
     exact = torch.tensor([(1 - 0.9**left) / (1 - 0.9) for left in (5, 3, 1)])
@@ -98,7 +103,9 @@ def test_a_termination_does(point_mass: Build, run: Build) -> None:
 def test_values_of_states_in_which_nothing_is_ever_done_do_not_run_away(point_mass: Build, run: Build) -> None:
     """Episodes drift, so that each ends where none has acted; unbounded, 10 becomes 20 here and goes on."""
     agent, env = learner(critic_lr=3e-3), point_mass(**FIVE, clock=False)
-    train_on_policy(env, agent, OnPolicyConfig(steps=64 * 8 * 110, num_envs=64, rollout=8), run(), 0, quiet)
+    train_on_policy(
+        env, agent, TaskReward(), OnPolicyConfig(steps=64 * 8 * 110, num_envs=64, rollout=8), run(), 0, quiet
+    )
     value = agent.critic(agent.state(env.reset()[0]))
     assert 9 < value.mean() < 12
 
@@ -107,13 +114,13 @@ def gather(env: Any, agent: PPO, steps: int, **options: Any) -> tuple[Any, ...]:
     observation, _ = env.reset(seed=0, **options)
     agent.policy.reset()
     episodes = Episodes(env.num_envs, torch.device("cpu"))
-    return *collect(env, agent, observation, steps, torch.Generator().manual_seed(0), episodes), episodes
+    return *collect(env, agent, TaskReward(), observation, steps, torch.Generator().manual_seed(0), episodes), episodes
 
 
 def test_a_rollout_is_what_happened(point_mass: Build) -> None:
     """Rows in the order of time, histories that end with their episodes, targets from each row's own next state."""
     env, agent = point_mass(3, horizon=4), learner(history=2, gae_lambda=0.0)
-    batch, observation, metrics, episodes = gather(env, agent, 6, options="spread")
+    batch, observation, metrics, episodes = gather(env, agent, 6, options={"spread": True})
     assert {name: tuple(x.shape) for name, x in batch.items()} == {
         "frames": (18, 8), "state": (18, 7), "action": (18, 2), "mean": (18, 2), "value": (18,), "advantage": (18,),
         "target": (18,),
@@ -190,7 +197,7 @@ def test_a_diverged_simulation_does_not_poison_the_batch(point_mass: Build, monk
 def test_metrics_are_logged(point_mass: Build, run: Build) -> None:
     config = OnPolicyConfig(steps=8 * 10 * 3, num_envs=8, rollout=10)
     folder = run()
-    train_on_policy(point_mass(8), learner(), config, folder, 0, quiet)
+    train_on_policy(point_mass(8), learner(), TaskReward(), config, folder, 0, quiet)
     rows = read_metrics(folder.folder)
     assert [row["step"] for row in rows] == [80, 160, 240]
     assert "train/return" not in rows[0], "no episode has ended"
@@ -214,11 +221,11 @@ def test_resumes_to_the_bit(point_mass: Build, run: Build, same: Callable[[Any, 
 
     envs, agents = [point_mass(16, horizon=17) for _ in range(3)], [learner(history, seed) for seed in (0, 0, 5)]
     with run("whole") as one:
-        train_on_policy(envs[0], agents[0], config, one, 3, quiet)
+        train_on_policy(envs[0], agents[0], TaskReward(), config, one, 3, quiet)
     with pytest.raises(Killed), run("broken") as two:
-        train_on_policy(envs[1], agents[1], config, two, 3, kill)
+        train_on_policy(envs[1], agents[1], TaskReward(), config, two, 3, kill)
     with run("broken", resume=True) as three:
-        train_on_policy(envs[2], agents[2], config, three, 3, quiet)
+        train_on_policy(envs[2], agents[2], TaskReward(), config, three, 3, quiet)
     assert same(agents[2].state_dict(), agents[0].state_dict())
     assert same(envs[2].state_dict(), envs[0].state_dict())
     assert same(agents[2].policy.history.state_dict(), agents[0].policy.history.state_dict())
@@ -241,7 +248,7 @@ def test_a_signal_saves_and_ends(point_mass: Build, run: Build) -> None:
 
     config = OnPolicyConfig(steps=800, num_envs=8, rollout=10)
     with pytest.raises(Interrupted, match="SIGINT at step 80"):
-        train_on_policy(point_mass(8), learner(), config, folder, 0, ask)
+        train_on_policy(point_mass(8), learner(), TaskReward(), config, folder, 0, ask)
     saved = folder.load()
     assert saved is not None and saved["step"] == 80
 
@@ -260,7 +267,7 @@ def test_a_nan_stops_the_run_and_keeps_the_checkpoint(
 
     monkeypatch.setattr(env, "step", poison)
     with pytest.raises(FloatingPointError, match="advantage.*NaN.*at step 320; the last checkpoint is intact"):
-        train_on_policy(env, agent, config, folder, 0, quiet)
+        train_on_policy(env, agent, TaskReward(), config, folder, 0, quiet)
     saved = folder.load()
     assert saved is not None and saved["step"] == 240
     assert all(v.isfinite().all() for v in saved["agent"]["policy"].values())
@@ -272,6 +279,6 @@ def test_a_resumed_finished_run_changes_nothing(
     config = OnPolicyConfig(steps=160, num_envs=8, rollout=10)
     one, two = learner(), learner(seed=1)
     with run() as first:
-        train_on_policy(point_mass(8), one, config, first, 0, quiet)
-    train_on_policy(point_mass(8), two, config, run(resume=True), 0, quiet)
+        train_on_policy(point_mass(8), one, TaskReward(), config, first, 0, quiet)
+    train_on_policy(point_mass(8), two, TaskReward(), config, run(resume=True), 0, quiet)
     assert same(one.state_dict(), two.state_dict())

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+from robot_rl.data.sources import Demonstrations
+from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.rewards import SuccessReward
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.run import read_metrics
-from robot_rl.training.supervised import Demonstrations, SupervisedConfig, clone
+from robot_rl.training.supervised import SupervisedConfig, train_supervised
 from robot_rl.util.errors import Interrupted
 from sim.env import TaskEnv
 
@@ -48,22 +51,26 @@ def demonstrations() -> Demonstrations:
     rng = torch.Generator().manual_seed(0)
     lengths = torch.tensor([7, 5, 9])
     state, action = torch.randn(21, 3, generator=rng), 2 * torch.rand(21, 2, generator=rng) - 1
-    return Demonstrations(state, action, torch.tensor([0, 7, 12]), lengths)
+    return Demonstrations({"observation.state": state, "action": action}, torch.tensor([0, 7, 12]), lengths)
 
 
-BC = SupervisedConfig(updates=24, batch=8, warmup=4, checkpoint_every=8, log_every=4)
+BC = SupervisedConfig(updates=24, batch=8, checkpoint_every=8, log_every=4)
+
+
+def clone(policy: Any, data: Demonstrations, *rest: Any) -> None:
+    train_supervised(Cloning(policy, CloningConfig(warmup=4), BC.updates), data, BC, *rest)
 
 
 def test_clone_resumes_to_the_bit(diffusion: Build, run: Build, same: Callable[[Any, Any], bool]) -> None:
     data, start = demonstrations(), diffusion()
     whole, broken = copy.deepcopy(start), copy.deepcopy(start)
-    clone(whole, data, BC, run("whole"), 1, after(10**9))
+    clone(whole, data, run("whole"), 1, after(10**9))
     with pytest.raises(Killed), run("broken") as one:
-        clone(broken, data, BC, one, 1, after(20))
+        clone(broken, data, one, 1, after(20))
     torch.manual_seed(77)  # a new process knows nothing of the old one
     again = diffusion()
     with run("broken", resume=True) as two:
-        clone(again, data, BC, two, 1, after(10**9))
+        clone(again, data, two, 1, after(10**9))
     assert same(again.state_dict(), whole.state_dict())
     assert not same(again.state_dict(), start.state_dict())
     curves = [[r["bc/loss"] for r in read_metrics(one.folder.parent / name)] for name in ("whole", "broken")]
@@ -76,15 +83,15 @@ def test_clone_ended_by_a_signal_resumes_to_the_bit(
     """Saved at update 12, which is no multiple of what lies between checkpoints."""
     data, start = demonstrations(), diffusion()
     whole, broken = copy.deepcopy(start), copy.deepcopy(start)
-    clone(whole, data, BC, run("whole"), 1, after(10**9))
+    clone(whole, data, run("whole"), 1, after(10**9))
     with pytest.raises(Interrupted, match="at step 12") as error, run("broken") as one:
         one.stop_on_signals()
-        clone(broken, data, BC, one, 1, signalled(12, signal.SIGINT))
+        clone(broken, data, one, 1, signalled(12, signal.SIGINT))
     assert error.value.code == 130 and load_state(one.checkpoint_file)["step"] == 12
     torch.manual_seed(77)
     again = diffusion()
     with run("broken", resume=True) as two:
-        clone(again, data, BC, two, 1, after(10**9))
+        clone(again, data, two, 1, after(10**9))
     assert same(again.state_dict(), whole.state_dict())
     curves = [[r["bc/loss"] for r in read_metrics(one.folder.parent / name)] for name in ("whole", "broken")]
     assert curves[0] == curves[1] and len(curves[0]) == 6
@@ -95,9 +102,9 @@ def test_resuming_a_finished_clone_changes_nothing(
 ) -> None:
     policy = diffusion()
     with run() as one:
-        clone(policy, demonstrations(), BC, one, 1, after(10**9))
+        clone(policy, demonstrations(), one, 1, after(10**9))
     again = diffusion()
-    clone(again, demonstrations(), BC, run(resume=True), 1, after(10**9))
+    clone(again, demonstrations(), run(resume=True), 1, after(10**9))
     assert same(again.state_dict(), policy.state_dict())
 
 
@@ -117,13 +124,13 @@ def make(task: Build, residual: Build, agent: Build, folder: Any, seed: int) -> 
     rng = torch.Generator().manual_seed(0)
     size = env.pipeline.observer.spec.size
     episode = {
-        "state": torch.randn(12, size, generator=rng),
+        "observation.state": torch.randn(12, size, generator=rng),
         "action": torch.rand(12, 4, generator=rng),
         "reward": torch.zeros(12),
     }
     episode["reward"][-1] = 1
-    demos = demo_replay(learner.policy, [episode], torch.Generator().manual_seed(1))
-    return env, learner, demos, RL, folder, 3
+    demos = demo_replay(learner, [episode], torch.Generator().manual_seed(1))
+    return env, learner, demos, SuccessReward(), RL, folder, 3
 
 
 def test_off_policy_resumes_to_the_bit(
@@ -178,18 +185,22 @@ torch.set_num_threads(1)
 from policies.base import Size
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.training.run import Run
-from robot_rl.training.supervised import Demonstrations, SupervisedConfig, clone
+from robot_rl.training.supervised import SupervisedConfig, train_supervised
+from robot_rl.data.sources import Demonstrations
+from robot_rl.learning.cloning import Cloning, CloningConfig
 torch.manual_seed(int(sys.argv[2]))
 tiny = DiffusionConfig(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5)
 policy = DiffusionPolicy(Size(3, 2), tiny)
 rng = torch.Generator().manual_seed(0)
 state, action = torch.randn(21, 3, generator=rng), 2 * torch.rand(21, 2, generator=rng) - 1
-data = Demonstrations(state, action, torch.tensor([0, 7, 12]), torch.tensor([7, 5, 9]))
-config = SupervisedConfig(updates=24, batch=8, warmup=4, checkpoint_every=8, log_every=4)
+columns = {"observation.state": state, "action": action}
+data = Demonstrations(columns, torch.tensor([0, 7, 12]), torch.tensor([7, 5, 9]))
+config = SupervisedConfig(updates=24, batch=8, checkpoint_every=8, log_every=4)
 def progress(step, metrics):
     if step == 20:
         os.kill(os.getpid(), signal.SIGKILL)
-clone(policy, data, config, Run(Path(sys.argv[1]), {}), 1, progress)
+agent = Cloning(policy, CloningConfig(warmup=4), 24)
+train_supervised(agent, data, config, Run(Path(sys.argv[1]), {}), 1, progress)
 """
 
 
@@ -200,8 +211,8 @@ def test_kill_9_leaves_a_run_that_resumes(
     assert child.returncode == -signal.SIGKILL
     torch.manual_seed(0)
     whole, again = diffusion(), diffusion()
-    clone(whole, demonstrations(), BC, run("whole"), 1, after(10**9))
+    clone(whole, demonstrations(), run("whole"), 1, after(10**9))
     one = run("run", resume=True)
-    clone(again, demonstrations(), BC, one, 1, after(10**9))
+    clone(again, demonstrations(), one, 1, after(10**9))
     assert same(again.state_dict(), whole.state_dict())
     assert [r["step"] for r in read_metrics(one.folder)] == [4, 8, 12, 16, 20, 24]

@@ -1,0 +1,185 @@
+"""Off-policy recipes learn a problem whose best policy is known, and the loop stores what happened in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from policies.actor import GaussianPolicy
+from policies.base import ChunkRunner, Size
+from policies.gaussian import GaussianConfig
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.recipes import recipes
+from robot_rl.recipes.job import Job
+from robot_rl.rewards import TaskReward
+from robot_rl.training import off_policy
+from robot_rl.training.off_policy import OffPolicyConfig, train_off_policy
+
+Build = Callable[..., Any]
+
+
+class Point:
+    """Points on a line, x' = x + 0.3 a, reward -x'^2, for 8 steps from anywhere in [-1, 1]; best is straight to 0."""
+
+    info = EnvInfo("point", observation=1, action=1, tells_success=False)
+    privileged_size, mirror = 0, None
+
+    def __init__(self, num_envs: int):
+        self.num_envs, self.rng = num_envs, torch.Generator()
+        self.x, self.steps = torch.zeros(num_envs, 1), torch.arange(num_envs) % 8
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        self.rng.manual_seed(seed or 0)
+        self.x, self.steps = self.anywhere(), torch.arange(self.num_envs) % 8
+        return {"observation.state": self.x}, {}
+
+    def anywhere(self) -> Tensor:
+        return 2 * torch.rand(self.num_envs, 1, generator=self.rng) - 1
+
+    def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        self.x, self.steps = self.x + 0.3 * actions, self.steps + 1
+        done, reward = self.steps >= 8, -self.x[:, 0].square()
+        infos: dict[str, Any] = {"final_obs": {"observation.state": self.x}, "_final_obs": done} if done.any() else {}
+        self.x = torch.where(done[:, None], self.anywhere(), self.x)
+        self.steps = torch.where(done, 0, self.steps)
+        return {"observation.state": self.x}, reward, torch.zeros_like(done), done, infos
+
+    def close(self) -> None:
+        pass
+
+
+def regret(act: Callable[[Tensor], Tensor]) -> float:
+    """Return what an episode pays less than the best one, mean over starting points."""
+    starts = torch.linspace(-1, 1, 41)[:, None]
+    totals = []
+    for policy in (act, lambda x: (-x / 0.3).clamp(-1, 1)):
+        x, total = starts, torch.zeros(41)
+        for _ in range(8):
+            x = x + 0.3 * policy(x)
+            total = total - x[:, 0].square()
+        totals.append(total.mean())
+    return float(totals[1] - totals[0])
+
+
+STILL = regret(torch.zeros_like)
+"""Of a policy that does nothing."""
+
+
+def trained(name: str, run: Any, lr: float) -> float:
+    recipe = recipes.get(name)()
+    policy = replace(recipe.policy, hidden=(32, 32))
+    agent = replace(
+        recipe.agent, hidden=(32, 32), critic_lr=lr, actor_lr=lr, tau=0.05, discount=0.9, actor_delay=2, averaging=0.9,
+    )  # fmt: skip
+    training = replace(
+        recipe.training, steps=1280, num_envs=16, updates_per_step=0.4, batch=64, reward="task", demo_share=0.0,
+        warmup=160, learning_starts=160, capacity=4000,
+    )  # fmt: skip
+    recipe = replace(recipe, policy=policy, agent=agent, training=training)
+    assert recipe.needs == ("environment",)
+    job = Job(Point.info, Point, run(name), 0, Path("nowhere"), None, lambda *_: None)
+    found = recipe.train(job).policy
+    return regret(lambda x: found.act({"observation.state": x}, torch.Generator())[:, 0])
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "rlpd"])
+def test_it_learns_to_go_straight_to_the_goal(run: Build, name: str) -> None:
+    assert trained(name, run, 3e-3) < 0.15 * STILL
+
+
+def test_what_does_not_learn_is_told_from_it(run: Build) -> None:
+    """The control: the same numbers but for the learning rate."""
+    assert trained("td3", run, 1e-9) > 0.5 * STILL
+
+
+# ---- what the loop stores ------------------------------------------------------------------------------------------
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The replays that loops make."""
+    made: list[Any] = []
+    replay = off_policy.Replay
+    monkeypatch.setattr(off_policy, "Replay", lambda *words: made.append(replay(*words)) or made[-1])
+    return made
+
+
+def loop(env: Any, learner: Any, folder: Any, steps: int, **config: Any) -> None:
+    numbers: dict[str, Any] = dict(batch=32, updates_per_step=0.1, warmup=0, learning_starts=0, capacity=20_000)
+    with folder:
+        config = {"num_envs": env.num_envs} | numbers | config
+        train_off_policy(env, learner, None, TaskReward(), OffPolicyConfig(steps, **config), folder, 0, lambda *_: None)
+
+
+@pytest.mark.parametrize(("terminates", "value"), [(False, 1 / (1 - 0.9)), (True, 1 / (1 - 0.9 * 0.8))])
+def test_a_timeout_bootstraps_and_a_termination_does_not(
+    point_mass: Build, agent: Build, run: Build, terminates: bool, value: float
+) -> None:
+    """Episodes of 5 steps worth 1 each, in which nothing is to be seen of the time: 4 of 5 steps go on."""
+    env = point_mass(20, horizon=5, constant=True, frozen=True, clock=False, terminates=terminates)
+    policy = GaussianPolicy(Size(4, 2), GaussianConfig(hidden=(8,), std=0.1))
+    settings = dict(n_step=1, discount=0.9, value_high=99.0, hidden=(32, 32), critic_lr=1e-2, tau=0.2)
+    learner = agent(policy, **settings)
+    loop(env, learner, run(), 20 * 150, updates_per_step=0.15, batch=128, warmup=20 * 150)
+    state = env.reset(seed=9)[0]["observation.state"]
+    values = learner.critic.value(state, torch.zeros(20, 2))
+    assert values.mean().item() == pytest.approx(value, rel=0.06)
+
+
+def test_what_is_stored_is_what_was_executed(
+    point_mass: Build, agent: Build, residual: Build, run: Build, stored: list[Any]
+) -> None:
+    """With the observation it was executed in, the base's proposal, and the final observation after it."""
+    env, policy = point_mass(3, horizon=6), residual(4, 2, std=None, zero_init=False, initial_std=1.0)
+    told: list[tuple[Tensor, ...]] = []
+    step = env.step
+
+    def record(action: Tensor) -> Any:
+        before = env._observe()["observation.state"].clone()
+        result = step(action)
+        final = result[-1].get("final_obs", result[0])["observation.state"].clone()
+        told.append((before, action.clone(), result[1].clone(), result[2] | result[3], final))
+        return result
+
+    env.step = record
+    learner = agent(policy, value_low=-99.0)
+    loop(env, learner, run(), 3 * 20)
+    (replay,) = stored
+    for lane in range(3):
+        row = 0
+        for before, action, reward, done, final in told:
+            columns = {name: values[lane, row] for name, values in replay.columns.items()}
+            assert torch.equal(columns["observation.state"], before[lane])
+            assert torch.equal(columns["action"], action[lane]) and torch.equal(columns["reward"], reward[lane])
+            assert ((columns["action"] - columns["base"]).abs() <= policy.config.scale + 1e-6).all()
+            assert columns["base"].any() and bool(replay.flags["last"][lane, row]) == bool(done[lane])
+            row += 1
+            if done[lane]:
+                assert torch.equal(replay.columns["observation.state"][lane, row], final[lane])
+                assert replay.columns["base"][lane, row].any(), "the base was asked there, too"
+                row += 1
+    assert not replay.flags["terminated"].any()
+
+
+def test_a_residual_of_scale_0_is_executed_as_its_base(
+    point_mass: Build, agent: Build, residual: Build, run: Build, stored: list[Any]
+) -> None:
+    """In the loop, after learning, and as what is deployed."""
+    policy = residual(4, 2, scale=0.0, zero_init=False)
+    base = {name: value.clone() for name, value in policy.base.state_dict().items()}
+    loop(point_mass(3, horizon=6), agent(policy, value_low=-99.0), run(), 3 * 30)
+    (replay,) = stored
+    starts = replay.flags["starts"]
+    assert torch.equal(replay.columns["action"][starts], replay.columns["base"][starts])
+    assert all(torch.equal(value, base[name]) for name, value in policy.base.state_dict().items())
+    env, runners = point_mass(3), [ChunkRunner(p, 3) for p in (policy, policy.base)]
+    policy.reset()
+    observation, rngs = env.reset(seed=1)[0], [torch.Generator().manual_seed(5) for _ in range(2)]
+    for _ in range(6):
+        one, two = (r.act(observation, g) for r, g in zip(runners, rngs, strict=True))
+        assert torch.equal(one, two)
+        observation = env.step(one)[0]

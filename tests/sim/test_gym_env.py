@@ -1,0 +1,228 @@
+"""Gymnasium environments of another package as tasks, in this process and in another Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+from policies.actor import GaussianPolicy
+from policies.base import Size
+from policies.gaussian import GaussianConfig
+from robot_rl.rewards import TaskReward, reward_source
+from robot_rl.training import off_policy
+from robot_rl.training.off_policy import OffPolicyConfig, train_off_policy
+from robot_rl.util.errors import ConfigError, UserError
+from sim.gym_env import GymEnv
+from sim.make import describe, make
+
+Build = Callable[..., Any]
+TOY = '''
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+class Toy(gym.Env):
+    """A drifting point, pushed by actions of different ranges; ends beyond 3 and, by the wrapper, after 7 steps."""
+    action_space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+    observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = self.np_random.normal(size=2)
+        return self.observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        print("what an environment prints is no answer")
+        self.x = self.x + 0.5 * action * [1.0, 0.1] + 0.1 * self.np_random.normal(size=2)
+        ended = bool(np.abs(self.x).max() > 3)
+        return self.observe(), -float(np.square(self.x).sum()), ended, False, {"is_success": ended}
+
+    def observe(self):
+        return self.x.copy()
+
+class Goal(Toy):
+    observation_space = Dict({
+        "observation": Box(-9, 9, (2,)), "achieved_goal": Box(-9, 9, (1,)), "desired_goal": Box(-9, 9, (1, 1))})
+    def observe(self):
+        return {"observation": self.x, "achieved_goal": self.x[:1], "desired_goal": np.full((1, 1), 7.0)}
+
+class Silent(Toy):
+    def step(self, action):
+        return *super().step(action)[:4], {}
+
+class Choice(Toy):
+    action_space = Discrete(3)
+
+class Word(Toy):
+    observation_space = Discrete(3)
+
+class Boundless(Toy):
+    action_space = Box(-np.inf, np.inf, (2,))
+
+def lacks(**words):
+    import a_package_that_nobody_has
+
+for name, entry in [(c.__name__, c) for c in (Toy, Goal, Silent, Choice, Word, Boundless)] + [("Lacks", lacks)]:
+    gym.register(f"{name}-v0", entry, max_episode_steps=7)
+'''
+NAME = "gym:toy_envs:{}-v0"
+
+
+@pytest.fixture(autouse=True)
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module that this process finds, and any Python that it starts."""
+    (tmp_path / "toy_envs.py").write_text(TOY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    before = dict(gym.registry)
+    yield
+    sys.modules.pop("toy_envs", None)
+    gym.registry.clear()
+    gym.registry.update(before)
+
+
+def played(env: GymEnv, steps: int = 20, seed: int = 3) -> list[Any]:
+    """What it answers to the same actions."""
+    rng = torch.Generator().manual_seed(0)
+    answers: list[Any] = [env.reset(seed=seed)]
+    return answers + [env.step(2.4 * torch.rand(env.num_envs, 2, generator=rng) - 1.2) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("name", ["Toy", "Goal"])
+def test_another_python_gives_the_same_floats(name: str, same: Build) -> None:
+    here, there = GymEnv(NAME.format(name), 3), GymEnv(NAME.format(name), 3, Path(sys.executable))
+    assert here.info == there.info
+    answers = played(here)
+    assert same(answers, played(there))
+    assert same(answers, played(here)) and not same(answers, played(here, seed=4))
+    there.close()
+    assert there.batch.process.returncode == 0, "and it ends with us"
+
+
+def test_episodes_end_where_they_end_and_begin_again(same: Build) -> None:
+    """Each copy against the bare environment: every step, the last observation, and the next episode's first."""
+    env = GymEnv(NAME.format("Toy"), 4)
+    bare = [gym.make("Toy-v0") for _ in range(4)]
+    expected = torch.stack([torch.from_numpy(b.reset(seed=3 + k)[0]).float() for k, b in enumerate(bare)])
+    answers, rng = played(env, 30), torch.Generator().manual_seed(0)
+    assert torch.equal(answers[0][0]["observation.state"], expected)
+    ends = set()
+    for observation, reward, terminated, truncated, infos in answers[1:]:
+        action = (2.4 * torch.rand(4, 2, generator=rng) - 1.2).clamp(-1, 1).double().numpy()
+        for k, one in enumerate(bare):
+            low, high = one.action_space.low, one.action_space.high
+            physical = (low + (action[k] + 1) / 2 * (high - low)).astype("float32")
+            seen, paid, ended, cut, info = one.step(physical)
+            assert reward[k].item() == pytest.approx(paid, rel=1e-6)
+            assert (bool(terminated[k]), bool(truncated[k])) == (ended, cut)
+            assert bool(infos["success"][k]) == info["is_success"]
+            ends |= {"terminated" for _ in range(ended)} | {"truncated" for _ in range(cut)}
+            if ended or cut:
+                assert infos["_final_obs"][k]
+                assert torch.equal(infos["final_obs"]["observation.state"][k], torch.from_numpy(seen).float())
+                seen = one.reset()[0]
+            assert torch.equal(observation["observation.state"][k], torch.from_numpy(seen).float())
+        assert ("final_obs" in infos) == bool((terminated | truncated).any())
+    assert ends == {"terminated", "truncated"}
+
+
+def test_a_goal_is_read_part_by_part() -> None:
+    info, env = describe(NAME.format("Goal")), make(NAME.format("Goal"), 2)
+    assert (info.observation, info.action, info.tells_success, info.interface) == (4, 2, True, None)
+    state = env.reset(seed=0)[0]["observation.state"]
+    keys = env.batch.keys  # type: ignore[attr-defined]
+    at = {key: [0, 1, 2, 3][slice(*s)] for key, s in zip(keys, ((0, 1), (1, 2), (2, 4)), strict=True)}
+    assert state.dtype == torch.float32 and (state[:, at["desired_goal"]] == 7).all()
+    assert torch.equal(state[:, at["achieved_goal"]], state[:, at["observation"][:1]])
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("gym:NoSuchThing-v3", "NoSuchThing"), ("gym:no_such_module:X-v0", "no_such_module"), ("gym:Toy", "Toy"),
+        (NAME.format("Choice"), "Discrete"), (NAME.format("Word"), "Box"),
+        (NAME.format("Boundless"), "limits"), (NAME.format("Lacks"), "a_package_that_nobody_has"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_learned_is_one_sentence(task: str, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        GymEnv(task)
+    message = str(error.value)
+    assert task in message and said in message and "\n" not in message
+    with pytest.raises(ConfigError) as there:
+        GymEnv(task, 1, Path(sys.executable))
+    assert str(there.value) == message.replace(task, f"{task} in {sys.executable}", 1)
+
+
+def test_a_python_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--env-python .*nowhere/python"):
+        GymEnv(NAME.format("Toy"), 1, tmp_path / "nowhere" / "python")
+
+
+def test_a_process_that_dies_is_one_sentence() -> None:
+    env = GymEnv(NAME.format("Toy"), 2, Path(sys.executable))
+    played(env, 2)
+    os.kill(env.batch.process.pid, signal.SIGKILL)
+    with pytest.raises(UserError) as error:
+        for _ in range(3):
+            env.step(torch.zeros(2, 2))
+    assert "-9" in str(error.value) and sys.executable in str(error.value) and "\n" not in str(error.value)
+    env.close()
+
+
+def test_actions_of_another_shape_are_refused() -> None:
+    env = GymEnv(NAME.format("Toy"), 2)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"\(2, 2\), not \(2, 3\)"):
+        env.step(torch.zeros(2, 3))
+
+
+def test_success_can_be_the_reward_only_where_it_is_told() -> None:
+    info = describe(NAME.format("Silent"))
+    assert not info.tells_success
+    with pytest.raises(ConfigError, match="--training.reward task"):
+        reward_source("success", info)
+    low, high = reward_source("success", describe(NAME.format("Toy"))).limits(0.9)
+    assert (low, high) == (0.0, pytest.approx(10.0)), "success does not end an episode here, so it can be paid again"
+
+
+def test_a_resumed_run_goes_on_and_nothing_crosses_the_cut(
+    agent: Build, run: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[Any] = []
+    replay = off_policy.Replay
+    monkeypatch.setattr(off_policy, "Replay", lambda *words: stored.append(replay(*words)) or stored[-1])
+
+    def train(steps: int, resume: bool) -> Any:
+        learner = agent(GaussianPolicy(Size(2, 2), GaussianConfig(hidden=(8,), std=0.1)), n_step=2, value_low=-99.0)
+        config = OffPolicyConfig(steps, num_envs=2, batch=8, warmup=10, learning_starts=10, capacity=400, log_every=20)
+        with run(resume=resume) as folder:
+            env = GymEnv(NAME.format("Silent"), 2)
+            train_off_policy(env, learner, None, TaskReward(), config, folder, 1, lambda *_: None)
+        return learner
+
+    first = train(30, resume=False)
+    updates = first.updates.critic
+    head = stored[-1].head.clone()
+    second = train(60, resume=True)
+    one, two = stored
+    before = [int(h) - 1 for h in head]
+    assert (~one.flags["last"][[0, 1], before] & one.flags["starts"][[0, 1], before]).any(), "some were under way"
+    assert two.transitions == 60 and second.updates.critic > updates > 0
+    for lane in range(2):
+        end = int(head[lane])
+        running = bool(one.flags["starts"][lane, end - 1] & ~one.flags["last"][lane, end - 1])
+        assert bool(two.flags["last"][lane, end - 1]) == (bool(one.flags["last"][lane, end - 1]) or running)
+        if running:
+            assert not two.flags["starts"][lane, end], "the final observation"
+            assert not two.flags["terminated"][lane, end - 1], "cut off, not terminated"
+        assert torch.equal(two.columns["action"][lane, :end], one.columns["action"][lane, :end])
