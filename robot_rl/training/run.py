@@ -155,7 +155,7 @@ class Run:
         for left in folder.glob(".*.part"):  # by a killed process: the lock says that nobody is at it
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
-        self.asked = 0
+        self.stop_signal = 0
         """The signal that asked to stop, or 0: the loop saves a checkpoint after the step in hand and ends."""
         self._handlers: dict[signal.Signals, Any] = {}
         self.elapsed_before = 0.0
@@ -232,10 +232,10 @@ class Run:
         return saved["state"] if saved is not None else None
 
     def stop_on_signals(self) -> None:
-        """Let SIGINT (Ctrl-C) and SIGTERM set `asked` until `close`; a second one ends the process at once."""
+        """Let SIGINT (Ctrl-C) and SIGTERM set `stop_signal` until `close`; a second one ends the process at once."""
 
         def ask(number: int, _: object) -> None:
-            self.asked = number
+            self.stop_signal = number
             self._restore_signals()
 
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -246,12 +246,13 @@ class Run:
             signal.signal(number, handler)
         self._handlers = {}
 
-    def end_if_asked(self, step: int) -> None:
+    def end_if_stopped(self, step: int) -> None:
         """Raise `Interrupted` if a signal asked to stop; called where step `step` has just been saved."""
-        if self.asked:
-            name = signal.Signals(self.asked).name
+        if self.stop_signal:
+            name = signal.Signals(self.stop_signal).name
             raise Interrupted(
-                f"stopped by {name} at step {step}, which is saved; go on with --resume --out {self.folder}", self.asked
+                f"stopped by {name} at step {step}, which is saved; go on with --resume --out {self.folder}",
+                self.stop_signal,
             )
 
     def close(self) -> None:
