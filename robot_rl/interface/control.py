@@ -12,7 +12,7 @@ from torch import Tensor
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import matrix_to_quat, quat_to_matrix, rotation_error, rotation_matrix
 from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
-from robot_rl.interface.state import ABSENT, RobotState, asked
+from robot_rl.interface.state import ABSENT, RobotState, is_commanded
 from robot_rl.util.errors import ConfigError, UnknownName
 from robot_rl.util.limits import Fraction, Interval, PositiveFloat, validate
 
@@ -276,7 +276,7 @@ class JointOffsetController:
                 # From 1 to -1 on the ground; the cubic back has the same speed at both ends.
                 ahead = torch.where(u < 1, ((12 - 8 * u) * u - 2) * u - 1, 3 - 2 * u)
                 offset = offset + ahead * (state.command[:, None] * self.stride).sum(-1)
-            posture = self.home + offset * asked(state)[:, None]
+            posture = self.home + offset * is_commanded(state)[:, None]
         return JointTarget(
             (posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1, device=action.device)
         )

@@ -19,7 +19,7 @@ from robot_rl.interface.call import read_call
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import matrix_to_columns, quat_to_matrix
 from robot_rl.interface.spec import NOTHING, Field, RobotSpec, VectorSpec, box
-from robot_rl.interface.state import ObjectName, RobotState, asked
+from robot_rl.interface.state import ObjectName, RobotState, is_commanded
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.registry import Registry
 
@@ -155,7 +155,7 @@ def gait_clock(on: Context) -> Term:
 
     def compute(s: RobotState) -> Tensor:
         angle = 2 * math.pi * s.phase
-        return torch.cat([angle.sin(), angle.cos()], 1) * asked(s)[:, None]
+        return torch.cat([angle.sin(), angle.cos()], 1) * is_commanded(s)[:, None]
 
     return Term(box("gait_clock", "sin cos", "1", -1.0, 1.0), compute)
 

@@ -47,7 +47,7 @@ class RobotState:
     base_angular_velocity: Tensor = ABSENT
     """(n, 3) rad/s, trunk frame, as a gyroscope measures it."""
     command: Tensor = ABSENT
-    """(n, C) what is asked of the robot, physical units, see `Interface.command`."""
+    """(n, C) The velocity command, in physical units, see `Interface.command`."""
     phase: Tensor = ABSENT
     """(n, 1) of the gait clock, in [0, 1); see `Interface.gait`."""
 
@@ -99,6 +99,6 @@ def leaves(values: Iterable[Tensor | RobotState]) -> list[Tensor]:
     return found
 
 
-def asked(state: RobotState) -> Tensor:
+def is_commanded(state: RobotState) -> Tensor:
     """(n,) bool: the command is not to stand still."""
     return state.command.square().sum(1) > 0.05**2
