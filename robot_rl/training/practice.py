@@ -76,11 +76,11 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
         if over or step - logged >= 500:
             logged = step
             report(run, step, row, progress)
-        if over or run.asked or step - checkpointed >= config.checkpoint_every:
+        if over or run.stop_signal or step - checkpointed >= config.checkpoint_every:
             checkpointed = step
             check_finite(run, step, row)
             state = {"step": step, "corrected": learner.corrected, "agent": agent.state_dict()}
             state |= {"online": learner.online.state_dict(), "demos": learner.demos.state_dict()}
             run.save(step, state | {"rng": rng.get_state(), "learner_rng": learner.rng.get_state()})
-            run.end_if_asked(step)
+            run.end_if_stopped(step)
     agent.finish()
