@@ -173,3 +173,9 @@ def test_the_critics_loss_alone_trains_the_encoder(name: str, same: Callable[[An
     assert not any(torch.equal(learned[k], v) for k, v in before.items() if k.endswith("0.weight"))
     agent._update_actor(batch)
     assert same(dict(policy.encoder.state_dict()), learned)
+
+
+def test_pictures_stay_on_their_device(fake_cuda: torch.device) -> None:
+    pictures = torch.zeros(6, 16, 24, 3, dtype=torch.uint8, device=fake_cuda)
+    moved = scaled(shifted(pictures, 2, torch.Generator().manual_seed(0)))
+    assert moved.device == fake_cuda and moved.shape == (6, 3, 16, 24)

@@ -27,6 +27,7 @@ from robot_rl.util.seeds import training_seed
 from sim.collect import collect, make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
+from sim.make import describe
 from sim.tasks import tasks
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
@@ -77,6 +78,12 @@ def test_what_is_recorded_is_what_the_policy_saw(seeing: Any, dataset: Path) -> 
         for key in (FRONT, WRIST):
             shown, seen = episode[key][0].float(), first[key][i].float()
             assert (shown - seen).abs().mean() < 6, "up to the loss of video compression"
+
+
+def test_a_learner_is_told_of_the_pictures() -> None:
+    others = Pipeline(tasks.get("panda-lift-cameras").interface).others
+    assert describe("panda-lift-cameras").others == others and list(others) == [FRONT, WRIST]
+    assert not describe("panda-lift").others
 
 
 def test_the_demonstrator_sees_more_than_the_policy() -> None:
