@@ -26,7 +26,7 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def mean_interval(values: list[float]) -> dict[str, float | None]:
-    """Return the mean and its 95 % interval (Student's t); NaN is left out, None stands for what cannot be known."""
+    """Return the mean and its 95 % interval (Student's t); NaN is left out; None if unknown."""
     x = [v for v in values if not math.isnan(v)]
     if len(x) < 2:
         return {"mean": x[0] if x else None, "low": None, "high": None}
@@ -44,26 +44,27 @@ class Evaluation:
     action_change: list[float] = field(default_factory=list)
     """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
     measures: dict[str, list[float]] = field(default_factory=dict)
-    """Mean over each episode of what the task measures; NaN where there was nothing to measure."""
+    """Mean of each of the task's measures over each episode; NaN if there was none."""
     takeovers: list[int] = field(default_factory=list)
-    """How often a person took over, in each episode."""
+    """Number of takeovers in each episode."""
     by_hand: list[bool] = field(default_factory=list)
     """A person corrected the episode or marked its end: its outcome is not the policy's own."""
     nonfinite: int = 0
-    """Actions of the policy that were not finite, and so refused."""
+    """Refused non-finite actions of the policy."""
     divergences: int = 0
-    """Episodes that ended because their simulation blew up."""
+    """Episodes that ended because their simulation diverged."""
     returns: list[float] = field(default_factory=list)
     """Sum of the rewards of each episode."""
     tells_success: bool = True
-    """Whether the environment says at all if an episode succeeded."""
+    """The environment reports success."""
     held: int = 0
     """Control periods in which the robot held because inference was not done."""
     lag: int = 0
     """Longest inference beside the control loop lately, control periods."""
 
     def summary(self) -> dict[str, Any]:
-        """Figures of the policy's own episodes; those in which a person had a hand are only counted."""
+        """Return the figures of the policy's own episodes; episodes that a person corrected or marked are only
+        counted."""
         own = [k for k in range(len(self.success)) if not (self.by_hand and self.by_hand[k])]
         n, steps = len(own), [self.steps[k] for k in own]
         done = [self.steps[k] for k in own if self.success[k]]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robot_rl.interface.observations import down
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.interface.state import RobotState, asked
+from robot_rl.interface.state import RobotState, is_commanded
 from sim.feet import FootTracker
 
 
@@ -33,7 +33,7 @@ class Transition:
     @cached_property
     def commanded(self) -> Tensor:
         """(n,) bool: the command was not to stand still."""
-        return asked(self.before)
+        return is_commanded(self.before)
 
     @cached_property
     def foot_speed(self) -> Tensor:

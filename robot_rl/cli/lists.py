@@ -1,7 +1,8 @@
-"""`robot-rl tasks`, `robots` and `recipes`."""
+"""`robot-rl tasks`, `robots` and `recipes [NAME]`."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 
@@ -36,7 +37,11 @@ def robots_main(argv: list[str]) -> int:
 
 
 def recipes_main(argv: list[str]) -> int:
-    """List the recipes; --json prints one object."""
+    """List the recipes, or print the file of the one that is named; --json prints one object."""
     from robot_rl.recipes import recipes
 
-    return _show(recipes, argv)
+    if len(argv) != 1 or argv[0].startswith("-"):
+        return _show(recipes, argv)
+    module = sys.modules[recipes.get(argv[0]).__module__]
+    sys.stdout.write(inspect.getsource(module))
+    return 0

@@ -41,14 +41,14 @@ class Episode:
     start: int
     """Row of its first frame in every column."""
     record: dict[str, Any]
-    """What else its writer noted, for example `randomization/cube_mass`."""
+    """Further values from the writer, for example `randomization/cube_mass`."""
     data_file: FileId = field(repr=False)
     videos: dict[str, tuple[FileId, float]] = field(repr=False)
     """File and start in seconds of each camera's frames."""
 
 
 class Dataset:
-    """A dataset on disk; columns are read when asked for, and kept.
+    """A dataset on disk; columns are read on first use and cached.
 
     >>> data = Dataset("datasets/lift")
     >>> data.column("action")                                   # (num_frames, 7) float32
@@ -68,31 +68,31 @@ class Dataset:
 
     @property
     def fps(self) -> int:
-        """Frames per second."""
+        """Return the frames per second."""
         return int(self.info["fps"])
 
     @property
     def robot_type(self) -> str | None:
-        """Name of the robot."""
+        """Return the name of the robot."""
         return self.info.get("robot_type")
 
     @property
     def num_episodes(self) -> int:
-        """Number of finished episodes."""
+        """Return the number of finished episodes."""
         return len(self.episodes)
 
     @property
     def num_frames(self) -> int:
-        """Number of frames of all finished episodes."""
+        """Return the number of frames of all finished episodes."""
         return self.episodes[-1].start + self.episodes[-1].length if self.episodes else 0
 
     @property
     def cameras(self) -> list[str]:
-        """Names of the video features."""
+        """Return the names of the video features."""
         return [key for key, feature in self.features.items() if feature.is_video]
 
     def refresh(self) -> int:
-        """Take in what was finished since the last look; return the number of new episodes.
+        """Load episodes finished since the last call; return their number.
 
         Costs one `stat` when nothing is new.
         """
@@ -103,12 +103,12 @@ class Dataset:
     def column(self, key: str) -> Tensor:
         """Return a column of all episodes, (num_frames, *shape) in the feature's dtype.
 
-        Do not write into it: it is the dataset's own copy.
+        Do not write into it: the dataset caches this array.
         """
         return self.columns([key])[key]
 
     def columns(self, keys: Iterable[str]) -> dict[str, Tensor]:
-        """Return several columns; quicker than one by one, as every file is opened once."""
+        """Return several columns; faster than one by one, since every file is opened once."""
         keys = list(keys)
         features = {key: self._feature(key, video=False) for key in keys}
         done = min((self._columns[key][0] if key in self._columns else 0 for key in keys), default=0)
@@ -163,7 +163,7 @@ class Dataset:
 
     @property
     def stats(self) -> dict[str, dict[str, Tensor]]:
-        """Statistics of every feature: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
+        """Return the statistics of every feature: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
         stats = read_stats(self.root / STATS)
         if not self.stats_current():  # a writer is between two renames, or died there
             stats = {key: merge_stats(parts) for key, parts in self.episode_stats().items()}
@@ -173,7 +173,7 @@ class Dataset:
         }
 
     def stats_current(self) -> bool:
-        """Whether `stats.json` is of the episodes that `info.json` counts."""
+        """Return whether `stats.json` covers the episodes that `info.json` counts."""
         counted = read_stats(self.root / STATS).get("index", {}).get("count")
         if counted is None:
             return self.num_frames == 0
@@ -188,7 +188,7 @@ class Dataset:
         return {self.root / name for name in names} | self._used
 
     def uncounted_files(self) -> list[Path]:
-        """Return files where LeRobot looks for episodes that `info.json` does not count."""
+        """Return episode files that LeRobot would read but `info.json` does not count."""
         found = [
             path
             for pattern in ("data/*/*.parquet", "meta/episodes/*/*.parquet", "videos/*/*/*.mp4")
@@ -197,7 +197,7 @@ class Dataset:
         return sorted(set(found) - self.files())
 
     def episode_stats(self) -> dict[str, list[Stats]]:
-        """Return the statistics of every feature that can be read, one of each episode; empty without episodes."""
+        """Return the readable statistics of every feature, one entry per episode; empty without episodes."""
         found: dict[int, dict[str, Any]] = {}
         for path in self.episode_files():
             if path in self._used:
@@ -209,7 +209,7 @@ class Dataset:
         return {key: [self._stats_of(found[e.index], key, f) for e in self.episodes] for key, f in readable.items()}
 
     def _stats_of(self, row: dict[str, Any], key: str, feature: Feature) -> Stats:
-        """Statistics of one feature from a row of `meta/episodes`; other programs may leave out its quantiles."""
+        """Return the statistics of one feature from a row of `meta/episodes`; other programs may omit quantiles."""
         stats: Stats = {}
         for name in STATISTICS:
             value, shape = row.get(f"stats/{key}/{name}"), stats_shape(name, feature)
@@ -226,7 +226,7 @@ class Dataset:
         return stats
 
     def _feature(self, key: str, video: bool) -> Feature:
-        """Look up a feature of the right kind."""
+        """Return a feature; raise DatasetError if it is missing or of the wrong kind."""
         feature = self.features.get(key)
         if feature is None:
             raise DatasetError(f"{self.root} has no feature '{key}'; it has {', '.join(self.features)}")
@@ -243,7 +243,7 @@ class Dataset:
         return [path for file, path in sorted((file, path) for file, path in found if file is not None)]
 
     def _load(self) -> None:
-        """Read `info.json`, and the episodes that it counts and we do not have."""
+        """Read `info.json` and the episodes that are new in it."""
         try:
             status = (self.root / INFO).stat()
             stamp: tuple[int, ...] = (status.st_mtime_ns, status.st_ino, status.st_size)
@@ -264,7 +264,7 @@ class Dataset:
                     continue
                 try:
                     found = read_table(path, lambda name: not name.startswith("stats/")).to_pylist()
-                except DatasetError as error:  # may be a file that nobody counts
+                except DatasetError as error:  # may be a file that info.json does not count
                     failure = error
                     continue
                 if any(row.get("episode_index") is None for row in found):
@@ -295,7 +295,7 @@ class Dataset:
 
 
 def is_reserved(column: str) -> bool:
-    """Whether a column of `meta/episodes` is the format's own, not part of an episode's record."""
+    """Return whether a column of `meta/episodes` belongs to the format and not to an episode's record."""
     return column in _COLUMNS or column.startswith(_PREFIXES)
 
 

@@ -22,11 +22,11 @@ class EpisodeData:
     task: str
     """The instruction, in words."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """What else to note: numbers, strings and flat lists, for example `{"randomization/cube_mass": 0.05}`."""
+    """Further values to store: numbers, strings and flat lists, for example `{"randomization/cube_mass": 0.05}`."""
 
 
 def check_columns(columns: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Array]:
-    """Return an episode's columns as arrays (T, *shape) of the features' dtypes; refuse what does not fit."""
+    """Return an episode's columns as arrays (T, *shape) of the features' dtypes; raise if one does not fit."""
     wanted = [key for key in features if key not in DEFAULT_FEATURES]
     for key in columns:
         if key in DEFAULT_FEATURES:
@@ -79,6 +79,6 @@ def _check_column(key: str, value: Any, feature: Feature) -> Array:
     if not good.all():
         frame = int(np.argwhere(~good)[0][0])
         raise DatasetError(
-            f"column '{key}' is no finite {dtype} at frame {frame}; mend the value, then add the episode"
+            f"column '{key}' is no finite {dtype} at frame {frame}; correct the value, then add the episode"
         )
     return cast

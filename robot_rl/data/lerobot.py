@@ -8,8 +8,8 @@
        videos/<camera>/chunk-000/file-000.mp4          the frames of the same episodes
 ```
 
-An episode exists once `info.json` counts it. Files that it does not count are what a killed writer left
-between the last renames; readers skip them, `DatasetWriter.append` removes them.
+An episode exists once `info.json` counts it. Files that it does not count were left by a killed writer; readers skip
+them, `DatasetWriter.append` removes them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Feature:
 
     @property
     def is_video(self) -> bool:
-        """Whether the frames live in an mp4 instead of a column."""
+        """Return whether the frames are in an mp4 instead of a column."""
         return self.dtype == "video"
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ DEFAULT_FEATURES = {
 
 
 def check_features(features: Mapping[str, Feature]) -> None:
-    """Refuse features that cannot be written so that LeRobot reads them."""
+    """Raise for features that LeRobot could not read."""
     for key, feature in features.items():
         if "/" in key:
             raise DatasetError(f"feature '{key}': LeRobot allows no '/' in a name; use '.' instead")
@@ -176,7 +176,7 @@ def read_info(root: Path) -> dict[str, Any]:
 
 
 def _faults(info: Mapping[str, Any]) -> Iterator[str]:
-    """What in `info.json` nothing can be read with."""
+    """Yield what makes `info.json` unreadable."""
     for key, least in {"total_episodes": 0, "total_frames": 0, "total_tasks": 0, "fps": 1}.items():
         if isinstance(info[key], bool) or not isinstance(info[key], int | float) or not least <= info[key] < math.inf:
             yield f"{key} is {info[key]!r}, not a number of at least {least}"

@@ -1,4 +1,4 @@
-"""Which columns our datasets have, and how a learner reads them back, for simulation and robot alike."""
+"""The columns of our datasets, in simulation and on a robot, and how a learner reads them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from robot_rl.util.errors import ConfigError
 
 STATE, ACTION = "observation.state", "action"
 TRUNCATED = "next.truncated"
-"""The clock or a stop ended the episode there, not its task; on the robot only, where failures are kept."""
+"""The time limit or a stop ended the episode, not the task; only on the robot, where failures are kept."""
 
 
 def features(pipeline: Pipeline, images: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Feature]:
-    """Columns of a recorded control period; actions are in physical units. `images` gives (height, width) by camera."""
+    """Return the columns of a recorded control period; actions are in physical units. `images` gives (height, width) by
+    camera."""
     observations, actions = pipeline.observer.spec, pipeline.actions
     one = {
         "next.reward": Feature("float32", (1,)),
@@ -38,7 +39,7 @@ def features(pipeline: Pipeline, images: Mapping[str, tuple[int, int]] | None = 
 
 
 def frames_per_second(interface: Interface) -> int:
-    """Of a dataset of the task: one frame for each control period."""
+    """Return a dataset's frame rate, one frame per control period; raise if it is not a whole number."""
     rate = interface.controller.rate
     if rate != round(rate):
         raise ConfigError(
@@ -48,7 +49,7 @@ def frames_per_second(interface: Interface) -> int:
 
 
 def check(dataset: Dataset, pipeline: Pipeline) -> None:
-    """Refuse a dataset that was recorded for something else, with the differences."""
+    """Raise DatasetError with the differences if a dataset was recorded for something else."""
     differences = []
     rate = pipeline.interface.controller.rate
     if dataset.fps != rate:
@@ -69,7 +70,7 @@ def check(dataset: Dataset, pipeline: Pipeline) -> None:
 
 
 def _names(theirs: list[str], ours: list[str]) -> str:
-    """How two lists of columns differ, by the first names of those that one lacks."""
+    """Describe how two lists of names differ by the first names that one lacks."""
     said = []
     for what, names in (
         ("lacks", [n for n in ours if n not in theirs]),
@@ -94,9 +95,10 @@ def episodes_of(
     """Return episodes from number `first` on: observation.state (T, D), action (T, A) in [-1, 1], reward (T,),
     intervention (T,) and terminated (T,).
 
-    The reward "success" is 1 on success, whatever the task paid in simulation: that is what a robot can tell. The
-    reward "task" is what it paid. A failure that ended an episode terminates it where the dataset tells it from a
-    time-out (`TRUNCATED`); success always does.
+    The reward "success" is 1 on success, which a robot can tell; "task" is the task's reward in simulation. A failure
+    that ended an episode terminates it where the dataset distinguishes it from a time-out (`TRUNCATED`); success always
+    does.
+
     With `successes`, episodes that never reached `next.success` are left out.
     """
     told = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
@@ -127,7 +129,7 @@ def episodes_of(
 
 
 def _finite(dataset: Dataset, key: str, values: Tensor) -> None:
-    """Raise DatasetError where something is not a number: the range of actions would make the largest of infinity."""
+    """Raise DatasetError for a non-finite value: infinity would set the range of actions."""
     wrong = (~values.isfinite().flatten(1).all(1)).nonzero()
     if len(wrong):
         row = int(wrong[0])

@@ -1,4 +1,4 @@
-"""Replay memory for simulation, robot and demonstrations: columns by declaration, every observation stored once."""
+"""Replay for simulation, robot and demonstrations: declared columns, every observation stored once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 Batch = dict[str, Tensor]
 NEXT = "next."
-"""Prefix of the columns that a sample holds of the observation after its last step, as in LeRobot's names."""
+"""Prefix of a sample's columns for the observation after its last step, as in LeRobot."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class Column:
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     observed: bool = False
-    """Part of the observation: an episode of T steps has T + 1 of it, and samples hold the later one as `next.*`."""
+    """Part of the observation: an episode of T steps has T + 1 rows, and samples hold the later one as `next.*`."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an agent wants its transitions."""
+    """How transitions are sampled for an agent."""
 
     n_step: int = 1
-    """Steps of reward before the critic takes over."""
+    """Steps of reward before the bootstrap (n-step return)."""
     discount: float = 0.99
     """Per step."""
     chunk: int = 1
@@ -39,7 +39,7 @@ class Sampling:
 
     @property
     def span(self) -> int:
-        """Steps that must be known behind a row."""
+        """Return how many following steps must be known for a row."""
         return max(self.n_step, self.chunk)
 
 

@@ -1,4 +1,4 @@
-"""Where an update's transitions come from: replays at fixed shares, and demonstrations as chunks."""
+"""Sources of an update's transitions: replays at fixed shares, and demonstrations as chunks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from robot_rl.data.replay import Batch, Replay, Sampling
 
 Share = tuple[Replay, int]
-"""A replay and how many of a batch's transitions come from it."""
+"""A replay and its number of transitions per batch."""
 
 
 def sample_batches(sources: Sequence[Share], batches: int, how: Sampling, rng: torch.Generator) -> list[Batch]:
-    """Draw several batches at once, each with `count` transitions from each (replay, count): drawing costs per call."""
+    """Sample several batches at once, `count` transitions of each (replay, count): the cost is per call."""
     parts = [
         {k: v.unflatten(0, (batches, count)) for k, v in replay.sample(batches * count, how, rng).items()}
         for replay, count in sources
@@ -38,7 +38,7 @@ class Demonstrations:
 
     @classmethod
     def of(cls, episodes: Sequence[dict[str, Tensor]], device: torch.device | str = "cpu") -> Demonstrations:
-        """Lay episodes end to end; each holds observed columns and `action` with T rows."""
+        """Concatenate episodes; each holds observed columns and `action` with T rows."""
         names = [name for name in episodes[0] if name == "action" or name.startswith("observation.")]
         lengths = torch.tensor([len(e["action"]) for e in episodes])
         columns = {k: torch.cat([e[k][: len(e["action"])] for e in episodes]).to(device) for k in names}
@@ -48,7 +48,7 @@ class Demonstrations:
         return len(self.columns["action"])
 
     def rows(self, horizon: int) -> Tensor:
-        """Rows (N, horizon) of the actions that follow each row; beyond the episode's end the last action is held."""
+        """Return the rows (N, horizon) of the actions after each row; the last action of an episode is repeated."""
         count, device = len(self), self.starts.device
         episode = torch.repeat_interleave(torch.arange(len(self.starts), device=device), self.lengths)
         last = (self.starts + self.lengths - 1)[episode]
@@ -56,6 +56,6 @@ class Demonstrations:
         return torch.minimum(rows, last[:, None])
 
     def sample(self, pick: Tensor, rows: Tensor) -> Batch:
-        """The rows `pick` (B,): observed columns (B, ...) and `action` (B, horizon, A)."""
+        """Return the rows `pick` (B,): observed columns (B, ...) and `action` (B, horizon, A)."""
         batch = {name: values[pick] for name, values in self.columns.items()}
         return batch | {"action": self.columns["action"][rows[pick]]}

@@ -21,9 +21,9 @@ Stats = dict[str, Array]
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 STATISTICS = ("min", "max", "mean", "std", "count", *QUANTILES)
 IMAGE_SAMPLES = 100
-"""Frames of one episode that image statistics look at, evenly spaced."""
+"""Frames of one episode used for image statistics, evenly spaced."""
 IMAGE_PIXELS = 150
-"""Rows and columns of one frame that image statistics look at, about."""
+"""Approximate rows and columns of a frame used for image statistics."""
 
 
 def stats_shape(name: str, feature: Feature) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def column_stats(values: Array) -> Stats:
 
 
 def image_stats(frames: Array) -> Stats:
-    """Return the statistics of frames (T, H, W, 3) uint8, exact for the pixels looked at."""
+    """Return the statistics of frames (T, H, W, 3) uint8, exact for the pixels used."""
     times = np.linspace(0, len(frames) - 1, min(len(frames), IMAGE_SAMPLES)).round().astype(int)
     stride = max(1, max(frames.shape[1:3]) // IMAGE_PIXELS)
     pixels = frames[times, ::stride, ::stride]
@@ -97,8 +97,7 @@ def merge_stats(parts: Sequence[Stats]) -> Stats:
 class RowSample:
     """A uniform sample of a growing table's rows, for its quantiles.
 
-    Which rows are in it follows from their indices and the number of rows alone: a dataset written in one
-    session has the same quantiles as one that was appended to ten times.
+    Its rows depend on indices and number of rows only, so appending in ten sessions gives the same quantiles as one.
     """
 
     def __init__(self, capacity: int = 4096) -> None:
@@ -145,7 +144,7 @@ def _quantiles(x: Array) -> Stats:
 
 
 def _hash(index: Array) -> Array:
-    """Scramble row indices (splitmix64), so that no rhythm of the episodes decides what is sampled."""
+    """Hash row indices (splitmix64), so that periodic episodes do not bias the sample."""
     z = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -153,7 +152,7 @@ def _hash(index: Array) -> Array:
 
 
 def read_stats(path: Path) -> dict[str, Stats]:
-    """Read `stats.json`; empty where there is none yet."""
+    """Read `stats.json`; return an empty dict if there is none yet."""
     try:
         raw = json.loads(path.read_bytes())
         return {key: {name: np.asarray(value) for name, value in entry.items()} for key, entry in raw.items()}

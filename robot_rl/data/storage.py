@@ -1,7 +1,7 @@
 """Put files in place so that a kill at any moment leaves the dataset as it was, or with the new episodes.
 
 ```
-write + fsync every file under <root>/.staging   (a kill here: nobody ever sees them)
+write + fsync every file under <root>/.staging   (a kill here: no reader sees them)
 rename the data, video and episode files         (a kill here: files that info.json does not count;
 rename tasks and stats, fsync the folders         milliseconds, and LeRobot never looks past the count)
 rename info.json                                 the commit: from here on the episodes exist
@@ -26,7 +26,7 @@ LOCK = ".lock"
 
 
 class WriterLock:
-    """Hold `<root>/.lock`; the kernel frees it when the process ends, however it ends."""
+    """Hold `<root>/.lock`; the kernel releases it when the process ends in any way."""
 
     def __init__(self, root: Path) -> None:
         fd = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -45,7 +45,7 @@ class WriterLock:
         self._fd: int | None = fd
 
     def release(self) -> None:
-        """Let the next writer in."""
+        """Release the lock."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -62,9 +62,8 @@ def publish(
     Args:
         root: Folder of the dataset.
         files: Contents by path under `root`.
-        new: Those of `files` that nobody reads before the commit; the others make sense to readers of the old
-            and of the new state.
-        commit: Path and content of the file that decides.
+        new: Those of `files` that no reader opens before the commit; the others are valid before and after it.
+        commit: Path and content of the file that commits.
     """
     staged = {name: root / STAGING / name for name in (*files, commit[0])}
     placed: list[Path] = []
@@ -101,7 +100,7 @@ def publish(
 
 
 def is_published(root: Path, commit: tuple[str, bytes]) -> bool:
-    """Whether the commit file is the one on disk."""
+    """Return whether the commit file is the one on disk."""
     try:
         return (root / commit[0]).read_bytes() == commit[1]
     except OSError:
@@ -109,7 +108,7 @@ def is_published(root: Path, commit: tuple[str, bytes]) -> bool:
 
 
 def clear_staging(root: Path) -> None:
-    """Remove what was written but never renamed."""
+    """Remove files that were written but never renamed."""
     shutil.rmtree(root / STAGING, ignore_errors=True)
 
 

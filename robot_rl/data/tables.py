@@ -1,4 +1,4 @@
-"""Between numpy arrays, Python rows and the parquet tables of a dataset."""
+"""Convert between numpy arrays, Python rows and the parquet tables of a dataset."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def to_arrow(values: Array, feature: Feature) -> pa.Array:
 
 
 def from_arrow(column: pa.ChunkedArray, feature: Feature) -> Array:
-    """Return a stored column as values (T, *shape); raise DatasetError where it is of another kind."""
+    """Return a stored column as values (T, *shape); raise DatasetError if its type differs."""
     flat = column.combine_chunks()
     while isinstance(flat, pa.ExtensionArray):
         flat = flat.storage
@@ -51,7 +51,7 @@ def encode_table(table: pa.Table) -> memoryview:
 
 
 def read_table(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> pa.Table:
-    """Read the wanted columns of a parquet file, checking its checksums where it has some."""
+    """Read columns of a parquet file; verify its checksums if it has any."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             return file.read([name for name in file.schema_arrow.names if wanted(name)], use_threads=False)
@@ -100,7 +100,7 @@ def read_tasks(path: Path) -> list[str]:
 
 
 def plain_value(key: str, value: Any) -> Any:
-    """Return a value of an episode's record: a bool, number, string or flat list; None for nothing."""
+    """Return a value of an episode's record: a bool, number, string or flat list; None if empty."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray | np.generic):
@@ -115,7 +115,7 @@ def plain_value(key: str, value: Any) -> Any:
 
 
 def wider_type(key: str, known: pa.DataType, value: pa.DataType) -> pa.DataType:
-    """Return the type that holds both what a record's column had and what it gets."""
+    """Return the type that holds both a record column's old values and its new ones."""
     if pa.types.is_null(value) or known == value:
         return known
     if pa.types.is_null(known):
@@ -132,7 +132,7 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -
 
     Args:
         rows: One mapping from column to plain value per row; a column may be absent.
-        schema: Schema of the rows before, None where there are none.
+        schema: Schema of the earlier rows, None if there are none.
     """
     types: dict[str, pa.DataType] = {} if schema is None else dict(zip(schema.names, schema.types, strict=True))
     for row in rows:

@@ -20,7 +20,7 @@ TOLERANCE_S = 1e-4
 
 
 def verify(root: str | Path) -> list[str]:
-    """Return one sentence per problem of a dataset; none when it is sound.
+    """Return one sentence per problem of a dataset; an empty list if it is sound.
 
     Reads every file to its end, decoding all video. May run while a writer is at work.
     """
@@ -32,7 +32,7 @@ def verify(root: str | Path) -> list[str]:
         return [str(error)]
     problems = [*_check_meta(data), *_check_data(data), *_check_videos(data), *_check_stats(data)]
     data.refresh()
-    for path in sorted(before & set(data.uncounted_files())):  # a writer's own come and go
+    for path in sorted(before & set(data.uncounted_files())):  # a running writer's files come and go
         problems.append(
             f"{path} is not counted by meta/info.json: a writer was killed; DatasetWriter.append removes it"
         )
@@ -40,7 +40,7 @@ def verify(root: str | Path) -> list[str]:
 
 
 def _check_meta(data: Dataset) -> Iterator[str]:
-    """Check the counts, the tasks and the chain of episodes."""
+    """Check the counts, the tasks and the order of episodes."""
     start = 0
     for number, episode in enumerate(data.episodes):
         where = f"{data.root / 'meta/episodes'}: episode {episode.index}"
@@ -159,7 +159,7 @@ def _check_videos(data: Dataset) -> Iterator[str]:
 
 
 def _check_stats(data: Dataset) -> Iterator[str]:
-    """Check that the statistics are there, finite, and of these episodes."""
+    """Check that the statistics exist, are finite, and cover these episodes."""
     if not data.num_episodes:
         return
     path = data.root / STATS

@@ -26,9 +26,9 @@ _ENCODERS: tuple[tuple[str, dict[str, str]], ...] = (
     ("libsvtav1", {"g": "2", "crf": "30", "preset": "9", "svtav1-params": "lp=1"}),
     ("libx264", {"g": "2", "crf": "23", "preset": "veryfast", "bf": "0"}),
 )
-"""Encoders in order of preference, with options; one thread, as a robot has better uses for others."""
+"""Encoders in order of preference, with options; one thread, since a robot needs the others."""
 _SKIP = 8
-"""Decode on instead of seeking when the wanted frame is at most this many frames ahead."""
+"""Decode instead of seeking if the frame is at most this many frames ahead."""
 
 
 def encode_video(frames: Iterable[Array], fps: int) -> bytes:
@@ -53,10 +53,10 @@ def encode_video(frames: Iterable[Array], fps: int) -> bytes:
 
 
 def _open_without_priority(context: Any) -> None:
-    """Open an encoder; no thread is more urgent after it.
+    """Open an encoder without raising the priority of any thread.
 
-    Where it may, libsvtav1 gives its threads and the calling one the highest real-time priority, far above that of a
-    robot's command loop.
+    If permitted, libsvtav1 gives its threads and the caller the highest real-time priority, above a robot's command
+    loop.
     """
     if sys.platform != "linux":
         return
@@ -128,7 +128,7 @@ def decode_frames(path: Path, numbers: Sequence[int] | Array, fps: int, out: Arr
 
 @contextmanager
 def _open(source: Path | bytes) -> Iterator[Any]:
-    """Open a video for reading; damage found while it is read is said with its name."""
+    """Open a video for reading; errors while reading name the file."""
     name = "video" if isinstance(source, bytes) else str(source)
     try:
         container = av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source))

@@ -1,4 +1,4 @@
-"""Write a LeRobotDataset v3.0, whole episodes at a time, so that a crash costs at most the one in hand."""
+"""Write a LeRobotDataset v3.0, whole episodes at a time, so that a crash loses at most the current one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class _State:
-    """All that the next commit builds on; replaced as a whole, so a failed one leaves no trace."""
+    """The state that the next commit builds on; replaced as a whole, so a failed commit leaves no trace."""
 
     info: dict[str, Any]
     tasks: tuple[str, ...]
@@ -104,7 +104,7 @@ class DatasetWriter:
 
     @classmethod
     def append(cls, root: str | Path) -> DatasetWriter:
-        """Go on with a dataset, after removing what a killed writer left behind."""
+        """Open a dataset for appending; first remove files that a killed writer left."""
         root = Path(root)
         data = Dataset(root)
         lock = WriterLock(root)
@@ -132,21 +132,21 @@ class DatasetWriter:
 
     @property
     def features(self) -> dict[str, Feature]:
-        """All features, with those that the writer fills itself."""
+        """Return all features, including those that the writer fills."""
         return {key: Feature.from_json(entry) for key, entry in self._state.info["features"].items()}
 
     @property
     def num_episodes(self) -> int:
-        """Number of episodes on disk."""
+        """Return the number of episodes on disk."""
         return int(self._state.info["total_episodes"])
 
     @property
     def num_frames(self) -> int:
-        """Number of frames on disk, of all episodes."""
+        """Return the number of frames on disk, of all episodes."""
         return int(self._state.info["total_frames"])
 
     def close(self) -> None:
-        """Let another writer in; every episode is on disk already."""
+        """Release the lock; every episode is on disk already."""
         self._closed = True
         self._lock.release()
 
@@ -156,12 +156,12 @@ class DatasetWriter:
         Args:
             columns: Every feature over time: arrays or tensors (T, *shape); a single number may be (T,).
             task: The instruction, in words.
-            record: What else to note: numbers, strings and flat lists of them.
+            record: Further values to store: numbers, strings and flat lists of them.
         """
         self.add_episodes([EpisodeData(columns, task, record or {})])
 
     def add_episodes(self, episodes: Sequence[EpisodeData]) -> None:
-        """Write several episodes into one file of each kind: all of them, or on failure none."""
+        """Write several episodes into one file of each kind: all of them, or none on failure."""
         if self._closed:
             raise DatasetError(f"the writer of {self.root} is closed; open it again with DatasetWriter.append")
         if not episodes:
@@ -276,7 +276,7 @@ def _after(file: FileId, info: Mapping[str, Any]) -> FileId:
 
 
 def _read_state(data: Dataset) -> _State:
-    """Return what the writer of a dataset would have in memory."""
+    """Return the writer's state for an existing dataset."""
     sample = RowSample()
     if data.num_frames:
         numbers = [key for key, feature in data.features.items() if not feature.is_video]
@@ -292,7 +292,7 @@ def _read_state(data: Dataset) -> _State:
 
 
 def _clean_up(data: Dataset) -> None:
-    """Remove what a killed writer left behind; LeRobot would read it."""
+    """Remove files that a killed writer left; LeRobot would read them."""
     clear_staging(data.root)
     for path in data.uncounted_files():
         folder, camera = path.relative_to(data.root).parts[:2]

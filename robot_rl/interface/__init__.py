@@ -1,1 +1,1 @@
-"""What a task, a policy and a robot agree on."""
+"""The contract between a task, a policy and a robot."""

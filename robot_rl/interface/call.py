@@ -1,8 +1,8 @@
 """Terms and tests written as text: `lifted:cube:0.12`, `object_to_object:cube:bowl`, `my_lab.terms:angle:drawer`.
 
-A name, or an import path, then its arguments with colons between them. A function says by annotation what each
-parameter takes: `ObjectName` an object of the scene, a type of `robot_rl.util.limits` (or float, int) a number in its
-range, `str` or `Literal[...]` a word. Parameters with a default may be left out at the end.
+A name, or an import path, then its arguments with colons between them. Annotations give the kind of each parameter:
+`ObjectName` is an object of the scene, float, int or a type of `robot_rl.util.limits` a number in its range, `str` or
+`Literal[...]` a word. Trailing parameters with defaults are optional.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Call:
 
 
 def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, Any] | None = None) -> Call:
-    """Read a term or test; `given` holds values that parameters take by their annotation alone.
+    """Read a term or test; `given` holds values that parameters receive by their annotation.
 
-    A function of another package must be annotated to return `returns`: a bundle can name nothing else.
+    A function of another package must be annotated to return `returns`, so that a bundle cannot call others.
 
     Raises:
         UnknownName: the registry does not have it.
-        ConfigError: it cannot be imported, is annotated otherwise, or its arguments do not fit.
+        ConfigError: it cannot be imported, has another annotation, or its arguments do not fit.
     """
     name, words = registry.split(text)
     function, what, given = registry.get(name), f"{registry.kind} {text!r}", given or {}
@@ -67,7 +67,7 @@ def _is_key(hint: Any, given: Mapping[Any, Any]) -> bool:
 
 
 def _value(word: str, hint: Any, what: str) -> Any:
-    """Return a word as the type that a parameter is annotated with."""
+    """Convert a word to the type of a parameter's annotation."""
     kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if kind in (ObjectName, str):
         return word

@@ -12,14 +12,14 @@ from torch import Tensor
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import matrix_to_quat, quat_to_matrix, rotation_error, rotation_matrix
 from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
-from robot_rl.interface.state import ABSENT, RobotState, asked
+from robot_rl.interface.state import ABSENT, RobotState, is_commanded
 from robot_rl.util.errors import ConfigError, UnknownName
 from robot_rl.util.limits import Fraction, Interval, PositiveFloat, validate
 
 
 @dataclass
 class JointTarget:
-    """Where the joints and the gripper shall go within one control period."""
+    """Joint and gripper targets at the end of a control period."""
 
     position: Tensor
     """(n, J) rad."""
@@ -30,19 +30,20 @@ class JointTarget:
 
 
 class Controller(Protocol):
-    """Turn actions into joint targets, and say what an action means.
+    """Turn actions into joint targets and define the meaning of an action.
 
     A controller has no memory of its own: all that it depends on is in the state, so control changes hands between a
-    policy and a person without a jump. What has to outlast a control period is the state's `reference`, which whoever
-    executes the target keeps.
+    policy and a person without a jump. A value that must outlast a control period is the state's `reference`, kept by
+    the caller.
     """
 
     actions: VectorSpec
     twist_limit: Tensor
-    """(6,) largest translation, m, and rotation, rad, along and about the base axes in one action; 0: it has none."""
+    """(6,) largest translation, m, and rotation, rad, along and about the base axes in one action; 0 where there is
+    none."""
 
     def reference(self, count: int) -> Tensor:
-        """Return the references (count, R) at the start of an episode; ABSENT where there are none."""
+        """Return the references (count, R) at the start of an episode, or ABSENT."""
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
         """Return joint targets for physical actions (n, A) at measured states of n robots."""
@@ -50,7 +51,7 @@ class Controller(Protocol):
     def still(self, last: Tensor, gripper: Tensor) -> Tensor:
         """Return actions (n, A) in [-1, 1] that hold position.
 
-        `last` (n, A) are the actions executed before, `gripper` (n, 1) the widths asked for before, m, which stay.
+        `last` (n, A) are the previous actions; `gripper` (n, 1) the target widths to keep, m.
         """
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
@@ -59,7 +60,7 @@ class Controller(Protocol):
         Args:
             twist: (n, 6) translation x y z and rotation vector x y z in the base frame, each a share in [-1, 1] of
                 `twist_limit`. Directions that the controller lacks are dropped.
-            gripper: (n, 1) -1 shut to 1 open; 0 keeps the gripper as `hold` has it.
+            gripper: (n, 1) -1 shut to 1 open; 0 keeps the gripper of `hold`.
             hold: (n, A) the result of `still`; None where no gripper value is 0.
 
         Raises:
@@ -67,7 +68,8 @@ class Controller(Protocol):
         """
 
     def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return twist (n, 6) and gripper (n, 1) of actions (n, A): the inverse of `from_twist`; 0 where it has none.
+        """Return twist (n, 6) and gripper (n, 1) of actions (n, A), the inverse of `from_twist`; 0 for missing
+        directions.
 
         Raises:
             ConfigError: the controller does not move a tool.
@@ -76,7 +78,7 @@ class Controller(Protocol):
 
 @dataclass(frozen=True)
 class ToolDeltaConfig:
-    """End-effector control: a position step of the tool, and the gripper, if there is one, shut or open."""
+    """End-effector control: a motion of the tool, and the gripper, if there is one, open or closed."""
 
     kind: Literal["tool_delta"] = "tool_delta"
     rate: PositiveFloat = 20.0
@@ -107,20 +109,20 @@ class ToolDeltaController:
     no rotation is commanded, so neither noise nor the errors of translations add up, and the bounded lead prevents
     wind-up. robosuite's OSC_POSE also keeps its last orientation goal while no rotation is commanded.
 
-    The gripper shuts or opens as a whole, whichever is nearer to the width asked for: so do real ones, and a grasp
-    holds with all its force however the policy trembles.
+    The gripper closes or opens fully, whichever is nearer to the target width, as real ones do. A grasp then keeps its
+    force although the policy is noisy.
     """
 
     def __init__(self, robot: RobotSpec, config: ToolDeltaConfig):
         self.robot, self.config = robot, config
         self.kinematics = Kinematics(robot)
-        assert robot.tool is not None  # or Kinematics would have refused the robot
+        assert robot.tool is not None  # Kinematics refuses robots without a tool
         step, turn, self.width = config.step, config.turn, robot.gripper.width if robot.gripper else 0.0
         fields = [Field("tool_delta", ("x", "y", "z"), "m", (-step,) * 3, (step,) * 3, "base")]
         if turn:
             fields.append(Field("tool_turn", ("x", "y", "z"), "rad", (-turn,) * 3, (turn,) * 3, "base"))
         self.moves = 6 if turn else 3
-        """Dimensions of an action before those of the gripper."""
+        """Dimensions of an action without the gripper."""
         if robot.gripper:
             fields.append(Field("gripper", ("width",), "m", (0.0,), (self.width,)))
         self.actions = VectorSpec(tuple(fields))
@@ -139,41 +141,41 @@ class ToolDeltaController:
         position, rotation, jacobian = self.kinematics.jacobian(measured)
         reference = ABSENT
         goal = (position + action[:, :3]).clamp(self.workspace[0], self.workspace[1])
-        # Without a motion no posture either: damping lets some of it through, and a hold would creep home.
+        # No posture term without motion: damping lets some of it through, and a hold would drift home.
         moving = (action[:, : self.moves] != 0).any(-1, keepdim=True)
         posture = self.config.posture_gain * moving * (self.home - measured)
         if self.config.turn:
             aim = self._aim(state.reference, rotation, action[:, 3:6])
             error, reference = torch.cat([goal - position, rotation_error(rotation, aim)], -1), matrix_to_quat(aim)
-            # Projected nearly exactly: turned away from home, more of it would get through.
+            # Project with little damping: more of the posture term would leak through when turned away from home.
             posture = posture - _inverse(jacobian, _times(jacobian, posture), 1e-3)
             step = posture + _inverse(jacobian, error, self.config.damping)
         else:
             error = torch.cat([goal - position, rotation_error(rotation, self.rotation)], -1)
-            # J^+ (e - J p) + p: the task first, the posture in what remains.
+            # J^+ (e - J p) + p: the task first, the posture in its null space.
             step = posture + _inverse(jacobian, error - _times(jacobian, posture), self.config.damping)
-        # Shrunk as a whole, so that the tool slows down on its path instead of leaving it.
+        # Scaled as a whole, so that the tool slows down but stays on its path.
         target = measured + step / (step.abs().amax(-1, keepdim=True) / self.config.lead).clamp_min(1)
         wanted = action[:, self.moves :]
-        # What is not a number stays so, for the shield to see.
+        # NaN stays NaN, for the shield to refuse.
         gripper = self.width * (wanted > self.width / 2) + 0 * wanted
         if not self.width:
             gripper = torch.zeros(len(action), 1, device=action.device)
         return JointTarget(torch.clamp(target, self.low, self.high), gripper, reference)
 
     def _aim(self, reference: Tensor, rotation: Tensor, turn: Tensor) -> Tensor:
-        """Return rotations (n, 3, 3): the reference (n, 4), moved to within one action of `rotation`, times `turn`."""
+        """Return rotations (n, 3, 3): `turn` applied to the reference (n, 4), limited to one action from `rotation`."""
         lead = rotation_error(rotation, quat_to_matrix(reference))
         lead = lead / (lead.norm(dim=-1, keepdim=True) / self.config.turn).clamp_min(1)
         return rotation_matrix(turn) @ rotation_matrix(lead) @ rotation
 
     def still(self, last: Tensor, gripper: Tensor) -> Tensor:
-        """Return no motion, and the gripper, if there is one, as it was."""
+        """Return zero motion, with the gripper unchanged."""
         moves = last.new_zeros(len(last), self.moves)
         return self.actions.to_unit(torch.cat([moves, gripper], -1)[:, : self.actions.size])
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
-        """Return the twist without rotation where the tool does not turn, and the gripper if there is one."""
+        """Return the twist, without rotation if the tool does not turn, and the gripper if there is one."""
         fingers = gripper[:, : self.actions.size - self.moves]
         if hold is not None:
             fingers = torch.where(fingers == 0, hold[:, self.moves :], fingers)
@@ -214,7 +216,7 @@ class JointOffsetConfig:
     rate: PositiveFloat = 50.0
     """Rate of actions, Hz."""
     reach: PositiveFloat = 0.6
-    """Largest offset that an action asks for, rad."""
+    """Largest offset that an action commands, rad."""
     swing: tuple[Angle, ...] = ()
     """Offset of each joint from home at the top of its leg's swing, rad; empty: the policy alone moves the legs."""
     swing_from: tuple[Fraction, ...] = ()
@@ -230,11 +232,11 @@ class JointOffsetConfig:
 class JointOffsetController:
     """Set-point = home + swing(clock) + stride(clock, command) + action, inside the joint limits.
 
-    With a swing and a stride the legs step as the command says while something is asked of the robot, and the policy
-    turns that into a walk that keeps its balance (policies modulating trajectory generators: Iscen et al. 2018, arXiv
-    1910.02812). Without a swing, legs that never leave the ground earn nothing for doing so: in trials a Go2 still
-    stood after 0.9 million steps of learning. Feet on the ground move evenly against the command, and begin to just
-    before they land (swing-leg retraction: Seyfarth et al. 2003). The springs' gains are the robot spec's.
+    With a swing and a stride the legs step as commanded while the command is not zero, and the policy adds balance
+    (policies modulating trajectory generators: Iscen et al. 2018, arXiv 1910.02812). Without a swing learning is slow:
+    in trials a Go2 still stood after 0.9 million steps. Feet on the ground move at constant speed against the command,
+    and start to do so just before they land (swing-leg retraction: Seyfarth et al. 2003). The springs' gains are the
+    robot spec's.
     """
 
     def __init__(self, robot: RobotSpec, config: JointOffsetConfig):
@@ -263,7 +265,7 @@ class JointOffsetController:
         self.stride = torch.tensor(config.stride)
 
     def reference(self, count: int) -> Tensor:
-        """Return ABSENT: targets depend on the measured state alone."""
+        """Return ABSENT: targets depend on the measured state only."""
         return ABSENT
 
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
@@ -276,21 +278,21 @@ class JointOffsetController:
                 # From 1 to -1 on the ground; the cubic back has the same speed at both ends.
                 ahead = torch.where(u < 1, ((12 - 8 * u) * u - 2) * u - 1, 3 - 2 * u)
                 offset = offset + ahead * (state.command[:, None] * self.stride).sum(-1)
-            posture = self.home + offset * asked(state)[:, None]
+            posture = self.home + offset * is_commanded(state)[:, None]
         return JointTarget(
             (posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1, device=action.device)
         )
 
     def still(self, last: Tensor, gripper: Tensor) -> Tensor:
-        """Return the same set-points."""
+        """Return the previous actions, which keep the set-points."""
         return last
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:
-        """Refuse: offsets of joints move no tool."""
+        """Raise ConfigError: joint offsets move no tool."""
         raise ConfigError(NO_TOOL)
 
     def to_twist(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Refuse: offsets of joints move no tool."""
+        """Raise ConfigError: joint offsets move no tool."""
         raise ConfigError(NO_TOOL)
 
 
@@ -302,7 +304,7 @@ _KINDS: dict[str, tuple[Any, Any]] = {
 
 
 def controller_config(data: dict[str, Any]) -> ControllerConfig:
-    """The config that `dataclasses.asdict` made `data` of."""
+    """Restore a controller config from the dict that `dataclasses.asdict` made."""
     kind = data.get("kind", "tool_delta")
     if kind not in _KINDS:
         raise UnknownName("controller", kind, _KINDS)
@@ -311,11 +313,11 @@ def controller_config(data: dict[str, Any]) -> ControllerConfig:
 
 
 def _frozen(value: Any) -> Any:
-    """Tuples for JSON's lists."""
+    """Return JSON's lists as tuples."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def build_controller(robot: RobotSpec, config: ControllerConfig) -> Controller:
-    """The controller that the config describes."""
+    """Return the controller that a config describes."""
     controller: Controller = _KINDS[config.kind][1](robot, config)
     return controller

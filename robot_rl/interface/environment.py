@@ -1,4 +1,4 @@
-"""What a learner needs of an environment: a batch of simulations, one robot, or any Gymnasium environment."""
+"""The environment protocol of learners: a batch of simulations, one robot, or any Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class EnvInfo:
     """Size of observation.state."""
     action: int
     interface: Interface | None = None
-    """The contract with a robot; None for an environment that no robot runs."""
+    """The contract with a robot; None for an environment without a robot."""
     robot: dict[str, Any] = field(default_factory=dict)
     """The robot's fingerprint."""
     demonstrator: bool = False
     """The task has a scripted demonstrator."""
     tells_success: bool = True
-    """Steps say in infos["success"] whether the task succeeded."""
+    """infos["success"] is reported."""
     success_terminates: bool = True
     """Success ends the episode."""
 
 
 class VectorEnv(Protocol):
-    """n environments side by side; arrays are torch tensors, `num_envs` first.
+    """n parallel environments; arrays are torch tensors, `num_envs` first.
 
     A finished environment is reset in the same step: its last observation is in infos["final_obs"]. Two more methods
     are optional, `state_dict` and `load_state_dict`: with them a resumed run has the same floats.
@@ -41,19 +41,19 @@ class VectorEnv(Protocol):
 
     @property
     def num_envs(self) -> int:
-        """How many copies run."""
+        """Return the number of copies."""
 
     @property
     def info(self) -> EnvInfo:
-        """Facts about the task."""
+        """Return facts about the task."""
 
     @property
     def privileged_size(self) -> int:
-        """Size of observation.environment_state, for critics only; 0 if there is none."""
+        """Return the size of observation.environment_state, for critics only; 0 if there is none."""
 
     @property
     def mirror(self) -> Mirror | None:
-        """How observations and actions are mirrored, where the task is symmetric."""
+        """Return how observations and actions are mirrored; None if the task is not symmetric."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -71,4 +71,4 @@ class VectorEnv(Protocol):
 
 
 EnvFactory = Callable[[int], VectorEnv]
-"""Makes a number of environments."""
+"""Make a number of environments."""

@@ -1,6 +1,6 @@
 """Batched forward kinematics and Jacobian of a serial arm, from its RobotSpec alone.
 
-The robot's computer needs no simulator for end-effector control, and simulation uses the very same code.
+So the robot's computer needs no simulator for end-effector control, and simulation uses the same code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from robot_rl.interface.spec import RobotSpec
 class Kinematics:
     """Forward kinematics of one robot for batches of joint positions.
 
-    Robots stand along the last axis and every operation is elementwise: small matrix products are several times
-    slower, and their precision is what the process set for its networks.
+    The batch is the last axis and every operation is elementwise: small matrix products are several times slower, and
+    their precision depends on the process's settings.
     """
 
     def __init__(self, spec: RobotSpec, dtype: torch.dtype = torch.float32):
@@ -35,19 +35,19 @@ class Kinematics:
         """(J + 1, 4, 3, 1, 1): axes and origin of each link's frame in the one before, at joint position 0."""
 
     def forward(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Tool position (n, 3) in m and rotation (n, 3, 3) in the base frame at joint positions (n, J) in rad."""
+        """Return tool position (n, 3), m, and rotation (n, 3, 3) in the base frame at joint positions (n, J), rad."""
         position, rotation, _, _ = self._chain(q)
         return position.T.contiguous(), rotation.permute(2, 1, 0)
 
     def jacobian(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tool position, rotation and geometric Jacobian (n, 6, J): linear rows first, base frame."""
+        """Return tool position, rotation and geometric Jacobian (n, 6, J): linear rows first, base frame."""
         position, rotation, origins, axes = self._chain(q)
         a, r = torch.stack(axes, 1), position[:, None] - torch.stack(origins, 1)  # (3, J, n)
         linear = torch.stack([a[1] * r[2] - a[2] * r[1], a[2] * r[0] - a[0] * r[2], a[0] * r[1] - a[1] * r[0]])
         return position.T.contiguous(), rotation.permute(2, 1, 0), torch.cat([linear, a]).permute(2, 0, 1).contiguous()
 
     def _chain(self, q: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """Tool position (3, n), axes of its frame (3 axes, 3, n), and each joint's origin and axis (3, n)."""
+        """Return tool position (3, n), axes of its frame (3 axes, 3, n), and each joint's origin and axis (3, n)."""
         sin, cos = q.sin().T.contiguous(), q.cos().T.contiguous()
         axes, position = torch.eye(3, dtype=q.dtype, device=q.device)[..., None], q.new_zeros(3, 1)
         origins, turned_about = [], []
@@ -62,7 +62,7 @@ class Kinematics:
 
 
 def _frame(z: Tensor) -> Tensor:
-    """A rotation matrix whose last column points along z (3,)."""
+    """Return a rotation matrix with last column along z (3,)."""
     z = z / z.norm()
     shortest = torch.arange(3, device=z.device) == z.abs().argmin()
     x = torch.linalg.cross(shortest.to(z.dtype), z)

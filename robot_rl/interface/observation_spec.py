@@ -1,4 +1,4 @@
-"""What an environment observes, key by key: shapes, dtypes, units and names of a dict of batched arrays.
+"""Observation specs: shapes, dtypes, units and names of a dict of batched arrays.
 
 Keys follow LeRobot: `observation.state`, `observation.environment_state` (privileged), `observation.images.<camera>`,
 `task` (an instruction in words).
@@ -35,9 +35,9 @@ class ObservationField:
     kind: Kind = "state"
     unit: str = ""
     names: tuple[str, ...] = ()
-    """Of the components of a vector, or of the axes of a picture."""
+    """Names of a vector's components, or of a picture's axes."""
     low: tuple[float, ...] = ()
-    """Nominal range of each component, () where it is not known: noise and falls may exceed it."""
+    """Nominal range of each component, () if unknown: noise and falls may exceed it."""
     high: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class ObservationField:
             raise ValueError(f"low has {len(self.low)} and high {len(self.high)} numbers for shape {self.shape}")
 
     def fault(self, value: Any, n: int | None, device: torch.device | None) -> str:
-        """Say what is wrong with a value of n environments; empty: nothing."""
+        """Describe what is wrong with a value of n environments; empty if nothing is."""
         if self.kind == "text":
             good = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
             if not good:
@@ -134,10 +134,9 @@ class ObservationSpec(Mapping[str, ObservationField]):
         return ObservationSpec(tuple((key, field) for key, field in self.fields if key in kept))
 
     def check(self, observation: Mapping[str, Any], device: torch.device | None = None) -> None:
-        """Refuse an observation dict, naming the key that is missing, unknown, or of other shape, dtype or device.
+        """Raise if a key of an observation dict is missing, unknown, or of the wrong shape, dtype or device.
 
-        All entries must have the same number of environments; those that are tensors must be on `device`, or, where
-        none is given, on one device.
+        All entries must have the same number of environments. Tensors must be on `device`, or on one device if None.
         """
         if missing := [key for key in self if key not in observation]:
             raise ConfigError(
@@ -173,7 +172,7 @@ class ObservationSpec(Mapping[str, ObservationField]):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Mapping[str, Any]]) -> ObservationSpec:
-        """Restore what `to_json` returned; a number that cannot be is refused by key."""
+        """Restore the result of `to_json`; raise for invalid values, naming the key."""
         fields = []
         for key, entry in data.items():
             try:

@@ -1,8 +1,8 @@
 """Observation terms: batched functions of the state views, listed in a task and carried in its bundle.
 
-A term is a function that is annotated to return `Term`. It takes a `Context` by annotation, objects and numbers as
-`robot_rl.interface.call` says: `object_to_object:cube:bowl`. Terms of other packages are found by entry points of group
-`robot_rl.terms`, or by import path.
+A term is a function that is annotated to return `Term`. Parameters annotated `Context` receive it; objects and numbers
+are written as in `robot_rl.interface.call`: `object_to_object:cube:bowl`. Terms of other packages are found by entry
+points of group `robot_rl.terms`, or by import path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from robot_rl.interface.call import read_call
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import matrix_to_columns, quat_to_matrix
 from robot_rl.interface.spec import NOTHING, Field, RobotSpec, VectorSpec, box
-from robot_rl.interface.state import ObjectName, RobotState, asked
+from robot_rl.interface.state import ObjectName, RobotState, is_commanded
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.registry import Registry
 
@@ -39,11 +39,11 @@ class Context:
     actions: VectorSpec
     command: VectorSpec
     device: torch.device = torch.device("cpu")
-    """Where a term's constants live."""
+    """Device of a term's constants."""
 
     @property
     def workspace(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-        """Lowest and highest tool position, m."""
+        """Return the lowest and highest tool position, m."""
         if self.robot.tool is None:
             raise ConfigError(f"robot {self.robot.name!r} has no tool to observe")
         return self.robot.tool.workspace
@@ -136,13 +136,13 @@ def angular_velocity(on: Context) -> Term:
 
 
 def projected_gravity(on: Context) -> Term:
-    """Unit vector that points down, in the trunk's frame: tilt without heading."""
+    """Unit vector that points down, in the trunk's frame: the tilt without the heading."""
     field = box("projected_gravity", "x y z", "1", -1.0, 1.0, "trunk")
     return Term(field, lambda s: down(s.base_quat))
 
 
 def command(on: Context) -> Term:
-    """The command to the robot, in the units of the interface's command."""
+    """Velocity command, in the units of the interface's command."""
     if not on.command.fields:
         raise ConfigError("the observation term 'command' needs an interface with a command")
     dims, fields = tuple(on.command.names), on.command.fields
@@ -151,11 +151,11 @@ def command(on: Context) -> Term:
 
 
 def gait_clock(on: Context) -> Term:
-    """Sine and cosine of the gait clock; both 0 while the command is to stand still."""
+    """Sine and cosine of the gait clock; both 0 while the command is zero."""
 
     def compute(s: RobotState) -> Tensor:
         angle = 2 * math.pi * s.phase
-        return torch.cat([angle.sin(), angle.cos()], 1) * asked(s)[:, None]
+        return torch.cat([angle.sin(), angle.cos()], 1) * is_commanded(s)[:, None]
 
     return Term(box("gait_clock", "sin cos", "1", -1.0, 1.0), compute)
 
@@ -211,7 +211,7 @@ terms = Registry("observation term", TERMS, group="robot_rl.terms")
 class Observer:
     """Concatenate terms into `observation.state`.
 
-    A term is written as a name and its arguments, `object_position:cube`; see `robot_rl.interface.call`.
+    A term is a name with arguments, `object_position:cube`; see `robot_rl.interface.call`.
     """
 
     def __init__(

@@ -31,10 +31,8 @@ from robot_rl.util.errors import UnknownName
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt, validate
 
 COMMAND_RAMP = 0.5
-"""Time in which a command becomes the next one, at most from one end of its range to the other, s.
-
-Asked to stop at once, policies that walked well fell over their own feet: of 20 falls in 1,200 episodes all were in the
-second after such a command."""
+"""Shortest time in which a command may cross its whole range, s. When commands dropped to zero at once, good policies
+fell: all of 20 falls in 1,200 episodes came in the second after such a command."""
 
 
 @dataclass(frozen=True)
@@ -53,28 +51,28 @@ class Picture:
 
 @dataclass(frozen=True)
 class Interface:
-    """Everything besides the weights that decides what a policy sees and what its actions do."""
+    """Everything besides the weights that determines a policy's observations and the effect of its actions."""
 
     task: str
     robot: str
     instruction: str
-    """What to do, in words."""
+    """Instruction, in words."""
     observations: tuple[str, ...]
     """Terms of observation.state, in order."""
     success: str = ""
-    """Test of success and its arguments; empty: an episode that lasts to its end has succeeded."""
+    """Success test and its arguments; empty: an episode that reaches its horizon has succeeded."""
     success_hold: PositiveInt = 4
-    """Control periods for which the test must hold."""
+    """Control periods in a row for which the success test must hold."""
     failure: str = ""
     """Test that ends an episode in failure; empty: none."""
     gait: NonNegativeFloat = 0.0
-    """Frequency of the clock that a walking robot steps to, Hz; 0: it has none."""
+    """Frequency of a walking robot's gait clock, Hz; 0: it has none."""
     command: tuple[Field, ...] = ()
-    """What a person or a planner asks for while the policy runs, with its ranges."""
+    """Command from a person or planner while the policy runs, with its ranges."""
     horizon: PositiveInt = 100
     """Episode length, control periods."""
     cameras: tuple[str, ...] = ()
-    """Cameras to record and film; a task's are those of its scene."""
+    """Cameras to record; a task's are those of its scene."""
     pictures: tuple[Picture, ...] = ()
     """Cameras that a policy sees."""
     controller: ControllerConfig = field(default_factory=ToolDeltaConfig)
@@ -114,15 +112,15 @@ class Interface:
 
 
 class Pipeline:
-    """The working parts of an interface: observer, controller, shield and tests."""
+    """The parts that an interface describes: observer, controller, shield and tests."""
 
     def __init__(self, interface: Interface, robot: RobotSpec | None = None, device: str | torch.device = "cpu"):
-        """Build the parts with their constants on `device`; states and actions must be there, too."""
+        """Build the parts with their constants on `device`, where states and actions must be too."""
         self.interface = interface
         self.device = torch.device(device)
         self.robot = robot or robots.get(interface.robot)
-        command_ticks(self.robot.command_rate, interface.controller.rate)  # refuses a rate that does not divide it
-        with self.device:  # every tensor that a part makes of the spec's numbers
+        command_ticks(self.robot.command_rate, interface.controller.rate)  # raises for a rate that does not divide it
+        with self.device:  # all tensors of the parts
             self.kinematics = Kinematics(self.robot) if self.robot.tool else None
             self.controller = build_controller(self.robot, interface.controller)
             self.shield = Shield(self.robot, interface.shield)
@@ -136,15 +134,16 @@ class Pipeline:
 
     @property
     def observation_spec(self) -> ObservationSpec:
-        """What a policy observes, in simulation as on a robot."""
+        """Return the spec of a policy's observations, in simulation and on a robot."""
         pictures = {f"{IMAGES}{p.camera}": picture_field(p.height, p.width) for p in self.interface.pictures}
         return ObservationSpec.from_vector(self.observer.spec) | pictures
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Joint targets for actions (n, A) in [-1, 1]; one number that is not finite spoils its row, for the shield."""
+        """Return joint targets for actions (n, A) in [-1, 1]; one non-finite number makes its row NaN, for the
+        shield."""
         action = torch.where(action.isfinite().all(-1, keepdim=True), action, torch.nan)
         return self.controller(state, self.actions.to_physical(action))
 
     def phase(self, steps: Tensor) -> Tensor:
-        """The gait clock (n, 1) in control periods `steps` (n,) of an episode."""
+        """Return the gait clock (n, 1) at control periods `steps` (n,) of an episode."""
         return (steps * (self.interface.gait / self.interface.controller.rate) % 1.0)[:, None]

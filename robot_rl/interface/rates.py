@@ -1,4 +1,4 @@
-"""Control periods are whole numbers of the robot's commands: what does not divide would be rounded to another rate."""
+"""Check that a control period is a whole number of commands; it would be rounded to another rate otherwise."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from robot_rl.util.errors import ConfigError
 
 
 def is_whole(count: float) -> bool:
-    """Within rounding errors a whole number, at least 1."""
+    """Return whether a value is a whole number of at least 1, within rounding errors."""
     return round(count) >= 1 and abs(count - round(count)) < 1e-4
 
 
 def command_ticks(command_rate: float, rate: float) -> int:
-    """Commands at `command_rate`, Hz, in a control period at `rate`, Hz; refuses a control rate that does not fit."""
+    """Return the commands at `command_rate`, Hz, per control period at `rate`, Hz; raise ConfigError if not whole."""
     count = command_rate / rate
     if not is_whole(count):
         raise ConfigError(

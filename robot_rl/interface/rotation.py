@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def quat_to_matrix(quat: Tensor) -> Tensor:
-    """Rotation matrices (..., 3, 3) of unit quaternions (..., 4), w x y z."""
+    """Return rotation matrices (..., 3, 3) of unit quaternions (..., 4), w x y z."""
     w, x, y, z = quat.unbind(-1)
     rows = [
         1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),
@@ -18,7 +18,7 @@ def quat_to_matrix(quat: Tensor) -> Tensor:
 
 
 def matrix_to_quat(matrix: Tensor) -> Tensor:
-    """Unit quaternions (..., 4), w x y z with the largest component positive, of rotation matrices."""
+    """Return unit quaternions (..., 4), w x y z with the largest component positive, of rotation matrices."""
     m = matrix.flatten(-2)
     xx, yy, zz = m[..., 0], m[..., 4], m[..., 8]
     # Four times the outer product of the quaternion with itself: its longest row is never ill-conditioned.
@@ -47,7 +47,7 @@ def columns_to_matrix(columns: Tensor) -> Tensor:
 
 
 def rotation_error(current: Tensor, target: Tensor) -> Tensor:
-    """Rotation vector (..., 3), rad, that turns `current` into `target`; both (..., 3, 3), angle below pi."""
+    """Return rotation vectors (..., 3), rad, from `current` to `target`; both (..., 3, 3), angle below pi."""
     quat = matrix_to_quat(target @ current.transpose(-1, -2))
     quat = torch.where(quat[..., :1] < 0, -quat, quat)
     vector = quat[..., 1:]
@@ -57,7 +57,7 @@ def rotation_error(current: Tensor, target: Tensor) -> Tensor:
 
 
 def rotation_matrix(vector: Tensor) -> Tensor:
-    """Rotation matrices (..., 3, 3) of rotation vectors (..., 3), rad: Rodrigues' formula."""
+    """Return rotation matrices (..., 3, 3) of rotation vectors (..., 3), rad: Rodrigues' formula."""
     angle = vector.norm(dim=-1, keepdim=True)
     half = angle / 2
     # sin(a/2) / a is 1/2 at 0; torch.sinc(x) is sin(pi x) / (pi x).
@@ -65,7 +65,7 @@ def rotation_matrix(vector: Tensor) -> Tensor:
 
 
 def rotate_back(quat: Tensor, vector: Tensor) -> Tensor:
-    """Turn vectors (..., 3) by the inverse of unit quaternions (..., 4): from the world into the frame."""
+    """Rotate vectors (..., 3) by the inverse of unit quaternions (..., 4): from the world into the frame."""
     real, axis = quat[..., :1], quat[..., 1:]
     twice = 2 * torch.linalg.cross(vector, axis)
     return vector + real * twice + torch.linalg.cross(twice, axis)

@@ -1,4 +1,4 @@
-"""Limits on joint targets: the last computation before the wire, the same in simulation, twin and robot.
+"""Limits on joint targets: the last computation before sending, the same in simulation, twin and robot.
 
 `admit` decides on each new target (finite, inside the position limits and the workspace); `follow` turns the
 admitted goal into the next command under speed and acceleration limits. Nothing that drives a robot bypasses them.
@@ -19,12 +19,12 @@ from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, v
 
 @dataclass(frozen=True)
 class ShieldConfig:
-    """How much of the robot's abilities a policy may use."""
+    """Shares of the robot's limits that a policy may use."""
 
     velocity: PositiveFraction = 0.5
     """Share of the joint speed limits."""
     acceleration: PositiveFraction = 0.8
-    """Share of the joint acceleration limits; set-points of compliant joints have no mass and ignore it."""
+    """Share of the joint acceleration limits; ignored for set-points of compliant joints."""
     margin: NonNegativeFloat = 0.05
     """Distance kept from the joint position limits, rad."""
     workspace_slack: Annotated[float, Interval(ge=0, le=0.1)] = 0.02
@@ -58,7 +58,7 @@ class Shield:
             self.kinematics = Kinematics(robot)
 
     def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Accept, correct or refuse goals (n, J); a refused row keeps `previous`.
+        """Accept, clip or refuse goals (n, J); a refused row keeps `previous`.
 
         Returns the goal and, by reason, a bool mask (n,) of the rows that were changed. A tool outside the box may
         still move towards it: only a goal further out than the previous one is refused.
@@ -78,10 +78,10 @@ class Shield:
     def follow(
         self, position: Tensor, velocity: Tensor, goal: Tensor, goal_velocity: Tensor, dt: float
     ) -> tuple[Tensor, Tensor]:
-        """Next command and its velocity, dt seconds on, towards a moving goal; all (n, J).
+        """Return the next command and its velocity, dt seconds later, towards a moving goal; all (n, J).
 
         Speed and acceleration stay within their limits, and the command can always brake before a position limit.
-        Compliant joints are given the goal at once, as far as the speed limit allows: it is no path.
+        Compliant joints jump to the goal, as far as the speed limit allows.
         """
         if self.compliant:
             reach = self.velocity * dt
@@ -102,7 +102,7 @@ class Shield:
         desired = _shrink(desired, self.velocity)
         low, high = -braking((position - self.low).clamp_min(0)), braking((self.high - position).clamp_min(0))
         velocity = velocity + _shrink(desired.clamp(low, high) - velocity, step)
-        # Scaling the row also scales the braking of a joint that is close to its limit: it comes first.
+        # Scaling the row would also scale the braking of a joint that is close to its limit, so brake first.
         velocity = velocity.clamp(low, high)
         return position + velocity * dt, velocity
 
@@ -113,6 +113,7 @@ def _shrink(vector: Tensor, limit: Tensor) -> Tensor:
 
 
 def ramp(start: Tensor, goal: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Straight way from start to goal (n, J): positions (steps, n, J) after each tick and the step per tick (n, J)."""
+    """Return the straight path from start to goal (n, J): positions (steps, n, J) by tick and the step per tick (n,
+    J)."""
     share = torch.arange(1, steps + 1, dtype=start.dtype, device=start.device) / steps
     return start + share[:, None, None] * (goal - start), (goal - start) / steps

@@ -1,4 +1,4 @@
-"""What goes into a policy, what comes out of it, and the robot it is for.
+"""Specs of a policy's inputs and outputs, and of robots.
 
 An action lives in [-1, 1] while learning and in physical units in datasets and on the robot. `VectorSpec`
 converts between the two; nothing else does.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from robot_rl.util.errors import nearest
 from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, validate
 
-if TYPE_CHECKING:  # torch is imported where a tensor is made: a robot's guard reads a spec without it
+if TYPE_CHECKING:  # torch is imported late: a robot's guard reads specs without it
     import torch
     from torch import Tensor
 
@@ -31,7 +31,7 @@ class Field:
     """Smallest physical value of each component."""
     high: tuple[float, ...]
     frame: str = ""
-    """Coordinate frame of the value, empty where it has none."""
+    """Coordinate frame of the value; empty if it has none."""
 
     def __post_init__(self) -> None:
         if not len(self.dims) == len(self.low) == len(self.high):
@@ -42,7 +42,7 @@ class Field:
 
 
 def box(name: str, dims: str, unit: str, low: float, high: float, frame: str = "") -> Field:
-    """A field whose components share one range; `dims` is a blank-separated list."""
+    """Return a field whose components share one range; `dims` is a blank-separated list."""
     names = tuple(dims.split())
     return Field(name, names, unit, (low,) * len(names), (high,) * len(names), frame)
 
@@ -55,7 +55,7 @@ class VectorSpec:
 
     @cached_property
     def names(self) -> list[str]:
-        """Dataset names of the components, `<field>.<dim>`."""
+        """Return the dataset names of the components, `<field>.<dim>`."""
         return [f"{f.name}.{d}" for f in self.fields for d in f.dims]
 
     @property
@@ -85,7 +85,7 @@ class VectorSpec:
         return self._bounds[device]
 
     def slice(self, name: str) -> slice:
-        """Where a field sits in the flat vector."""
+        """Return the slice of a field in the flat vector."""
         start = 0
         for f in self.fields:
             if f.name == name:
@@ -117,7 +117,7 @@ class VectorSpec:
 
 
 NOTHING = VectorSpec(())
-"""The spec of a vector that is not there."""
+"""The spec of an absent vector."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Joint:
     """One actuated joint and its place in the serial chain."""
 
     name: str
-    """As the robot's driver publishes it."""
+    """Name that the robot's driver publishes."""
     low: float
     """Lower position limit, rad."""
     high: float
@@ -142,11 +142,11 @@ class Joint:
     """Orientation of the joint frame in the parent link's frame, w x y z."""
     axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
     stiffness: NonNegativeFloat = 0.0
-    """Gain of the position servo in its motor, N m/rad; 0 where the robot's own controller closes the loop."""
+    """Gain of the motor's position servo, N m/rad; 0 if the robot's own controller closes the loop."""
     damping: NonNegativeFloat = 0.0
     """N m s/rad, with `stiffness`."""
     model_name: str = ""
-    """Its name in the model file; empty: the same."""
+    """Name in the model file; empty: the same."""
 
     def __post_init__(self) -> None:
         validate(self, f"joint {self.name!r}: ")
@@ -157,7 +157,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class Tool:
-    """The frame that an arm works with, at the end of its chain of joints."""
+    """The tool frame at the end of an arm's chain of joints."""
 
     name: str
     position: tuple[float, float, float]
@@ -177,12 +177,12 @@ class Tool:
 
 @dataclass(frozen=True)
 class FloatingBase:
-    """The trunk of a robot that walks."""
+    """The trunk of a walking robot."""
 
     body: str
-    """Its name in the model file."""
+    """Name in the model file."""
     height: PositiveFloat
-    """Of the trunk above the ground, standing at home, m."""
+    """Height of the trunk above the ground at the home posture, m."""
     feet: tuple[str, ...]
     """Bodies of the feet in the model file, in the order of all views of feet."""
     foot_radius: NonNegativeFloat
@@ -197,7 +197,7 @@ class FloatingBase:
 
 @dataclass(frozen=True)
 class Gripper:
-    """A parallel gripper, described by the distance between its fingers."""
+    """A parallel gripper; its state is the distance between the fingers."""
 
     joints: tuple[str, ...]
     width: PositiveFloat
@@ -211,7 +211,7 @@ class Gripper:
 
 @dataclass(frozen=True)
 class SceneTopics:
-    """Topics of what surrounds a robot, relative to its namespace."""
+    """Topics of a robot's surroundings, relative to its namespace."""
 
     image: str = "{camera}/image_raw"
     object_pose: str = "objects/{object}/pose"
@@ -231,14 +231,14 @@ class RosInterface(SceneTopics):
 
 @dataclass(frozen=True)
 class UnitreeInterface(SceneTopics):
-    """Topics of a robot that speaks Unitree's low-level messages, relative to its namespace."""
+    """Topics of a robot with Unitree's low-level messages, relative to its namespace."""
 
     low_state: str = "lowstate"
     """unitree_go/LowState"""
     low_command: str = "lowcmd"
-    """unitree_go/LowCmd; the guard alone writes it."""
+    """unitree_go/LowCmd, written by the guard only."""
     wanted_command: str = "lowcmd_wanted"
-    """unitree_go/LowCmd: what the guard is asked to send."""
+    """unitree_go/LowCmd: commands for the guard to pass on."""
     motors: tuple[str, ...] = ()
     """Joint of each motor, in the order of the messages."""
     feet: tuple[str, ...] = ()
@@ -247,7 +247,7 @@ class UnitreeInterface(SceneTopics):
 
 @dataclass(frozen=True)
 class RobotSpec:
-    """The facts about a robot that simulation, controller, shield and driver share."""
+    """Facts about a robot, shared by simulation, controller, shield and driver."""
 
     name: str
     joints: tuple[Joint, ...]
@@ -259,7 +259,7 @@ class RobotSpec:
     tool: Tool | None = None
     gripper: Gripper | None = None
     base: FloatingBase | None = None
-    """None for a robot that is bolted down."""
+    """None for a fixed robot."""
     collision_bodies: tuple[str, ...] = ()
     """Bodies whose shapes collide in simulation; empty: all."""
     armature: NonNegativeFloat | None = None
@@ -298,17 +298,18 @@ class RobotSpec:
 
     @property
     def compliant(self) -> bool:
-        """Joint targets are set-points of the motors' own springs, not a path that a stiff controller follows."""
+        """Return whether joint targets are set-points of the motors' springs and not a path of a stiff controller."""
         return all(j.stiffness > 0 for j in self.joints)
 
     def limit(self, name: str) -> Tensor:
-        """One number of every joint as a tensor (J,), for example limit("velocity")."""
+        """Return one attribute of every joint as a tensor (J,), for example limit("velocity")."""
         import torch
 
         return torch.tensor([getattr(j, name) for j in self.joints])
 
     def fingerprint(self) -> dict[str, Any]:
-        """What a bundle compares before it drives a robot: names, order, limits, home, gains, geometry, rates, wire."""
+        """Return the facts that a bundle compares with a robot: names, order, limits, home, gains, geometry, rates,
+        topics."""
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
             "name": self.name,
@@ -338,7 +339,7 @@ class RobotSpec:
 
 
 def _check_directions(what: str, **vectors: tuple[float, ...]) -> None:
-    """Refuse a quaternion or an axis of length 0."""
+    """Raise for a quaternion or an axis of length 0."""
     for name, vector in vectors.items():
         if math.hypot(*vector) < 1e-6:
             raise ValueError(f"{what}: {name} {vector} has no direction")
@@ -351,7 +352,7 @@ def _check_unique(kind: str, names: tuple[str, ...]) -> None:
 
 
 def _check_order(what: str, wired: tuple[str, ...], kind: str, own: tuple[str, ...]) -> None:
-    """Refuse an order in messages that does not have each of the robot's own names once."""
+    """Raise if an order in messages does not have each of the robot's names once."""
     _check_unique(f"{what}: {kind}", wired)
     for name in wired:
         if name not in own:

@@ -1,7 +1,7 @@
 """Named, batched views of a robot and its surroundings.
 
 Simulation engines fill them for a thousand robots, a robot's driver for one. Observation terms, controllers,
-success tests and the shield read nothing else, which is why they run unchanged on both sides.
+success tests and the shield read nothing else, so they run unchanged on both sides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 ABSENT = torch.empty(0, 0)
-"""A view that this robot, or this side, does not have."""
+"""Value of a view that this robot, or this side, does not have."""
 
 
 ObjectName = NewType("ObjectName", str)
@@ -23,7 +23,7 @@ ObjectName = NewType("ObjectName", str)
 
 @dataclass
 class RobotState:
-    """State of n robots; quaternions are w x y z. What a robot lacks is absent."""
+    """State of n robots; quaternions are w x y z. Missing views are ABSENT."""
 
     joint_position: Tensor
     """(n, J) rad, in the spec's joint order."""
@@ -35,8 +35,8 @@ class RobotState:
     tool_position: Tensor = ABSENT
     """(n, 3) m, forward kinematics of joint_position, base frame."""
     reference: Tensor = ABSENT
-    """(n, R) what the controller carried over from the previous control period; only in reported states. Of a tool that
-    turns the orientation to hold, (n, 4) w x y z."""
+    """(n, R) reference of the controller from the previous control period; only in reported states. For a tool that
+    turns: the orientation to hold, (n, 4) w x y z."""
     gripper_width: Tensor = ABSENT
     """(n, 1) distance between the fingers, m."""
     objects: dict[str, Tensor] = field(default_factory=dict)
@@ -47,9 +47,9 @@ class RobotState:
     base_angular_velocity: Tensor = ABSENT
     """(n, 3) rad/s, trunk frame, as a gyroscope measures it."""
     command: Tensor = ABSENT
-    """(n, C) what is asked of the robot, physical units, see `Interface.command`."""
+    """(n, C) command in physical units, see `Interface.command`."""
     phase: Tensor = ABSENT
-    """(n, 1) of the gait clock, in [0, 1); see `Interface.gait`."""
+    """(n, 1) phase of the gait clock in [0, 1); see `Interface.gait`."""
 
     base_position: Tensor = ABSENT
     """(n, 3) m, world; in simulation only."""
@@ -66,30 +66,30 @@ class RobotState:
 
     @classmethod
     def from_views(cls, views: dict[str, Tensor], objects: Sequence[str]) -> RobotState:
-        """The state whose `views` these are."""
+        """Return the state with these `views`."""
         return cls(**{k: v for k, v in views.items() if k not in objects}, objects={k: views[k] for k in objects})
 
     @property
     def views(self) -> dict[str, Tensor]:
-        """All views that are there, by name; objects too."""
+        """Return all present views by name, objects included."""
         return {k: v for k, v in vars(self).items() if k != "objects" and v is not ABSENT} | self.objects
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> RobotState:
-        """A state whose views are change(name, view)."""
+        """Return a state with change(name, view) for each view."""
         return self.from_views({k: change(k, v) for k, v in self.views.items()}, list(self.objects))
 
     def select(self, ids: Tensor) -> RobotState:
-        """Rows `ids` of every view."""
+        """Return rows `ids` of every view."""
         return self.map(lambda name, view: view.index_select(0, ids))
 
     def put(self, ids: Tensor, rows: RobotState) -> RobotState:
-        """A copy in which rows `ids` are those of another state."""
+        """Return a copy with rows `ids` replaced by those of another state."""
         new = rows.views
         return self.map(lambda name, view: view.index_copy(0, ids, new[name]))
 
 
 def leaves(values: Iterable[Tensor | RobotState]) -> list[Tensor]:
-    """The tensors, and the views of the states, in their order."""
+    """Return the tensors, and the views of the states, in order."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -99,6 +99,6 @@ def leaves(values: Iterable[Tensor | RobotState]) -> list[Tensor]:
     return found
 
 
-def asked(state: RobotState) -> Tensor:
-    """(n,) bool: the command is not to stand still."""
+def is_commanded(state: RobotState) -> Tensor:
+    """Return (n,) bool: the command is not zero, with a dead-band of 0.05."""
     return state.command.square().sum(1) > 0.05**2

@@ -1,7 +1,7 @@
 """Success and failure tests: batched functions of the state views, named in a task and carried in its bundle.
 
-A test is built by a function that is annotated to return `Test`; its objects and numbers are written as
-`robot_rl.interface.call` says: `lifted:cube:0.12`. Tests of other packages are found by entry points of group
+A test is built by a function that is annotated to return `Test`; its arguments are written as in
+`robot_rl.interface.call`: `lifted:cube:0.12`. Tests of other packages are found by entry points of group
 `robot_rl.tests`, or by import path.
 """
 
@@ -20,11 +20,11 @@ from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat
 from robot_rl.util.registry import Registry
 
 Test = Callable[[RobotState], Tensor]
-"""Returns (n,) bool."""
+"""A function of a state; returns (n,) bool."""
 
 
 def lifted(name: ObjectName, height: NonNegativeFloat) -> Test:
-    """The object's centre is `height` metres above the table and within 5 cm of the tool, so not thrown."""
+    """Test that the object's centre is `height` m above the table and within 5 cm of the tool, so not thrown."""
 
     def test(state: RobotState) -> Tensor:
         position = state.objects[name][:, :3]
@@ -34,12 +34,12 @@ def lifted(name: ObjectName, height: NonNegativeFloat) -> Test:
 
 
 def reached(name: ObjectName, distance: PositiveFloat) -> Test:
-    """The tool is within `distance` metres of the object's centre."""
+    """Test that the tool is within `distance` m of the object's centre."""
     return lambda state: (state.objects[name][:, :3] - state.tool_position).norm(dim=-1) < distance
 
 
 def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFloat) -> Test:
-    """The trunk is tilted by more than `tilt` degrees or, where its height is known, below `height` metres."""
+    """Test that the trunk is tilted by over `tilt` degrees or, if its height is known, below `height` m."""
     upright = math.cos(math.radians(tilt))
 
     def test(state: RobotState) -> Tensor:
@@ -50,7 +50,7 @@ def fallen(tilt: Annotated[float, Interval(ge=0, le=180)], height: NonNegativeFl
 
 
 def together(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
-    """The centres of two objects are within `distance` metres of each other."""
+    """Test that the centres of two objects are within `distance` m of each other."""
     return lambda state: (state.objects[first][:, :3] - state.objects[second][:, :3]).norm(dim=-1) < distance
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Reflection:
-    """The mirror image of a vector: `image[i] = sign[i] * x[index[i]]`; applied twice it gives the vector back."""
+    """The mirror image of a vector: `image[i] = sign[i] * x[index[i]]`; applied twice it is the identity."""
 
     def __init__(self, index: Sequence[int] | Tensor, sign: Sequence[float] | Tensor):
         self.index = torch.as_tensor(index, dtype=torch.long)
@@ -29,11 +29,11 @@ class Reflection:
         return len(self.index)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Mirror images (..., size) of vectors (..., size)."""
+        """Return the mirror images (..., size) of vectors (..., size)."""
         return x[..., self.index.to(x.device)] * self.sign.to(x)
 
     def only(self, kept: Sequence[int]) -> Reflection:
-        """The reflection of vectors that hold nothing but the numbers at `kept`, in that order."""
+        """Return the reflection of vectors reduced to the components `kept`, in that order."""
         place = {old: new for new, old in enumerate(kept)}
         images = self.index[list(kept)].tolist()
         if not place.keys() >= set(images):
@@ -41,12 +41,12 @@ class Reflection:
         return Reflection([place[image] for image in images], self.sign[list(kept)])
 
     def repeated(self, times: int) -> Reflection:
-        """The reflection of `times` such vectors behind one another."""
+        """Return the reflection of `times` concatenated vectors."""
         return joined(*[self] * times)
 
 
 def joined(*parts: Reflection) -> Reflection:
-    """The reflection of vectors behind one another."""
+    """Return the reflection of concatenated vectors."""
     starts = torch.tensor([0, *[len(p) for p in parts]]).cumsum(0)
     index = torch.cat([p.index + start for p, start in zip(parts, starts[:-1], strict=True)])
     return Reflection(index, torch.cat([p.sign for p in parts]))
@@ -54,10 +54,10 @@ def joined(*parts: Reflection) -> Reflection:
 
 @dataclass(frozen=True)
 class Mirror:
-    """How a mirrored robot sees, is seen and acts."""
+    """The reflections of observations and actions."""
 
     observation: Reflection
-    """Of observation.state."""
+    """Reflection of observation.state."""
     privileged: Reflection
-    """Of observation.environment_state; of size 0 where there is none."""
+    """Reflection of observation.environment_state; size 0 if there is none."""
     action: Reflection

@@ -1,1 +1,1 @@
-"""Scripted people who correct a policy, for simulation and the twin."""
+"""Scripted operators that correct a policy, in simulation and on the twin."""

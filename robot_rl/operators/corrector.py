@@ -1,4 +1,4 @@
-"""A scripted person who corrects an arm: does what the task's demonstrator would, while a `Watch` says so."""
+"""A scripted operator of an arm: acts as the task's demonstrator while a `Watch` gives it control."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Demonstrator(Protocol):
     """A scripted demonstrator of a task."""
 
     def reset(self, ids: Tensor) -> None:
-        """Forget the episodes of environments `ids`."""
+        """Reset the state of environments `ids`."""
 
     def act(self, observation: dict[str, Tensor]) -> Tensor:
         """Return actions (n, A) in [-1, 1]."""
 
 
 class Corrector:
-    """Watches one arm and acts; the same in simulation and beside a twin."""
+    """Watch one arm and correct it; the same in simulation and beside a twin."""
 
     def __init__(self, pipeline: Pipeline, demonstrator: Demonstrator):
         self.pipeline, self.demonstrator, self.watch = pipeline, demonstrator, Watch()
@@ -34,12 +34,12 @@ class Corrector:
         self.watch.reset(now)
 
     def __call__(self, state: RobotState, now: float) -> tuple[bool, Tensor]:
-        """Return whether the person has control at `now`, s, and their action (1, A).
+        """Return whether the operator has control at `now`, s, and its action (1, A).
 
-        `state` (n = 1) holds the first object where the person sees it, not where a tracker reports it.
+        `state` (n = 1) holds the true pose of the first object, not the tracker's.
         """
         place, gripper = next(iter(state.objects.values()))[0, :3], self.pipeline.robot.gripper
-        width = float(state.gripper_width) / gripper.width if gripper else 0.0  # nothing to come down with
+        width = float(state.gripper_width) / gripper.width if gripper else 0.0  # without fingers
         before = self.watch.began
         held = self.watch(place - state.tool_position[0], float(place[2]), width, now)
         if held and before is None:

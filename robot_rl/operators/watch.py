@@ -1,4 +1,4 @@
-"""When a scripted person takes over from a policy, and when they give control back."""
+"""When a scripted operator takes over from a policy and gives control back."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PROGRESS = 0.004
 BESIDE = 0.015
 """Metres to the side of the object at which open fingers will not come down around it."""
 ABOVE = 0.045
-"""Metres above the object below which that is no longer about to change by itself."""
+"""Metres above the object below which the policy will no longer correct that."""
 GLANCE = 0.1
 """Seconds of coming down beside the object before the operator takes over."""
 
 
 class Watch:
-    """Decides when a person has control: for `LONGEST` once nothing gets better, or the fingers come down beside the
-    object."""
+    """Decide when the operator has control: for `LONGEST` after a lack of progress, or when the fingers come down
+    beside the object."""
 
     def __init__(self) -> None:
         self.reset(0.0)
@@ -35,8 +35,8 @@ class Watch:
     def __call__(self, offset: Tensor, height: float, width: float, now: float) -> bool:
         """Return whether the operator has control.
 
-        `offset` (3,) is from the tool to the object and `height` that of the object, m; `width` is the share to which
-        the gripper is open, 0 to 1.
+        `offset` (3,) is from the tool to the object and `height` that of the object, m; `width` is the gripper's
+        opening, 0 to 1.
         """
         score = 3 * height - float(offset.norm())
         if score > self.best + PROGRESS:

@@ -151,10 +151,10 @@ def train_off_policy(
                 owed += config.updates_per_step * env.num_envs
             if over() or step % config.log_every < env.num_envs:
                 report(run, step, figures() | counts(env, step), progress)
-            if over() or run.asked or step % config.checkpoint_every < env.num_envs:
+            if over() or run.stop_signal or step % config.checkpoint_every < env.num_envs:
                 check_finite(run, step, figures())
                 run.save(step, _checkpoint(env, agent, replay, episodes, rng, step, owed, observation))
-                run.end_if_asked(step)
+                run.end_if_stopped(step)
     agent.finish()
 
 

@@ -85,11 +85,11 @@ def train_on_policy(
         speed = each / (time.monotonic() - begun)
         measured |= {"train/steps_per_second": speed, "train/update_seconds": time.monotonic() - acted}
         report(run, step, episodes.summary() | measured | counts(env, step), progress)
-        if step % config.checkpoint_every < each or step >= config.steps or run.asked:
+        if step % config.checkpoint_every < each or step >= config.steps or run.stop_signal:
             state = {"step": step, "agent": agent.state_dict(), "rng": rng.get_state(), "memory": agent.memory()}
             state |= {"episodes": episodes.state_dict()}
             run.save(step, state | ({"env": env.state_dict()} if hasattr(env, "state_dict") else {}))
-            run.end_if_asked(step)
+            run.end_if_stopped(step)
     agent.finish()
 
 

@@ -5,7 +5,6 @@ correct an episode  ->  Learner.take  ->  updates that its steps allow  ->  act 
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -54,8 +53,9 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
         learner.demos.load_state_dict(saved["demos"])
         rng.set_state(saved["rng"])
         learner.rng.set_state(saved["learner_rng"])
-    actor = copy.deepcopy(agent.policy)
-    actor.explore = True
+    actor: Any = type(agent.policy).build(agent.policy.describe())
+    actor.load_state_dict(agent.policy.state_dict())
+    actor.to(agent.device).explore = True
     executor = ChunkExecutor(actor, 1)
     observation = env.reset(seed=training_seed(seed) + step)[0]
     logged = checkpointed = step
@@ -76,11 +76,11 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
         if over or step - logged >= 500:
             logged = step
             report(run, step, row, progress)
-        if over or run.asked or step - checkpointed >= config.checkpoint_every:
+        if over or run.stop_signal or step - checkpointed >= config.checkpoint_every:
             checkpointed = step
             check_finite(run, step, row)
             state = {"step": step, "corrected": learner.corrected, "agent": agent.state_dict()}
             state |= {"online": learner.online.state_dict(), "demos": learner.demos.state_dict()}
             run.save(step, state | {"rng": rng.get_state(), "learner_rng": learner.rng.get_state()})
-            run.end_if_asked(step)
+            run.end_if_stopped(step)
     agent.finish()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def provenance() -> dict[str, Any]:
-    """Commit, versions and machine, for the record."""
+    """Return commit, versions and machine."""
     here = Path(__file__).parent
     try:
         commit = subprocess.run(
@@ -56,7 +56,7 @@ def provenance() -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "absent"
-    program = Path(sys.argv[0]).name  # main.py where it was run as a module
+    program = Path(sys.argv[0]).name  # main.py if run as a module
     return {
         "commit": commit or "unknown",
         "versions": versions,
@@ -78,7 +78,7 @@ def _cpu() -> str:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Replace a file as a whole: whatever kills this process, the old text is there or the new."""
+    """Replace a file atomically: a kill leaves the old text or the new."""
     replace_file(path, text.encode())
     return path
 
@@ -89,7 +89,7 @@ def write_json(path: Path, data: Any) -> Path:
 
 
 def new_folder(root: Path, task: str, recipe: str) -> Path:
-    """A fresh name under `root`: <date>-<time>-<task>-<recipe>, numbered when taken."""
+    """Return an unused name under `root`: <date>-<time>-<task>-<recipe>, with a number if taken."""
     stem = f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{recipe}"
     folder, k = root / stem, 2
     while folder.exists():
@@ -98,7 +98,7 @@ def new_folder(root: Path, task: str, recipe: str) -> Path:
 
 
 def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.safetensors") -> Path:
-    """The youngest run of a task and recipe that has come as far as this file."""
+    """Return the newest run of a task and recipe that has this file."""
     found = sorted(folder for folder in root.glob(f"*-{task}-{recipe}*") if (folder / holds).is_file())
     if not found:
         raise UserError(
@@ -108,20 +108,20 @@ def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.s
 
 
 _MAY_DIFFER = {"minutes", "threads"}
-"""Settings that a resumed run may change: how long it goes on, and on how many cores."""
+"""Settings that a resumed run may change."""
 
 
 _FIRST = "provenance.json"
-"""Written before all else: the mark of a folder that is ours."""
+"""Written first; identifies a run folder."""
 _BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl"}
-"""What a run folder holds before anything has come of it."""
+"""Files of a run folder without results."""
 
 
 class Run:
     """One run folder, locked while open so that two processes never write to it.
 
-    A folder with somebody else's files is refused; one in which nothing was done before an error goes again.
-    `may_grow` names a number of the configuration that may be larger when the run is resumed."""
+    A folder with other files is refused. After an error before the first result, the folder is removed.
+    `may_grow` names a setting that may be larger when the run is resumed."""
 
     def __init__(self, folder: Path, config: dict[str, Any], resume: bool = False, may_grow: str = ""):
         self.folder = folder
@@ -152,15 +152,15 @@ class Run:
                 check_same(folder, longer, now, _MAY_DIFFER)
                 if longer != before:
                     write_json(folder / "config.json", longer)
-        for left in folder.glob(".*.part"):  # by a killed process: the lock says that nobody is at it
+        for left in folder.glob(".*.part"):  # left by a killed process, since the lock is free
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         self.checkpoint_file = folder / "checkpoint.safetensors"
-        self.asked = 0
-        """The signal that asked to stop, or 0: the loop saves a checkpoint after the step in hand and ends."""
+        self.stop_signal = 0
+        """Number of a signal to stop, or 0: the loop finishes its step, saves a checkpoint and ends."""
         self._handlers: dict[signal.Signals, Any] = {}
         self.elapsed_before = 0.0
         self._start = time.monotonic()
-        self._board: SummaryWriter | None = None  # opened by the first row: not every run has curves
+        self._board: SummaryWriter | None = None  # opened with the first row
         self._purge: int | None = None
         try:
             if not (resume and (folder / "config.json").exists()):
@@ -176,11 +176,11 @@ class Run:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of work so far, those before a resume included."""
+        """Return the seconds of work so far, including those before a resume."""
         return self.elapsed_before + time.monotonic() - self._start
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Append one row to metrics.jsonl and TensorBoard; `step` is what the loop counts."""
+        """Append one row to metrics.jsonl and TensorBoard; `step` is the loop's count."""
         row = {"step": step, "seconds": round(self.elapsed, 3)} | {k: float(v) for k, v in metrics.items()}
         with _naming(self.folder / "metrics.jsonl"):
             self._append(strict_json.dumps(row) + "\n")
@@ -193,11 +193,11 @@ class Run:
                 self._board.add_scalar(name, float(value), step)
 
     def _open_metrics(self) -> FileIO:
-        """Unbuffered: a row is on disk when it is logged, and a full disk is not met again by closing."""
+        """Open metrics.jsonl unbuffered: each row is written at once, so closing cannot fail on a full disk."""
         return open(self.folder / "metrics.jsonl", "ab", buffering=0)
 
     def _append(self, row: str) -> None:
-        """Add a row to metrics.jsonl, or on a full disk none of it."""
+        """Append a row to metrics.jsonl; on a full disk, append nothing."""
         start, rest = self._metrics.seek(0, os.SEEK_END), memoryview(row.encode())
         try:
             while rest:
@@ -215,7 +215,8 @@ class Run:
         save_state({"step": step, "elapsed": self.elapsed, "state": state}, self.checkpoint_file)
 
     def load(self) -> dict[str, Any] | None:
-        """The checkpoint's state, or None before the first; later metrics are dropped, so curves continue from it."""
+        """Return the checkpoint's state, or None if there is none; drop later metrics, so that curves continue from
+        it."""
         saved = load_state(self.checkpoint_file) if self.checkpoint_file.exists() else None
         reached = saved["step"] if saved is not None else -1
         if saved is not None:
@@ -232,10 +233,10 @@ class Run:
         return saved["state"] if saved is not None else None
 
     def stop_on_signals(self) -> None:
-        """Let SIGINT (Ctrl-C) and SIGTERM set `asked` until `close`; a second one ends the process at once."""
+        """Let SIGINT (Ctrl-C) and SIGTERM set `stop_signal` until `close`; a second one ends the process at once."""
 
         def ask(number: int, _: object) -> None:
-            self.asked = number
+            self.stop_signal = number
             self._restore_signals()
 
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -246,12 +247,13 @@ class Run:
             signal.signal(number, handler)
         self._handlers = {}
 
-    def end_if_asked(self, step: int) -> None:
-        """Raise `Interrupted` if a signal asked to stop; called where step `step` has just been saved."""
-        if self.asked:
-            name = signal.Signals(self.asked).name
+    def end_if_stopped(self, step: int) -> None:
+        """Raise `Interrupted` after a signal to stop; call it when step `step` has been saved."""
+        if self.stop_signal:
+            name = signal.Signals(self.stop_signal).name
             raise Interrupted(
-                f"stopped by {name} at step {step}, which is saved; go on with --resume --out {self.folder}", self.asked
+                f"stopped by {name} at step {step}, which is saved; go on with --resume --out {self.folder}",
+                self.stop_signal,
             )
 
     def close(self) -> None:
@@ -265,7 +267,7 @@ class Run:
             self._lock.close()
 
     def _clear(self) -> bool:
-        """Remove the folder if nothing has come of the run; return whether that was so."""
+        """Remove the folder if it has no results; return whether it was removed."""
         metrics = self.folder / "metrics.jsonl"
         held = {path.name for path in self.folder.iterdir()} - _BARE
         if held or (metrics.exists() and metrics.stat().st_size):
@@ -280,7 +282,7 @@ class Run:
         try:
             self.close()
         except OSError:
-            if kind is None:  # else what came first is said
+            if kind is None:  # otherwise the first error is reported
                 raise
         gone = kind is not None and self._clear()
         if kind is KeyboardInterrupt and error is not None:
@@ -290,7 +292,7 @@ class Run:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Give an error of the disk the name of the file, which writing to an open one leaves out."""
+    """Add the file's name to an OSError, which writing to an open file leaves out."""
     try:
         yield
     except OSError as error:
@@ -298,14 +300,14 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def configured(template: Any, values: Any) -> Any:
-    """A dataclass like `template`, with the values that config.json holds of another one."""
+    """Return a copy of the dataclass `template` with the values of config.json."""
     if is_dataclass(template) and not isinstance(template, type):
         return replace(template, **{k: configured(getattr(template, k), v) for k, v in values.items()})
     return tuple(values) if isinstance(template, tuple) else values
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """Rows of metrics.jsonl; a line cut short by a crash is skipped."""
+    """Return the rows of metrics.jsonl; skip a line cut short by a crash."""
     rows = []
     path = folder / "metrics.jsonl"
     for line in path.read_text().splitlines() if path.exists() else []:

@@ -45,8 +45,8 @@ def train_supervised(
         step += 1
         if step % config.log_every == 0 or step == config.updates:
             report(run, step, {name: float(value) for name, value in metrics.items()}, progress)
-        if step % config.checkpoint_every == 0 or step == config.updates or run.asked:
+        if step % config.checkpoint_every == 0 or step == config.updates or run.stop_signal:
             check_finite(run, step, {name: float(value) for name, value in metrics.items()})
             run.save(step, {"step": step, "agent": agent.state_dict(), "rng": rng.get_state()})
-            run.end_if_asked(step)
+            run.end_if_stopped(step)
     agent.finish()

@@ -18,13 +18,13 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A flag, task, robot file or bundle that cannot be used as it is; raised before any work begins."""
+    """A flag, task, robot file or bundle is unusable; raised before any work begins."""
 
     code = 2
 
 
 class Interrupted(UserError):  # noqa: N818 - it reads as a sentence
-    """A signal stopped the work in an orderly way; the message says how far it came and how to go on.
+    """A signal stopped the work in an orderly way; the message says how far it got and how to resume.
 
     Attributes:
         code: 128 + the signal's number, as in a shell: 130 after Ctrl-C, 143 after SIGTERM.
@@ -36,7 +36,7 @@ class Interrupted(UserError):  # noqa: N818 - it reads as a sentence
 
 
 class UnknownName(UserError):  # noqa: N818 - it reads as a sentence
-    """A name that is not in a registry; the message lists the nearest ones."""
+    """A name is not in a registry; the message lists the nearest ones."""
 
     code = 2
 

@@ -31,7 +31,7 @@ _CONFIG = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=T
 
 
 def check(settings: Any, prefix: str = "--") -> None:
-    """Raise ConfigError, naming the flag, if a value in a dataclass or a nested one is not of its type and range."""
+    """Raise ConfigError, naming the flag, if a value in a (nested) dataclass does not fit its type and range."""
     for problem in _problems(settings, prefix, flags=True):
         raise ConfigError(problem)
     for field in fields(settings):

@@ -1,6 +1,6 @@
 """Find tasks, robots, recipes, engines, terms and tests by name: in the project, in a package, or by import path.
 
-A name is looked up in the project's own table first. If it is not there, every installed package may offer it by an
+A name is looked up in the project's own table first. If it is not there, an installed package may provide it by an
 entry point of the registry's group:
 
     [project.entry-points."robot_rl.tasks"]
@@ -29,7 +29,7 @@ def load(path: str, what: str) -> Any:
     """Import `module:attribute` and return it; `what` begins the sentence of an error, which names the file.
 
     Raises:
-        ConfigError: the module or attribute is not there, or the module refused a name, number or setting.
+        ConfigError: the module or attribute is missing, or the module raised an error.
     """
     module, _, attribute = path.partition(":")
     try:
@@ -63,7 +63,7 @@ class Claim:
 
 @cache
 def _claims(group: str, path: tuple[str, ...]) -> dict[str, list[Claim]]:
-    """The entry points of a group by name; `path` is sys.path, so that a changed one is read again."""
+    """Return the entry points of a group by name; the cache key `path` is sys.path."""
     found: dict[str, list[Claim]] = {}
     if not any(_mentions(folder, group) for folder in path):
         return found
@@ -101,7 +101,7 @@ def _mentions(folder: str, group: str) -> bool:
 
 @dataclass
 class Registry:
-    """Things of one kind by name.
+    """Objects of one kind by name.
 
     >>> tasks = Registry("task", {"panda-lift": ("sim.tasks.panda_lift:TASK", "lift a cube")})
     >>> tasks.get("panda-lift")            # imports sim.tasks.panda_lift only now
@@ -114,9 +114,9 @@ class Registry:
     group: str = ""
     """Group of entry points; empty: `robot_rl.<kind>s`."""
     instance_of: str = ""
-    """Path of the class that a thing of another package must be an instance of; empty: any."""
+    """Path of the class that objects of other packages must be instances of; empty: any."""
     finish: Callable[[Any, str, str], Any] = lambda thing, name, path: thing
-    """finish(thing, name, path) is what `get` returns."""
+    """`get` returns finish(object, name, path)."""
 
     def __post_init__(self) -> None:
         self.group = self.group or f"robot_rl.{self.kind}s"
@@ -148,8 +148,8 @@ class Registry:
         return self.finish(self._load_foreign(claim.path, what, claim.package.split()[0]), name, claim.path)
 
     def _load_foreign(self, path: str, what: str, package: str) -> Any:
-        """Import what is not ours, whose faults may be of any kind; say where they are and what to do."""
-        remedy = f"mend it, or pip uninstall {package}" if package else "mend it, or check the path"
+        """Import an object of another package; report any error with its place and what to do."""
+        remedy = f"correct it, or pip uninstall {package}" if package else "correct it, or check the path"
         module = path.partition(":")[0]
         try:
             if package == "" and importlib.util.find_spec(module.partition(".")[0]) is None:
@@ -179,11 +179,11 @@ class Registry:
         return first, rest
 
     def __iter__(self) -> Iterator[str]:
-        """All names, the project's and those of installed packages."""
+        """Iterate over all names, the project's and those of installed packages."""
         return iter(sorted({*self.entries, *self._plugins()}))
 
     def describe(self, name: str) -> str:
-        """Return one line for lists; of another package's thing its package and path, for nothing is imported."""
+        """Return one line for lists; for another package, its name and path, since nothing is imported."""
         claims = self._plugins().get(name, [])
         packages = " and ".join(claim.package for claim in claims)
         if name in self.entries:

@@ -12,6 +12,6 @@ def training_seed(seed: int, recorded: int = 0) -> int:
     """Return the seed of environment 0 for learning or collecting with a user's seed; 0 for 0.
 
     Two users' seeds share no environment: neighbours are at least 7,654,321 apart, any two of the first 5,000 at least
-    125,067. A collection that goes on behind `recorded` episodes gets fresh ones.
+    125,067. A collection that continues after `recorded` episodes gets fresh ones.
     """
     return (7_654_321 * seed + 1_000_003 * recorded) % LEARNING

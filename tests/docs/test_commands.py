@@ -112,7 +112,7 @@ def check_names(command: Any, page: Path) -> None:
     """Tasks, robots, recipes and devices in a parsed command exist."""
     for kind in ("task", "robot", "recipe"):
         value = getattr(command, kind, None)
-        if isinstance(value, str):
+        if isinstance(value, str) and not value.startswith("gym:"):
             name = value.partition(":")[0].replace(".", "/")  # of an import path the file
             assert name in known(kind, page), f"no {kind} {value!r}"
     what, _, task = str(getattr(command, "bundle", "")).partition(":")
@@ -162,7 +162,22 @@ def check_pip(words: list[str]) -> None:
     assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
 
 
+@pytest.fixture
+def page_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the modules that a page's Python blocks write importable."""
+    for code in blocks(page, "python"):
+        if path := re.match(r"# ([\w/]+\.py)\n", code):
+            file = tmp_path / "site" / path[1]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(code)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "my_lab"]:
+        del sys.modules[name]
+
+
 @pytest.mark.parametrize(("page", "line"), DOCUMENTED)
+@pytest.mark.usefixtures("page_code")
 def test_command(page: Path, line: str, robot_rl: Callable[[list[str]], list[Any]]) -> None:
     program, *words = shlex.split(line)
     if program == "robot-rl":

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from robot_rl.interface.state import asked
+from robot_rl.interface.state import is_commanded
 from sim import rewards as r
 from sim.feet import FootTracker
 from sim.rewards import Reward, Transition, total
@@ -131,7 +131,7 @@ def test_posture_is_the_distance_from_home_and_matters_more_when_standing(step: 
 
 def test_standing_is_asked_for_by_a_small_command(standing: Build) -> None:
     commands = torch.tensor([[0.0, 0, 0], [0.0, 0.02, 0], [0.3, 0, 0], [0, 0, -0.3], [0, -0.3, 0]])
-    assert asked(standing(5, command=commands)).tolist() == [False, False, True, True, True]
+    assert is_commanded(standing(5, command=commands)).tolist() == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize(("phase", "pair"), [(0.1, [0, 3]), (0.4, [0, 3]), (0.6, [1, 2]), (0.9, [1, 2])])

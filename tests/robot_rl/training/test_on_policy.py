@@ -245,7 +245,7 @@ def test_a_signal_saves_and_ends(point_mass: Build, run: Build) -> None:
     folder = run()
 
     def ask(step: int, metrics: dict[str, float]) -> None:
-        folder.asked = signal.SIGINT
+        folder.stop_signal = signal.SIGINT
 
     config = OnPolicyConfig(steps=800, num_envs=8, rollout=10)
     with pytest.raises(Interrupted, match="SIGINT at step 80"):

@@ -242,11 +242,11 @@ def test_a_damaged_checkpoint_is_named(run: Build) -> None:
 def test_a_signal_asks_the_loop_to_end_and_says_how_to_go_on(run: Build, number: signal.Signals) -> None:
     one = run()
     one.stop_on_signals()
-    one.end_if_asked(7)
+    one.end_if_stopped(7)
     os.kill(os.getpid(), number)
-    assert one.asked == number, "and nothing was raised"
+    assert one.stop_signal == number, "and nothing was raised"
     with pytest.raises(Interrupted, match=f"stopped by {number.name} at step 8, which is saved.*--resume") as error:
-        one.end_if_asked(8)
+        one.end_if_stopped(8)
     assert error.value.code == 128 + number and str(one.folder) in str(error.value)
 
 
