@@ -63,7 +63,7 @@ class LearnerProcess:
         if self._stamp() == self._before:
             raise UserError(
                 f"the learner ended before it had published any weights to {self.weights.parent}, for the reason that "
-                "it gave above, so it learned nothing; mend that and go on with --resume"
+                "it gave above, so it learned nothing; correct that and go on with --resume"
             )
 
     def tend(self) -> None:

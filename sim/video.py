@@ -16,11 +16,11 @@ from sim.env import TaskEnv
 
 HEIGHT, WIDTH = 360, 480
 MOST = 25
-"""Pictures per second of film that a faster task is thinned out to."""
+"""Largest frame rate of a video; faster tasks skip frames."""
 
 
 def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **simulation: Any) -> None:
-    """Play `episodes` episodes, number k drawn from seed + k, and write them one after the other to an mp4.
+    """Run `episodes` episodes, number k with seed + k, and write them one after the other to an mp4.
 
     `simulation` are keywords of `TaskEnv`, for example engine="genesis".
     """
@@ -32,7 +32,7 @@ def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **si
 
 
 def _frames(env: TaskEnv, policy: Policy, episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
-    """Every so many pictures of some episodes, one at a time: a minute of them would take gigabytes."""
+    """Yield every few frames of some episodes, one at a time: a minute of them would take gigabytes."""
     camera = env.task.scene.cameras[0].name
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
@@ -49,5 +49,5 @@ def _frames(env: TaskEnv, policy: Policy, episodes: int, seed: int, every: int) 
 
 
 def write_film(frames: Iterable[np.ndarray], path: Path, rate: int) -> None:
-    """Write pictures (H, W, 3) to an mp4, `rate` per second; it appears only when it is whole."""
+    """Write frames (H, W, 3) to an mp4, `rate` per second; the file appears only when complete."""
     replace_file(path, encode_video(frames, rate))
