@@ -209,9 +209,9 @@ class TaskEnv(VectorEnv):
         return self.episodes.steps
 
     @property
-    def drawn(self) -> Tensor:
+    def sampled(self) -> Tensor:
         """Return the randomized values (n, P) of the running episodes, in the order of `randomization`."""
-        return self.episodes.sampler.drawn
+        return self.episodes.sampler.sampled
 
     @property
     def shield_events(self) -> dict[str, int]:
@@ -224,8 +224,8 @@ class TaskEnv(VectorEnv):
 
     def episode_record(self, index: int) -> dict[str, float]:
         """Return the randomized values of the running episode of one environment by name."""
-        drawn = zip(self.randomization, self.drawn[index].tolist(), strict=True)
-        return {f"randomization/{r.parameter}": value for r, value in drawn}
+        sampled = zip(self.randomization, self.sampled[index].tolist(), strict=True)
+        return {f"randomization/{r.parameter}": value for r, value in sampled}
 
     def _description(self, index: int) -> dict[str, Any]:
         """Return the description of the running episode of one environment, for its replay."""
@@ -233,7 +233,7 @@ class TaskEnv(VectorEnv):
             "seed": self.seed + index,
             "episode": self.episode_number(index),
             "steps": int(self.steps[index]),
-            "drawn": self.episode_record(index),
+            "sampled": self.episode_record(index),
         }
 
     # ---- resume ------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class Episodes(Rows):
             self.true, self.state = true, state
         else:
             self.true, self.state = self.true.put(ids, true), self.state.put(ids, state)
-        return self.observe(true, state, self.sampler.drawn[ids])
+        return self.observe(true, state, self.sampler.sampled[ids])
 
     def sibling(self) -> Episodes | None:
         """Return a second set of simulations, not yet reset; None if the engine has no siblings."""
@@ -141,9 +141,9 @@ class Episodes(Rows):
         verdict.infos.update(episode)
         return verdict
 
-    def observe(self, true: RobotState, state: RobotState, drawn: Tensor) -> dict[str, Tensor]:
+    def observe(self, true: RobotState, state: RobotState, sampled: Tensor) -> dict[str, Tensor]:
         """Return the observations (k, D) of true and measured states with randomized values (k, P)."""
-        privileged = [*true.objects.values(), drawn.float()]
+        privileged = [*true.objects.values(), sampled.float()]
         if self.task.privileged:
             privileged.insert(0, self.privileged(true))
         return {
@@ -153,7 +153,7 @@ class Episodes(Rows):
 
     def observation(self) -> dict[str, Tensor]:
         """Return the current observations (n, D)."""
-        return self.observe(self.true, self.state, self.sampler.drawn)
+        return self.observe(self.true, self.state, self.sampler.sampled)
 
     def _true_state(self, ids: Tensor | None = None) -> RobotState:
         """Return the true state of environments `ids`; None: all."""

@@ -39,7 +39,7 @@ class EpisodeSample:
 class EpisodeSampler(Rows):
     """Sample episode e of environment i from (seed + i, e): resets on the host, every control period on the device."""
 
-    ROWS = ("keys", "drawn", "push_speed", "push_every")
+    ROWS = ("keys", "sampled", "push_speed", "push_every")
 
     def __init__(
         self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
@@ -58,7 +58,7 @@ class EpisodeSampler(Rows):
         """Number of each environment's next episode."""
         self.keys = torch.zeros(num_envs, 3, dtype=torch.long, device=device)
         """Keys of the running episodes: noise, commands, pushes."""
-        self.drawn = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
+        self.sampled = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
         """Randomized values of the running episodes, in the order of `randomization`."""
         self.push_speed = torch.zeros(num_envs, device=device)
         """m/s"""
@@ -80,9 +80,9 @@ class EpisodeSampler(Rows):
         keys = [episode_keys(seeds, numbers, purpose) for purpose in (_NOISE, COMMAND, _PUSH)]
         self.keys[at] = torch.stack(keys, 1).to(self.device)
         self.next_episode[ids] += 1
-        drawn = quantiles(self.randomization, u[:, self.columns])
-        self.drawn[at] = torch.from_numpy(drawn).to(self.device)
-        values = {name: drawn[:, k] for k, name in enumerate(self.names)}
+        sampled = quantiles(self.randomization, u[:, self.columns])
+        self.sampled[at] = torch.from_numpy(sampled).to(self.device)
+        values = {name: sampled[:, k] for k, name in enumerate(self.names)}
         zero = np.zeros(len(ids))
         self.push_speed[at] = torch.from_numpy(values.get("push.speed", zero)).float().to(self.device)
         every = torch.from_numpy(values.get("push.interval", zero) * self.rate).long()
