@@ -87,7 +87,7 @@ class Recorder:
             "seed": episode["seed"],
             "episode": episode["episode"],
             "begun": episode["steps"] - length,
-            "drawn": episode["drawn"],
+            "drawn": episode["sampled"],
             "version": engine_version(self.settings["engine"]),
         }
         content = save({"actions": self.actions[i, :length].cpu().clone()}, {"episode": json.dumps(head)})

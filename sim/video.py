@@ -27,7 +27,7 @@ def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **si
     env = TaskEnv(task, 1, **simulation)
     rate = env.task.interface.controller.rate
     every = max(1, round(rate / MOST))
-    write_film(_frames(env, policy, episodes, seed, every), path, round(rate / every))
+    write_video(_frames(env, policy, episodes, seed, every), path, round(rate / every))
     env.close()
 
 
@@ -48,6 +48,6 @@ def _frames(env: TaskEnv, policy: Policy, episodes: int, seed: int, every: int) 
             done = bool(terminated[0] | truncated[0])
 
 
-def write_film(frames: Iterable[np.ndarray], path: Path, rate: int) -> None:
+def write_video(frames: Iterable[np.ndarray], path: Path, rate: int) -> None:
     """Write frames (H, W, 3) to an mp4, `rate` per second; the file appears only when complete."""
     replace_file(path, encode_video(frames, rate))
