@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.base import ChunkRunner
 from policies.bundle import load_bundle
+from policies.execution import ChunkExecutor
 from policies.residual import ResidualPolicy
 from real.twin.arm import HiddenArm
 from robot_rl.evaluation import evaluate, wilson
@@ -106,7 +106,7 @@ def success(task: Task, policy: ResidualPolicy, episodes: int) -> float:
 
 
 def corrected_episode(
-    env: Biased, observation: dict[str, Tensor], runner: ChunkRunner, expert: Any, rng: torch.Generator
+    env: Biased, observation: dict[str, Tensor], runner: ChunkExecutor, expert: Any, rng: torch.Generator
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One episode in which the operator takes over as it does on the twin; the episode and the next observation."""
     operator = Corrector(env.pipeline, expert)
@@ -154,7 +154,7 @@ def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, se
     rng, helped, done = torch.Generator().manual_seed(seed), [], 0
     with tempfile.TemporaryDirectory() as folder:
         learner = recipe.learner(load_bundle(run / "improve"), run / "collect" / "dataset", Path(folder), seed)
-        runner = ChunkRunner(policy, 1)
+        runner = ChunkExecutor(policy, 1)
         while done < steps:
             episode, observation = corrected_episode(env, observation, runner, expert, rng)
             done += len(episode["reward"])

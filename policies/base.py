@@ -1,11 +1,11 @@
-"""What a policy is, and how chunks of its actions are executed."""
+"""What a policy is, and the parts that policies share."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,51 @@ def from_json(kind: type[Config], values: dict[str, Any], prefix: str = "") -> C
     return config
 
 
+@dataclass
+class Chunk:
+    """Consecutive actions of some environments."""
+
+    actions: Tensor
+    """(B, horizon, A) in [-1, 1]"""
+    start: int = 0
+    """Control period of the first action, counted from that of the observation; negative where a model begins in the
+    past."""
+    period: float = 0.0
+    """Time from one action to the next, s; 0: a control period."""
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What a chunk goes on from: the previous chunk's actions for the same control periods."""
+
+    actions: Tensor
+    """(B, horizon, A) in [-1, 1]; what is beyond the previous chunk's end has weight 0"""
+    weights: Tensor
+    """(B, horizon) 1: frozen, the action comes back as it is; less: the chunk is pulled towards it; 0: free"""
+    guidance: float
+    """Largest weight of the pull; 0: only what is frozen matters."""
+
+
+class RunnablePolicy(Protocol):
+    """What an executor needs: a torch module, an ONNX file or a process behind a socket."""
+
+    @property
+    def horizon(self) -> int:
+        """Actions in a chunk."""
+
+    @property
+    def execute(self) -> int:
+        """Actions of a chunk that are executed before the next one."""
+
+    def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+        """Return chunks for observations with leading dimension B. Only policies with `inpaints` get a prefix."""
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Forget the environments `ids`, or all of them: their next call starts an episode."""
+
+
 class Policy(nn.Module):
-    """Maps observations to chunks of actions in [-1, 1].
+    """A policy as a torch module: what learners train and bundles hold.
 
     A policy may remember its environments between calls (a residual remembers its base's chunk); `reset` forgets.
     """
@@ -44,7 +87,9 @@ class Policy(nn.Module):
     horizon: int
     """Actions in a chunk."""
     execute: int
-    """Actions of a chunk that are executed before the next one is asked for."""
+    """Actions of a chunk that are executed before the next one."""
+    inpaints: ClassVar[bool] = False
+    """`infer` takes a prefix into account."""
     config: Any
     size: Size
 
@@ -64,8 +109,12 @@ class Policy(nn.Module):
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         """Return a chunk (B, horizon, action_dim) for observations with leading dimension B."""
 
+    def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+        """Return what `act` does, as an executor wants it."""
+        return Chunk(self.act(observation, rng))
+
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
-        """The chunks (k, horizon, action_dim) that `act` would return for rows (B,) bool, without remembering the call.
+        """Return the chunks (k, horizon, action_dim) of `act` for rows (B,) bool, without remembering the call.
 
         For policies that remember nothing; the others override it.
         """
@@ -170,62 +219,3 @@ class RunningNormalizer(Normalizer):
         self.mean += share * shift
         self.std.copy_((variance + share * (1 - share) * shift.square()).sqrt().clamp_min(floor))
         self.count += new
-
-
-class ChunkRunner:
-    """Executes chunks with a receding horizon, the same in simulation and on the robot.
-
-    Each environment asks for a new chunk after `execute` actions or a reset; the others go on with theirs::
-
-        step        0  1  2  3  4  5      (execute = 4)
-        action from A0 A1 A2 A3 B0 B1     chunk A asked for at step 0, B at step 4
-    """
-
-    def __init__(self, policy: Policy, num_envs: int, execute: int | None = None):
-        self.policy = policy
-        self.execute = execute or policy.execute
-        if not 1 <= self.execute <= policy.horizon:
-            raise ValueError(f"execute is {self.execute}; a chunk holds {policy.horizon} actions")
-        self.chunks: Tensor | None = None
-        self.used = torch.full((num_envs,), self.execute)
-
-    def reset(self, ids: Tensor | None = None) -> None:
-        """Drop the chunks of environments `ids`, or of all."""
-        if ids is None:
-            self.used.fill_(self.execute)
-        else:
-            self.used[ids] = self.execute
-        self.policy.reset(ids)
-
-    @torch.no_grad()
-    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        """The next action (num_envs, A) of every environment."""
-        stale = self.used >= self.execute
-        if stale.any():
-            asked = self.policy.act({k: v[stale] for k, v in observation.items()}, rng)
-            if self.chunks is None:
-                self.chunks = asked.new_zeros(len(self.used), *asked.shape[1:])
-            self.chunks[stale] = asked
-            self.used[stale] = 0
-        assert self.chunks is not None
-        action = self.chunks[torch.arange(len(self.used)), self.used]
-        self.used = self.used + 1
-        return action
-
-    @torch.no_grad()
-    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
-        """What `act` would return for environments `rows` (n,) bool, without advancing; other rows are 0."""
-        assert self.chunks is not None
-        action = torch.zeros_like(self.chunks[:, 0])
-        goes_on = rows & (self.used < self.execute)
-        action[goes_on] = self.chunks[goes_on, self.used[goes_on]]
-        asks = rows & (self.used >= self.execute)
-        if asks.any():
-            action[asks] = self.policy.peek(observation, asks, rng)[:, 0]
-        return action
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"chunks": self.chunks, "used": self.used}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.chunks, self.used = state["chunks"], state["used"]

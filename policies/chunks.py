@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from policies.base import Normalizer, Observation, Policy, Size, mlp, normal
+from policies.base import Chunk, Normalizer, Observation, Policy, Prefix, Size, mlp, normal
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
 
@@ -37,6 +38,7 @@ class ChunkConfig:
 class ChunkPolicy(Policy):
     """An MLP on a noisy chunk, the observation and a time, applied `sample_steps` times."""
 
+    inpaints = True
     EMBED = 32
     """Size of the time's embedding."""
     LONGEST_PERIOD = 1e4
@@ -70,8 +72,32 @@ class ChunkPolicy(Policy):
         return normal((count, self.horizon, self.size.action), rng, self.normalizer.mean.device)
 
     @abstractmethod
-    def base(self, observation: Observation, noise: Tensor) -> Tensor:
-        """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically."""
+    def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
+        """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically; they go on from a prefix."""
+
+    def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+        return Chunk(self.base(observation, self.noise(len(observation["observation.state"]), rng), prefix))
 
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        return self.base(observation, self.noise(len(observation["observation.state"]), rng))
+        return self.infer(observation, rng).actions
+
+
+def pull(denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma: float, prefix: Prefix) -> Tensor:
+    """Return what guidance adds to the clean chunk (B, horizon, A) that a sampler expects at one noise level.
+
+    Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4, whose weight
+    min(beta, (1 - t) / (t r^2)) on the velocity is min(beta sigma, (alpha^2 + sigma^2) / alpha) on the clean chunk for
+    any noise schedule noisy = alpha clean + sigma noise.
+    """
+    weight = min(prefix.guidance * sigma, (alpha**2 + sigma**2) / max(alpha, 1e-6))
+    with torch.enable_grad():
+        noisy = noisy.detach().requires_grad_()
+        clean = denoise(noisy)
+        error = (prefix.actions - clean.detach().clamp(-1, 1)) * prefix.weights[..., None]
+        return weight * torch.autograd.grad(clean, noisy, error)[0]
+
+
+def freeze(chunk: Tensor, prefix: Prefix | None) -> Tensor:
+    """Return the chunk in [-1, 1], with the frozen actions of the prefix."""
+    chunk = chunk.clamp(-1, 1)
+    return chunk if prefix is None else torch.where(prefix.weights[..., None] == 1, prefix.actions, chunk)

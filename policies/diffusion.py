@@ -3,6 +3,7 @@ et al. 2020), with diffusers' schedulers."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from policies.base import Observation, Size, normal
-from policies.chunks import ChunkConfig, ChunkPolicy
+from policies.base import Observation, Prefix, Size, normal
+from policies.chunks import ChunkConfig, ChunkPolicy, freeze, pull
 from robot_rl.util.limits import PositiveInt
 
 
@@ -85,12 +86,28 @@ class DiffusionPolicy(ChunkPolicy):
         return (prediction - target).square().mean((1, 2))
 
     @torch.no_grad()
-    def base(self, observation: Observation, noise: Tensor) -> Tensor:
+    def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
         """DDIM with eta = 0 (Song et al. 2020)."""
         condition = self.condition(observation)
         self.scheduler.set_timesteps(self.config.sample_steps)
         chunk = noise
         for t in self.scheduler.timesteps:
-            prediction = self._predict(chunk, t.to(chunk.device).expand(len(chunk)), condition)
+            time = t.to(chunk.device).expand(len(chunk))
+            prediction = self._predict(chunk, time, condition)
+            if prefix is not None and prefix.guidance:
+                prediction = prediction + self._guide(
+                    chunk, time, condition, float(self.scheduler.alphas_cumprod[t]), prefix
+                )
             chunk = self.scheduler.step(prediction, t, chunk).prev_sample
-        return chunk.clamp(-1, 1)
+        return freeze(chunk, prefix)
+
+    def _guide(self, chunk: Tensor, time: Tensor, condition: Tensor, signal: float, prefix: Prefix) -> Tensor:
+        """Return what guidance adds to a prediction, where noise has left the share `signal` of the variance."""
+        alpha, sigma = math.sqrt(signal), math.sqrt(1 - signal)
+        if self.config.prediction == "sample":
+            return pull(lambda noisy: self._predict(noisy, time, condition), chunk, alpha, sigma, prefix)
+
+        def denoise(noisy: Tensor) -> Tensor:
+            return (noisy - sigma * self._predict(noisy, time, condition)) / alpha
+
+        return -alpha / sigma * pull(denoise, chunk, alpha, sigma, prefix)

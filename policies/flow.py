@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.base import Observation, Size, normal
-from policies.chunks import ChunkConfig, ChunkPolicy
+from policies.base import Observation, Prefix, Size, normal
+from policies.chunks import ChunkConfig, ChunkPolicy, freeze, pull
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,21 @@ class FlowPolicy(ChunkPolicy):
         return (velocity - (chunk - noise)).square().mean((1, 2))
 
     @torch.no_grad()
-    def base(self, observation: Observation, noise: Tensor) -> Tensor:
+    def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
         """Integrate the velocity field from noise in `sample_steps` Euler steps."""
         condition, chunk, steps = self.condition(observation), noise, self.config.sample_steps
         for k in range(steps):
             time = torch.full((len(chunk),), self.TIME_SCALE * k / steps, device=chunk.device)
-            chunk = chunk + self._predict(chunk, time, condition) / steps
-        return chunk.clamp(-1, 1)
+            velocity = self._predict(chunk, time, condition)
+            if prefix is not None and prefix.guidance:
+                velocity = velocity + self._guide(chunk, time, condition, k / steps, prefix)
+            chunk = chunk + velocity / steps
+        return freeze(chunk, prefix)
+
+    def _guide(self, chunk: Tensor, time: Tensor, condition: Tensor, share: float, prefix: Prefix) -> Tensor:
+        """Return what guidance adds to the velocity at time `share` in [0, 1)."""
+
+        def denoise(noisy: Tensor) -> Tensor:
+            return noisy + (1 - share) * self._predict(noisy, time, condition)
+
+        return pull(denoise, chunk, share, 1 - share, prefix) / (1 - share)

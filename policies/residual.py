@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from policies.actor import ActorPolicy
-from policies.base import ChunkRunner, Normalizer, Observation, Policy, build_policy, from_json
+from policies.base import Normalizer, Observation, Policy, build_policy, from_json
+from policies.execution import ChunkExecutor, Execution
 from policies.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
@@ -46,7 +48,8 @@ class ResidualPolicy(ActorPolicy):
             self.normalizer.load_state_dict({k: v for k, v in statistics.state_dict().items() if k != "count"})
         self.actor = GaussianActor(base.size.observation + base.size.action, base.size.action, self.config.actor)
         self.explore = False
-        self.runner: ChunkRunner | None = None
+        self.runner: ChunkExecutor | None = None
+        self._execution: tuple[Execution | None, Callable[[], Tensor] | None] = (None, None)
 
     def describe(self) -> dict[str, Any]:
         return {"class": self.class_name, "config": asdict(self.config), "base": self.base.describe()}
@@ -67,10 +70,15 @@ class ResidualPolicy(ActorPolicy):
         if self.runner is not None:
             self.runner.reset(ids)
 
-    def _runner(self, observation: Observation) -> ChunkRunner:
+    def execute_base(self, execution: Execution, still: Callable[[], Tensor] | None) -> None:
+        """Execute the base's chunks so; see `ChunkExecutor`. The actor acts in every period all the same."""
+        ChunkExecutor(self.base, 1, execution, still)  # refuses what does not fit before anything moves
+        self.runner, self._execution = None, (execution, still)
+
+    def _runner(self, observation: Observation) -> ChunkExecutor:
         count = len(observation["observation.state"])
         if self.runner is None or len(self.runner.used) != count:
-            self.runner = ChunkRunner(self.base, count)
+            self.runner = ChunkExecutor(self.base, count, *self._execution)
         return self.runner
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:

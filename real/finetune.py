@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from policies.base import ChunkRunner
+from policies.execution import ChunkExecutor
 from policies.residual import ResidualPolicy
 from real.env import RobotEnv
 from real.journal import Journal
 from real.recorder import Recorder
 from real.session import Filming, uninterrupted
-from robot_rl.training.human_in_the_loop import fetch
+from robot_rl.training.human_in_the_loop import fetch, play_episode
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 
@@ -159,17 +159,11 @@ class Session:
     def _episode(self, seed: int) -> None:
         env, policy = self.env, self.policy
         policy.explore = True
-        runner = ChunkRunner(policy, 1)
-        runner.reset()
+        executor = ChunkExecutor(policy, 1)
         observation, _ = env.reset(seed=seed)
-        self._stale_pictures, over = 0, False
+        self._stale_pictures = 0
         self._look()
-        while not over:
-            action = runner.act(observation, self.rng)
-            observation, _, terminated, truncated, infos = env.step(action)
-            if infos["handed_back"]:
-                runner.reset()  # a chunk planned before the correction is not executed after it
-            over = bool(terminated | truncated)
+        play_episode(env, executor, observation, self.rng)
 
     def close(self) -> None:
         """Put everything recorded on disk."""

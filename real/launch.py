@@ -121,6 +121,12 @@ _DEPLOY = (
     Argument("first_episode", "", "seed of the first one: objects on a twin, commands; empty: 1000000000", minimum=0),
     _OUT,
 )
+_EXECUTION = Argument(
+    "execution",
+    "receding",
+    "what runs while inference takes time; receding: the robot holds, the others go on with the chunk before",
+    ("receding", "ensemble", "asynchronous", "realtime"),
+)
 
 
 def _defaults(arguments: tuple[Argument, ...], **values: str) -> tuple[Argument, ...]:
@@ -171,7 +177,7 @@ def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodePro
 
 
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
-    return [_twin(values, values["twin"] == "true"), _deploy(values, "twin"), _teleop(values)]
+    return [_twin(values, values["twin"] == "true"), _deploy(values, "twin", "execution"), _teleop(values)]
 
 
 def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
@@ -204,7 +210,7 @@ class _File:
 
 _FILES = {
     "twin": _File("a simulated robot behind the robot's own topics", _COMMON, _describe_twin),
-    "arm": _File("run a policy on an arm", (*_DEPLOY, *_COMMON), _describe_arm),
+    "arm": _File("run a policy on an arm", (*_DEPLOY, _EXECUTION, *_COMMON), _describe_arm),
     "quadruped": _File(
         "run a policy on a robot that walks, behind a guard",
         (

@@ -12,7 +12,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from policies.base import ChunkRunner, Policy
+from policies.base import RunnablePolicy
+from policies.execution import ChunkExecutor, Execution
 from robot_rl.util.seeds import HELD_OUT
 
 
@@ -56,6 +57,10 @@ class Evaluation:
     """Sum of the rewards of each episode."""
     tells_success: bool = True
     """The environment reports success."""
+    held: int = 0
+    """Control periods in which the robot held because inference was not done."""
+    lag: int = 0
+    """Longest inference beside the control loop lately, control periods."""
 
     def summary(self) -> dict[str, Any]:
         """Return the figures of the policy's own episodes; episodes that a person corrected or marked are only
@@ -74,6 +79,8 @@ class Evaluation:
             "steps_of_successes": sum(done) / max(1, len(done)),
             "action_change": sum(self.action_change[k] for k in own) / max(1, n),
             "nonfinite": self.nonfinite,
+            **({"held_share": self.held / max(1, sum(self.steps))} if self.held else {}),
+            **({"inference_periods": self.lag} if self.lag else {}),
         } | {
             name: mean_interval([values[k] for k in own] if self.by_hand else values)
             for name, values in self.measures.items()
@@ -81,24 +88,26 @@ class Evaluation:
 
 
 def evaluate(
-    policy: Policy,
+    policy: RunnablePolicy,
     env: Any,
     episodes: int,
     seed: int = HELD_OUT,
     on_step: Callable[[int, dict[str, Any]], None] | None = None,
     result: Evaluation | None = None,
+    execution: Execution | None = None,
 ) -> Evaluation:
     """Run `episodes` episodes of a vector environment: environment i plays seeds seed + i, seed + i + num_envs, ...
 
     No episode is left out and none counted twice, however long it takes: each environment plays its own list.
-    A `result` that is passed in holds the episodes that had ended when an error ends the rest.
+    A `result` that is passed in holds the episodes that had ended when an error ends the rest. `execution` other than
+    receding without a delay needs `env.still()`.
     """
     n = env.num_envs
     result = Evaluation() if result is None else result
+    runner = ChunkExecutor(policy, n, execution, getattr(env, "still", None))
     for first in range(0, episodes, n):
         wanted = min(n, episodes - first)
         rng = torch.Generator().manual_seed(seed + first)
-        runner = ChunkRunner(policy, n)
         runner.reset()
         observation, _ = env.reset(seed=seed + first)
         open_ = torch.arange(n) < wanted
@@ -110,6 +119,8 @@ def evaluate(
         last = None
         while open_.any():
             action = runner.act(observation, rng)
+            result.held += int((open_ & runner.idle).sum())
+            result.lag = max(result.lag, runner.lag)
             observation, reward, terminated, truncated, infos = env.step(action)
             returns += torch.where(open_, reward.float(), 0.0)
             result.tells_success = "success" in infos

@@ -172,6 +172,10 @@ class TaskEnv(VectorEnv):
             for p in self.task.interface.pictures
         }  # fmt: skip
 
+    def still(self) -> Tensor:
+        """Return the actions (n, A) in [-1, 1] that hold position, with the gripper as it is."""
+        return self.pipeline.controller.still(self.episodes.chain.last_action, self.episodes.chain.gripper)
+
     def render(self) -> tuple[np.ndarray, ...]:
         """Return one 480x640 frame of each environment, from the task's first camera."""
         camera = self.task.scene.cameras[0].name

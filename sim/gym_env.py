@@ -115,5 +115,9 @@ class GymEnv:
         following = {"observation.state": result["observation"]}
         return following, result["reward"], result["terminated"], result["truncated"], infos
 
+    def still(self) -> Tensor:
+        """Return zero actions (n, A): what holds an unknown environment cannot be told."""
+        return torch.zeros(self.num_envs, self.info.action)
+
     def close(self) -> None:
         self.batch.close()

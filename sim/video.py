@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from policies.base import ChunkRunner, Policy
+from policies.base import RunnablePolicy
+from policies.execution import ChunkExecutor, Execution
 from robot_rl.data.video import encode_video
 from robot_rl.util.files import replace_file
 from sim.env import TaskEnv
@@ -19,7 +20,15 @@ MOST = 25
 """Largest frame rate of a video; faster tasks skip frames."""
 
 
-def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **simulation: Any) -> None:
+def record(
+    policy: RunnablePolicy,
+    task: str,
+    path: Path,
+    episodes: int,
+    seed: int,
+    execution: Execution | None = None,
+    **simulation: Any,
+) -> None:
     """Run `episodes` episodes, number k with seed + k, and write them one after the other to an mp4.
 
     `simulation` are keywords of `TaskEnv`, for example engine="genesis".
@@ -27,16 +36,16 @@ def record(policy: Policy, task: str, path: Path, episodes: int, seed: int, **si
     env = TaskEnv(task, 1, **simulation)
     rate = env.task.interface.controller.rate
     every = max(1, round(rate / MOST))
-    write_video(_frames(env, policy, episodes, seed, every), path, round(rate / every))
+    runner = ChunkExecutor(policy, 1, execution, env.still)
+    write_video(_frames(env, runner, episodes, seed, every), path, round(rate / every))
     env.close()
 
 
-def _frames(env: TaskEnv, policy: Policy, episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
+def _frames(env: TaskEnv, runner: ChunkExecutor, episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
     """Yield every few frames of some episodes, one at a time: a minute of them would take gigabytes."""
     camera = env.task.scene.cameras[0].name
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
-        runner = ChunkRunner(policy, 1)
         runner.reset()
         observation, _ = env.reset(seed=seed + episode)
         done, step = False, 0

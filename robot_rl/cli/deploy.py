@@ -44,6 +44,9 @@ class Deploy:
     """Episodes to record with the task's first camera, an error if it sends nothing; 0 needs none."""
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
+    execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
+    """How an arm's chunks are executed while inference takes time: receding stops and waits; the others, for models
+    that think longer than a control period, go on with the chunk before."""
     dry_run: bool = False
     """Compute, check and record everything, but send nothing."""
     json: bool = False
@@ -57,6 +60,7 @@ class Deploy:
         import torch
 
         from policies.bundle import load_bundle
+        from policies.execution import Execution, InferenceHung, warm_up
         from real.bus import open_node
         from real.clock import bare_loop
         from real.env import RobotEnv
@@ -66,6 +70,7 @@ class Deploy:
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.evaluation import Evaluation, evaluate, wilson
+        from robot_rl.interface.pipeline import Pipeline
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
 
@@ -74,6 +79,13 @@ class Deploy:
         robot = robots.get(self.robot)
         bundle.check_robot(robot)
         interface = self._timed(bundle.interface)
+        # An arm holds, fed by this thread, while another one infers; legs cannot, and their policies are fast.
+        period, aside = 1 / interface.controller.rate, robot.base is None
+        wait = 0.8 * period if self.execution == "receding" else 0.0
+        execution = Execution(self.execution, background=aside, patience=wait, period=period)
+        seen = Pipeline(interface).observation_spec
+        zeros = {key: torch.zeros(1, *f.shape, dtype=getattr(torch, f.dtype)) for key, f in seen.items()}
+        warm_up(bundle.policy, zeros, execution)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
@@ -93,8 +105,9 @@ class Deploy:
                     evaluate(
                         bundle.policy, env, self.episodes, self.seed,
                         lambda done, _: update(done, self.episodes, f"episodes on {self.robot}"), result,
+                        execution,
                     )  # fmt: skip
-            except (NotReady, KeyboardInterrupt) as error:
+            except (NotReady, InferenceHung, KeyboardInterrupt) as error:
                 if not result.success:
                     raise
                 interrupt = error if isinstance(error, KeyboardInterrupt) else None

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from robot_rl.util.limits import PositiveInt, Seed
+from robot_rl.util.limits import NonNegativeFloat, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 
@@ -35,6 +35,10 @@ class Evaluate:
     """Also write the result to this JSON file."""
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
+    execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
+    """How chunks are executed while inference takes time: receding stops and waits; see docs/deploy.md."""
+    inference_delay: NonNegativeFloat = 0.0
+    """Simulated inference time, ms, rounded up to whole control periods, to rehearse a slower machine."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task; default the one that the policy was trained with."""
     engine: str = "mujoco"
@@ -52,17 +56,19 @@ class Evaluate:
 
     def run(self) -> int:
         """Evaluate; return the exit status."""
+        import math
         import time
 
         import torch
 
         from policies.base import Policy, RandomPolicy
         from policies.bundle import load_bundle
+        from policies.execution import Execution
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.evaluation import evaluate
         from robot_rl.robots import robots
         from robot_rl.training.run import write_json
-        from robot_rl.util.errors import UserError
+        from robot_rl.util.errors import ConfigError, UserError
         from sim.divergence import report
         from sim.make import make
         from sim.tasks import is_foreign, tasks
@@ -95,19 +101,31 @@ class Evaluate:
         where = getattr(env, "simulation", {"engine": "gymnasium", "without": ()})
         simulation["without"] = where["without"]
         say_nominal(self.engine, [name for name in simulation["without"] if name not in self.without])
+        execution = Execution(self.execution)
+        if self.inference_delay:
+            interface = env.info.interface
+            if interface is None:
+                raise ConfigError(f"{task} has no control rate; leave out --inference-delay")
+            execution = Execution(self.execution, math.ceil(self.inference_delay * interface.controller.rate / 1e3))
         start = time.monotonic()
         with bar("evaluate") as update:
             result = evaluate(
-                policy, env, self.episodes, self.seed, lambda done, _: update(done, self.episodes, "episodes")
+                policy,
+                env,
+                self.episodes,
+                self.seed,
+                lambda done, _: update(done, self.episodes, "episodes"),
+                execution=execution,
             )
         summary: dict[str, Any] = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
         summary |= {"runtime": self.runtime}
+        summary |= {"execution": self.execution, "inference_delay": self.inference_delay} if execution.delayed else {}
         summary |= where | result.summary() | {"divergences": result.divergences}
         summary |= report(diverged) if diverged and result.divergences else {}
         summary["seconds"] = time.monotonic() - start
         try:
             if self.video:
-                record(policy, task, self.video, self.video_episodes, self.seed, **simulation)
+                record(policy, task, self.video, self.video_episodes, self.seed, execution, **simulation)
                 summary["video"] = str(self.video)
                 _caption(self.video, f"{summary['label']}, in simulation")
         finally:  # a failed video does not lose the result

@@ -72,10 +72,6 @@ class Train(Generic[R]):
         from sim.tasks import is_foreign, tasks
 
         recipe: Any = self.config
-        if not hasattr(recipe, "train"):
-            raise ConfigError(
-                f"recipe {self.recipe} learns on a robot: use `robot-rl finetune BUNDLE --recipe {self.recipe}`"
-            )
         self._check_read(recipe.needs)
         unable = [] if is_foreign(self.task) else nominal(tasks.get(self.task), self.engine)
         unable = [name for name in unable if name not in self.without]

@@ -63,6 +63,9 @@ class VectorEnv(Protocol):
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Return observation, reward (n,), terminated (n,), truncated (n,) and infos for actions (n, A) in [-1, 1]."""
 
+    def still(self) -> Tensor:
+        """Return the actions (n, A) in [-1, 1] that hold position, for an executor with nothing else to execute."""
+
     def close(self) -> None:
         """Release what the environments hold."""
 

@@ -20,7 +20,7 @@ recipes = Registry(
         "ppo": ("robot_rl.recipes.ppo:ProximalPolicy", "on-policy RL from nothing, in many environments at once"),
         "hil-serl": (
             "robot_rl.recipes.hil_serl:HilSerl",
-            "off-policy RL with a person's corrections, run by `finetune`",
+            "off-policy RL with a person's corrections",
         ),
     },
 )

@@ -3,7 +3,8 @@ Reinforcement Learning" (HIL-SERL, arXiv 2410.21845).
 
 Critics: 2, minimum, no entropy in the backup; policy: tanh-Gaussian, here as a residual on the bundle's base (scale as
 in the bundle), so that learning starts from what was trained in simulation; data: half online, half demonstrations, and
-corrections go to both; reward: success, by the task's test or the operator's mark. Actor and learner are two processes.
+corrections go to both; reward: success, by the task's test or the operator's mark. On a robot actor and learner are two
+processes (`robot-rl finetune`); in simulation one, with a scripted operator (`robot-rl train`).
 
 Besides the paper: the actor is drawn to the corrections (`imitation`) and held near where it started (`l2`). Without
 the two, and with 4 updates a step, three minutes on the twin made panda-lift's policy worse."""
@@ -11,22 +12,13 @@ the two, and with 4 updates a step, three minutes on the twin made panda-lift's 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import torch
-
-from policies.bundle import Bundle
-from policies.residual import ResidualPolicy, residual_from
-from robot_rl.data.recording import load_episodes
-from robot_rl.interface.pipeline import Pipeline
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig, check_critics
-from robot_rl.rewards import SuccessReward
-from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
-from robot_rl.training.off_policy import demo_replay
+from robot_rl.learning.actor_critic import ActorCriticConfig
+from robot_rl.recipes.corrected import CorrectedRecipe
 
 
 @dataclass(frozen=True)
-class HilSerl:
+class HilSerl(CorrectedRecipe):
     """Learn from success and from corrections."""
 
     agent: ActorCriticConfig = field(
@@ -34,22 +26,3 @@ class HilSerl:
             entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0, averaging=0.998,
         )
     )  # fmt: skip
-    training: HumanInTheLoopConfig = field(default_factory=HumanInTheLoopConfig)
-
-    def policy(self, bundle: Bundle) -> ResidualPolicy:
-        """Return the bundle's policy, ready to go on learning; ConfigError if it or its critics cannot."""
-        if bundle.critic:
-            check_critics(self.agent, bundle.agent)
-        return residual_from(bundle.policy)
-
-    def learner(self, bundle: Bundle, dataset: Path, folder: Path, seed: int) -> Learner:
-        """Return the learner process's part: critics from the bundle if it has them, demonstrations from `dataset`."""
-        pipeline = Pipeline(bundle.interface)
-        torch.manual_seed(seed)
-        agent = ActorCritic(self.policy(bundle), self.agent, seed, SuccessReward().limits(self.agent.discount))
-        if bundle.critic:
-            agent.critic.load_state_dict(bundle.critic)
-            agent.target.load_state_dict(bundle.critic)
-        rng = torch.Generator().manual_seed(seed)
-        demos = demo_replay(agent, load_episodes(dataset, pipeline), rng, self.training.capacity)
-        return Learner(agent, pipeline, demos, self.training, folder, seed)

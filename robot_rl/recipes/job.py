@@ -14,6 +14,8 @@ from policies.bundle import Bundle, load_bundle
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
 from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.operators.corrector import Corrector
+from robot_rl.operators.override import OverriddenEnv
 from robot_rl.rewards import RewardName
 from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
@@ -87,6 +89,13 @@ class Job:
             raise ConfigError(f"{self.base.called} is for task {self.base.interface.task!r}, not {self.info.task!r}")
         self.base.check_task(self.info.interface)
         return self.base
+
+    def overridden(self) -> OverriddenEnv:
+        """Return one environment with a scripted operator, who does what the task's demonstrator would."""
+        env: Any = self.make_env(1)
+        if not self.info.demonstrator or not env.pipeline.robot.tool:
+            raise ConfigError(f"task {self.info.task!r} has no scripted operator; it takes an arm and a demonstrator")
+        return OverriddenEnv(env, Corrector(env.pipeline, env.make_demonstrator(self.seed)))
 
     def bundle(self, agent: Any) -> Bundle:
         """Return what the agent has learned so far, with its value functions and settings."""

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from policies.actor import ActorPolicy
+from policies.base import Observation
+from policies.execution import ChunkExecutor
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import episodes_of
 from robot_rl.data.replay import Replay
@@ -53,6 +55,32 @@ class HumanInTheLoopConfig:
     """Updates between checkpoints."""
     capacity: PositiveInt = 100_000
     """Rows of each replay."""
+    steps: PositiveInt = 6_000
+    """Steps of practice in simulation; on a robot a session lasts for its minutes."""
+
+
+def play_episode(
+    env: Any,
+    executor: ChunkExecutor,
+    observation: Observation,
+    rng: torch.Generator,
+    on_step: Callable[[Observation, Tensor, dict[str, Any], bool], None] | None = None,
+) -> Observation:
+    """Act until the episode of an environment with an operator ends; return the observation after it.
+
+    `on_step` gets the observation before each step, the policy's action, infos, and whether the step terminated.
+    """
+    executor.reset()
+    while True:
+        action = executor.act(observation, rng)
+        following, _, terminated, truncated, infos = env.step(action)
+        if on_step is not None:
+            on_step(observation, action, infos, bool(terminated))
+        observation = following
+        if bool(infos["handed_back"]):
+            executor.reset()  # a chunk planned before the correction is not executed after it
+        if bool(terminated | truncated):
+            return observation
 
 
 def publish(folder: Path, agent: ActorCritic) -> None:
@@ -113,12 +141,16 @@ class Learner:
         if not new:
             return 0
         for episode in episodes_of(self.dataset, self.pipeline, self.seen, successes=False):
-            add_episode(self.online, self.agent, episode, self.rng)
-            for part in corrections(episode):
-                add_episode(self.demos, self.agent, part, self.rng)
-            self.corrected += int(episode["intervention"].sum())
+            self.take(episode)
         self.seen += new
         return new
+
+    def take(self, episode: dict[str, Tensor]) -> None:
+        """Add an episode to the online replay, and what a person executed in it to the demonstrations as well."""
+        add_episode(self.online, self.agent, episode, self.rng)
+        for part in corrections(episode):
+            add_episode(self.demos, self.agent, part, self.rng)
+        self.corrected += int(episode["intervention"].sum())
 
     def update(self) -> bool:
         """One update if the robot's steps allow it; return whether there was one."""
@@ -179,16 +211,19 @@ class Learner:
 
 
 def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The stretches of an episode that a person executed, each with the reward it earned."""
-    flags = episode["intervention"].tolist()
+    """Return the stretches of an episode that a person executed, each with the reward it earned."""
+    flags, last = episode["intervention"].tolist(), len(episode["action"])
+    columns = {k: v for k, v in episode.items() if not k.startswith("final.")}
     parts, start = [], None
     for t, flag in enumerate([*flags, False]):
         if flag and start is None:
             start = t
         elif not flag and start is not None:
-            part = {k: v[start:t] for k, v in episode.items()}
-            if t < len(episode["action"]):
-                part |= {f"final.{k}": v[t : t + 1] for k, v in episode.items() if k.startswith("observation.")}
+            part = {k: v[start:t] for k, v in columns.items()}
+            if t < last:  # what the person left behind is the next observation
+                part |= {f"final.{k}": v[t : t + 1] for k, v in columns.items() if k.startswith("observation.")}
+            else:
+                part |= {k: v for k, v in episode.items() if k.startswith("final.")}
             parts.append(part)
             start = None
     return parts

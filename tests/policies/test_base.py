@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.base import ChunkRunner, Normalizer, Observation, Policy, Size, mlp
+from policies.base import Normalizer, Observation, Policy, Size, mlp
+from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 
 
@@ -33,23 +34,23 @@ class Counter(Policy):
         self.resets.append(None if ids is None else ids.tolist())
 
 
-def play(runner: ChunkRunner, steps: int) -> list[list[float]]:
+def play(runner: ChunkExecutor, steps: int) -> list[list[float]]:
     n = len(runner.used)
     observation = {"observation.state": torch.arange(n).float()[:, None]}
     return [(runner.act(observation, torch.Generator())[:, 0] % 1000).tolist() for _ in range(steps)]
 
 
 def test_a_chunk_is_used_up_before_the_next_is_asked_for() -> None:
-    assert play(ChunkRunner(Counter(), 1), 6) == [[10], [11], [12], [13], [20], [21]]
+    assert play(ChunkExecutor(Counter(), 1), 6) == [[10], [11], [12], [13], [20], [21]]
 
 
 def test_execute_shortens_the_chunk() -> None:
-    assert play(ChunkRunner(Counter(), 1, execute=2), 5) == [[10], [11], [20], [21], [30]]
+    assert play(ChunkExecutor(Counter(), 1, execute=2), 5) == [[10], [11], [20], [21], [30]]
 
 
 def test_a_reset_environment_asks_alone_and_the_others_go_on() -> None:
     policy = Counter()
-    runner = ChunkRunner(policy, 3)
+    runner = ChunkExecutor(policy, 3)
     assert play(runner, 2) == [[10, 10, 10], [11, 11, 11]]
     runner.reset(torch.tensor([1]))
     assert play(runner, 4) == [[12, 20, 12], [13, 21, 13], [30, 22, 30], [31, 23, 31]]
@@ -60,20 +61,20 @@ def test_a_reset_environment_asks_alone_and_the_others_go_on() -> None:
 
 
 def test_reset_takes_a_mask_too() -> None:
-    runner = ChunkRunner(Counter(), 2)
+    runner = ChunkExecutor(Counter(), 2)
     play(runner, 1)
     runner.reset(torch.tensor([False, True]))
     assert play(runner, 1) == [[11, 20]]
 
 
 def test_rows_keep_their_own_observation() -> None:
-    runner = ChunkRunner(Counter(), 2)
+    runner = ChunkExecutor(Counter(), 2)
     observation = {"observation.state": torch.tensor([[3.0], [5.0]])}
     assert runner.act(observation, torch.Generator())[:, 0].tolist() == [3010, 5010]
 
 
 def test_peek_is_the_next_action_and_advances_nothing() -> None:
-    runner = ChunkRunner(Counter(), 3, execute=2)
+    runner = ChunkExecutor(Counter(), 3, execute=2)
     play(runner, 1)
     runner.reset(torch.tensor([2]))
     before = copy.deepcopy(runner.state_dict())
@@ -111,7 +112,7 @@ def test_peek_advances_nothing_that_the_policy_remembers(remembering: Policy) ->
     every, some = torch.tensor([True] * 3), torch.tensor([True, False, True])
     runs = []
     for peeks in (False, True):
-        runner, rng, actions = ChunkRunner(remembering, 3), torch.Generator().manual_seed(1), []
+        runner, rng, actions = ChunkExecutor(remembering, 3), torch.Generator().manual_seed(1), []
         runner.reset()
         for k, observation in enumerate(path):
             if k == 5:
@@ -132,7 +133,7 @@ def test_peek_advances_nothing_that_the_policy_remembers(remembering: Policy) ->
 
 
 def test_actions_do_not_change_when_the_chunk_is_replaced() -> None:
-    runner = ChunkRunner(Counter(), 1, execute=1)
+    runner = ChunkExecutor(Counter(), 1, execute=1)
     observation = {"observation.state": torch.zeros(1, 1)}
     first = runner.act(observation, torch.Generator())
     kept = first.clone()
@@ -141,7 +142,7 @@ def test_actions_do_not_change_when_the_chunk_is_replaced() -> None:
 
 
 def test_resumed_equals_uninterrupted() -> None:
-    runner, other = ChunkRunner(Counter(), 2), ChunkRunner(Counter(), 2)
+    runner, other = ChunkExecutor(Counter(), 2), ChunkExecutor(Counter(), 2)
     play(runner, 2)
     runner.reset(torch.tensor([0]))
     other.policy.calls = list(runner.policy.calls)
@@ -152,7 +153,7 @@ def test_resumed_equals_uninterrupted() -> None:
 @pytest.mark.parametrize("execute", [5, -1])
 def test_execute_must_fit_the_chunk(execute: int) -> None:
     with pytest.raises(ValueError, match=f"execute is {execute}; a chunk holds 4"):
-        ChunkRunner(Counter(), 1, execute=execute)
+        ChunkExecutor(Counter(), 1, execute=execute)
 
 
 def test_normalizer_standardizes_clips_and_survives_constant_columns() -> None:

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.base import ChunkRunner, RunningNormalizer, Size
+from policies.base import RunningNormalizer, Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.errors import BundleError
+from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy, History
 from policies.gaussian import divergence, entropy, log_density
 
@@ -81,7 +82,7 @@ def test_the_actor_sees_each_frame_normalized_alike() -> None:
 
 def test_the_runner_resets_the_history_of_one_environment() -> None:
     one = policy(history=2)
-    runner = ChunkRunner(one, 2)
+    runner = ChunkExecutor(one, 2)
     first, second = see([0.1, 0.0, 0.0], [0.2, 0.0, 0.0]), see([0.5, 0.3, 0.0], [0.7, 0.0, 0.4])
     runner.act(first, rng())
     runner.reset(torch.tensor([0]))

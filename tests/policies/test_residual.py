@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from policies.base import ChunkRunner, Policy
+from policies.base import Policy
+from policies.execution import ChunkExecutor
 
 Build = Callable[..., Any]
 
@@ -17,7 +18,7 @@ Build = Callable[..., Any]
 def rollout(policy: Policy, steps: int = 11, rows: int = 3) -> torch.Tensor:
     """Actions along a fixed sequence of observations, with a reset of one environment on the way."""
     rng, states = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
-    runner = ChunkRunner(policy, rows)
+    runner = ChunkExecutor(policy, rows)
     runner.reset()
     actions = []
     for t in range(steps):
@@ -95,8 +96,10 @@ def test_exploration_samples_around_the_mean(residual: Build) -> None:
 def test_base_is_asked_once_per_chunk_and_after_a_reset(residual: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = residual()
     asked: list[int] = []
-    act = policy.base.act
-    monkeypatch.setattr(policy.base, "act", lambda o, g: asked.append(len(o["observation.state"])) or act(o, g))
+    infer = policy.base.infer
+    monkeypatch.setattr(
+        policy.base, "infer", lambda o, g, p: asked.append(len(o["observation.state"])) or infer(o, g, p)
+    )
     rollout(policy, steps=8, rows=3)  # execute = 2; environment 1 is reset before step 5
     assert asked == [3, 3, 3, 1, 2, 1]
 

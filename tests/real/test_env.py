@@ -15,8 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.base import ChunkRunner
 from policies.bundle import Bundle, load_bundle, save_bundle
+from policies.execution import ChunkExecutor
 from real.bus import make, open_node, qos
 from real.loop import SafetyConfig
 from real.robots.arm import ArmDriver
@@ -121,7 +121,7 @@ def test_a_deployed_policy_does_what_the_trained_one_does(
     bundle = load_bundle(tmp_path / "bundle")
     bundle.check_robot(robot.robot)
     e = env(bundle.interface)
-    here, there = ChunkRunner(bundle.policy, 1), ChunkRunner(trained, 1)
+    here, there = ChunkExecutor(bundle.policy, 1), ChunkExecutor(trained, 1)
     rngs = [torch.Generator().manual_seed(5) for _ in range(2)]
     here.reset()
     there.reset()

@@ -468,13 +468,13 @@ def test_no_policy_action_of_the_correction_is_executed_after_it(
     held = Operator(held=True)
     s = session(hands(held, held, RELEASED))
     asked: list[int] = []
-    act = s.policy.base.act
+    infer = s.policy.base.infer
 
-    def counted(observation: Any, rng: torch.Generator) -> torch.Tensor:
+    def counted(*arguments: Any) -> Any:
         asked.append(s.env.steps)
-        return act(observation, rng)
+        return infer(*arguments)
 
-    monkeypatch.setattr(s.policy.base, "act", counted)
+    monkeypatch.setattr(s.policy.base, "infer", counted)
     seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
     s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
     s.close()

@@ -55,10 +55,12 @@ def test_arm_with_everything() -> None:
     assert found == {
         "twin": "twin panda --seed 0",
         "deploy": "deploy runs/lift/bundle --robot panda --episodes 5 --out runs/x --seconds 0 --runtime torch"
-        " --dry-run",
+        " --execution receding --dry-run",
         "teleop": "teleop gamepad --robot panda",
     }
-    assert commands("arm", **POLICY) == {"deploy": "deploy runs/lift/bundle --robot panda --seconds 0 --runtime torch"}
+    plain = "deploy runs/lift/bundle --robot panda --seconds 0 --runtime torch --execution"
+    assert commands("arm", **POLICY) == {"deploy": f"{plain} receding"}
+    assert commands("arm", **POLICY, execution="realtime") == {"deploy": f"{plain} realtime"}
 
 
 @pytest.mark.parametrize("file", ["arm", "quadruped"])
@@ -70,7 +72,7 @@ def test_the_runtime_and_the_length_of_an_episode_reach_the_policys_process(file
 def test_without_a_camera() -> None:
     found = commands("arm", **POLICY, twin="true", camera="false") | commands("finetune", **POLICY, camera="false")
     assert found["twin"] == "twin panda --seed 0 --no-camera"
-    assert found["deploy"] == "deploy runs/lift/bundle --robot panda --seconds 0 --runtime torch --video-episodes 0"
+    assert found["deploy"].endswith("--video-episodes 0")
     assert (
         found["finetune"]
         == "finetune runs/lift/bundle --robot panda --recipe hil-serl --minutes 3 --seed 0 --no-camera"

@@ -53,7 +53,8 @@ class Goal(Toy):
     observation_space = Dict({
         "observation": Box(-9, 9, (2,)), "achieved_goal": Box(-9, 9, (1,)), "desired_goal": Box(-9, 9, (1, 1))})
     def observe(self):
-        return {"observation": self.x, "achieved_goal": self.x[:1], "desired_goal": np.full((1, 1), 7.0)}
+        x = self.x.astype(np.float32)
+        return {"observation": x, "achieved_goal": x[:1], "desired_goal": np.full((1, 1), 7.0, np.float32)}
 
 class Silent(Toy):
     def step(self, action):

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.base import ChunkRunner, Policy, Size
+from policies.base import Policy, Size
+from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.learning.agent import Phase
 from robot_rl.learning.ppo import PPO, PPOConfig
@@ -47,7 +48,7 @@ def test_a_residual_of_scale_0_acts_as_its_base_after_learning(residual: Build, 
     assert any(not torch.equal(v, actor[k]) for k, v in policy.actor.state_dict().items()), "it has learned something"
     assert fingerprint(base) == before
     learner.finish()
-    runners, generators = [ChunkRunner(p, 5) for p in (policy, base)], [rng(7), rng(7)]
+    runners, generators = [ChunkExecutor(p, 5) for p in (policy, base)], [rng(7), rng(7)]
     for t in range(9):
         seen = {"observation.state": torch.randn(5, 3, generator=rng(t))}
         if t == 4:

@@ -108,10 +108,11 @@ def test_actor_critics_act_store_and_update(name: str) -> None:
 @pytest.mark.parametrize("name", ["resfit", "hil-serl"])
 def test_recorded_episodes_are_annotated_there(name: str) -> None:
     agent = built(name)
-    columns = agent.annotate(seen(agent, 30), torch.Generator())
+    action = torch.zeros(29, agent.policy.size.action)
+    columns = agent.annotate(seen(agent, 30), action, torch.Generator())
     assert on_meta(columns) and columns["base"].shape == (30, agent.policy.size.action)
     replay = Replay(100, 1, agent.columns, agent.device)
-    episode = seen(agent, 30) | columns | {"action": torch.zeros(29, agent.policy.size.action)}
+    episode = seen(agent, 30) | columns | {"action": action}
     replay.add_episode(episode | {"reward": torch.zeros(29), "terminated": torch.arange(29) == 28})
     assert replay.size == 29 and on_meta(replay.columns)
 

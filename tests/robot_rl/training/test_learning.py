@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from policies.actor import GaussianPolicy
-from policies.base import ChunkRunner, Size
+from policies.base import Size
+from policies.execution import ChunkExecutor
 from policies.gaussian import GaussianConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.recipes import recipes
@@ -176,7 +177,7 @@ def test_a_residual_of_scale_0_is_executed_as_its_base(
     starts = replay.flags["starts"]
     assert torch.equal(replay.columns["action"][starts], replay.columns["base"][starts])
     assert all(torch.equal(value, base[name]) for name, value in policy.base.state_dict().items())
-    env, runners = point_mass(3), [ChunkRunner(p, 3) for p in (policy, policy.base)]
+    env, runners = point_mass(3), [ChunkExecutor(p, 3) for p in (policy, policy.base)]
     policy.reset()
     observation, rngs = env.reset(seed=1)[0], [torch.Generator().manual_seed(5) for _ in range(2)]
     for _ in range(6):

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.base import ChunkRunner, Policy, Size
+from policies.base import Policy, Size
+from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.learning.ppo import PPO, PPOConfig
 from robot_rl.rewards import TaskReward
@@ -53,7 +54,7 @@ class Best(Policy):
 
 def mean_return(env: Any, policy: Policy) -> float:
     """Of one episode of each environment, the same for every policy."""
-    runner = ChunkRunner(policy, env.num_envs)
+    runner = ChunkExecutor(policy, env.num_envs)
     runner.reset()
     observation, _ = env.reset(seed=10**6)
     total = 0.0

@@ -1,0 +1,320 @@
+"""Which action of which chunk runs in a control period while inference takes time, in simulation and on a robot.
+
+A chunk is stamped with the control period of its observation. Here it holds 8 actions, of which 4 are executed, and
+inference takes 2 periods; "." is a period in which the robot holds::
+
+    period         0  1  2  3  4  5  6  7  8  9
+    receding       .  .  A0 A1 A2 A3 .  .  B0 B1     stop and wait; without a delay nothing is ever held
+    asynchronous   .  .  A2 A3 A4 A5 B2 B3 B4 B5     A observed period 0, B period 4; what is late is dropped
+
+`ensemble` infers all the time and averages every chunk that has an action for the period (Zhao et al. 2023, ACT).
+`realtime` is asynchronous, and the next chunk goes on from this one (Black et al. 2025, real-time chunking).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from policies.base import Chunk, Observation, Prefix, RunnablePolicy
+from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveFloat, validate
+
+logger = logging.getLogger(__name__)
+Mode = Literal["receding", "ensemble", "asynchronous", "realtime"]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How chunks are executed."""
+
+    mode: Mode = "receding"
+    delay: NonNegativeInt = 0
+    """Control periods that inference takes. In simulation it pretends to; on a robot this is the first estimate."""
+    background: bool = False
+    """Infer in a thread beside the caller, who never waits longer than `patience`."""
+    patience: NonNegativeFloat = 0.0
+    """Longest wait for an inference that has just begun in the background, s."""
+    limit: PositiveFloat = 2.0
+    """Age at which an inference in the background counts as hung, s."""
+    guidance: NonNegativeFloat = 5.0
+    """Largest weight of the pull towards the previous chunk with `realtime`, beta of Black et al. 2025; 0: none."""
+    decay: NonNegativeFloat = 0.01
+    """With `ensemble`, the i-th oldest chunk has weight exp(-decay * i), as in ACT."""
+    period: NonNegativeFloat = 0.0
+    """Control period, s, which the chunks' own is compared with; 0: unknown."""
+
+    def __post_init__(self) -> None:
+        validate(self, "execution.")
+
+    @property
+    def delayed(self) -> bool:
+        """Whether it differs from inference in no time."""
+        return self.mode != "receding" or self.delay > 0 or self.background
+
+
+class InferenceHung(UserError):  # noqa: N818 - it reads as a sentence
+    """An inference in the background that is older than the limit."""
+
+
+class ChunkExecutor:
+    """Returns every environment's action for each control period, and asks the policy for chunks in time.
+
+    Environments are independent: each has its own chunk, its own time and at most one inference in flight.
+    """
+
+    def __init__(
+        self,
+        policy: RunnablePolicy,
+        num_envs: int,
+        execution: Execution | None = None,
+        still: Callable[[], Tensor] | None = None,
+        execute: int | None = None,
+    ):
+        """`still` returns the actions (num_envs, A) that hold; only receding execution without a delay needs none.
+
+        Raises:
+            ConfigError: the policy's chunks do not last through the delay, or it cannot go on from a chunk.
+            ValueError: `execute` is more than a chunk holds.
+        """
+        execution = execution or Execution()
+        if hand_over := getattr(policy, "execute_base", None):  # it acts every step, on a base that takes the time
+            hand_over(execution, still)
+            execution = Execution()
+        self.policy, self.execution = policy, execution
+        self.execute, self.horizon = execute or policy.execute, policy.horizon
+        if not 1 <= self.execute <= self.horizon:
+            raise ValueError(f"execute is {self.execute}; a chunk holds {self.horizon} actions")
+        mode, delay = execution.mode, execution.delay
+        if mode != "receding" and (late := max(delay, int(execution.background))) >= self.horizon:
+            raise ConfigError(
+                f"inference takes {late} control periods and a chunk holds {self.horizon}: every action would come too "
+                f"late for {mode} execution; use receding, or a policy with longer chunks"
+            )
+        if mode == "realtime" and not getattr(policy, "inpaints", False):
+            raise ConfigError(
+                "realtime execution needs a policy that samples chunks (diffusion, flow); use asynchronous"
+            )
+        if still is None and execution.delayed:
+            raise ValueError(f"{mode} execution with inference that takes time needs `still`")
+        self.still = still
+        self.chunks: Tensor | None = None
+        """(n, horizon, A) what is executed"""
+        self.used = torch.full((num_envs,), self.horizon)
+        """(n,) index in `chunks` of this period's action; from the horizon on there is none"""
+        self.next: Chunk | None = None
+        """What is inferred, (n, horizon, A)"""
+        self.age = torch.full((num_envs,), -1)
+        """(n,) control periods since the observation of `next`; -1: nothing is inferred"""
+        self.idle = torch.zeros(num_envs, dtype=torch.bool)
+        """(n,) whether the last control period had no action, so that the robot held"""
+        self._past: list[tuple[Tensor, Tensor]] = []  # of an ensemble: chunks, oldest first, and their `used`
+        self._lags: deque[int] = deque(maxlen=10)
+        self._future: Future[Chunk] | None = None
+        self._asked, self._rows = 0.0, torch.zeros(num_envs, dtype=torch.bool)
+        self._forget: list[Tensor | None] = []
+        self._lock = threading.Lock()
+
+    @property
+    def delay(self) -> int:
+        """Control periods that the next inference is expected to take: the longest of the last ten."""
+        return self.lag if self._lags else self.execution.delay
+
+    @property
+    def lag(self) -> int:
+        """Control periods that the longest of the last ten inferences in the background took; 0 before."""
+        return max(self._lags, default=0)
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Drop the chunks of environments `ids`, or of all, and what is inferred for them."""
+        rows = slice(None) if ids is None else ids.cpu()
+        self.used[rows], self.age[rows] = self.horizon, -1
+        for _, used in self._past:
+            used[rows] = self.horizon
+        if self.execution.background:
+            self._forget.append(ids)  # the policy may be at work
+            if not (self._rows & (self.age >= 0)).any():
+                self._future = None
+        else:
+            self.policy.reset(ids)
+
+    @torch.no_grad()
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        """Return the action (n, A) of every environment for this control period; call it once in each."""
+        receding = self.execution.mode == "receding"
+        self._receive(receding)
+        due = (self.age < 0) & (self.used >= self._interval())
+        if due.any() and self._future is None:
+            self._infer(observation, due, rng)
+            self._receive(receding)
+        here = self.used
+        idle = here >= (self.execute if receding else self.horizon)
+        if self.chunks is not None:
+            action = (
+                self._average()
+                if self._past
+                else self.chunks[torch.arange(len(here)), here.clamp_max(self.horizon - 1)]
+            )
+        if idle.any():
+            assert self.still is not None
+            held = self.still()
+            action = held if self.chunks is None else torch.where(idle[:, None].to(held.device), held, action)
+        self.idle = idle
+        self.used, self.age = self.used + 1, torch.where(self.age < 0, -1, self.age + 1)
+        self._past = [(chunks, used + 1) for chunks, used in self._past if (used + 1 < self.horizon).any()]
+        return action
+
+    def _interval(self) -> int:
+        """Return the control periods from one chunk's observation to the next one's."""
+        if self.execution.mode == "ensemble":
+            return 1
+        if self.execution.mode == "receding":
+            return self.execute
+        return max(1, min(self.execute, self.horizon - self.delay))  # earlier where the chunk would run out
+
+    def _infer(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> None:
+        seen = {k: v[rows] for k, v in observation.items()}
+        prefix = self._prefix(rows) if self.execution.mode == "realtime" and self.chunks is not None else None
+        self.age = torch.where(rows, 0, self.age)
+        if not self.execution.background:
+            self._keep(self.policy.infer(seen, rng, prefix), rows)
+            return
+        # A generator of its own: the caller goes on drawing from `rng`.
+        own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=rng, device=rng.device)))
+        forget, self._forget = self._forget, []
+
+        @torch.no_grad()
+        def infer() -> Chunk:
+            with self._lock:  # what a reset left behind may still be at work
+                for ids in forget:
+                    self.policy.reset(ids)
+                return self.policy.infer(seen, own, prefix)
+
+        self._future, self._asked, self._rows = _in_thread(infer), time.monotonic(), rows
+        wait([self._future], self.execution.patience)
+
+    def _keep(self, chunk: Chunk, rows: Tensor) -> None:
+        """Store what was inferred for `rows`."""
+        shape, period = chunk.actions.shape, self.execution.period
+        if shape[:2] != (int(rows.sum()), self.horizon):
+            raise ValueError(f"chunks have shape {tuple(shape)}, not ({int(rows.sum())}, {self.horizon}, A)")
+        if chunk.start > 0:
+            raise ValueError(f"a chunk begins {chunk.start} control periods after its observation, not by then")
+        if chunk.period and period and abs(chunk.period / period - 1) > 0.01:
+            raise ConfigError(f"the policy's actions last {chunk.period:g} s, a control period here {period:g} s")
+        if self.next is None:
+            self.next = Chunk(chunk.actions.new_zeros(len(rows), *shape[1:]), chunk.start)
+        self.next.actions[rows], self.next.start = chunk.actions, chunk.start
+
+    def _receive(self, receding: bool) -> None:
+        """Begin with the chunks that have come."""
+        arrived = self.age >= (0 if self.execution.background else self.execution.delay)
+        if self.execution.background:
+            if self._future is None:
+                return
+            if not self._future.done():
+                if (age := time.monotonic() - self._asked) > self.execution.limit:
+                    raise InferenceHung(
+                        f"the policy has not answered for {age:.1f} s; see whether its process still runs"
+                    )
+                return
+            future, self._future = self._future, None
+            self._keep(future.result(), self._rows)
+            arrived &= self._rows
+            self._lags.extend(self.age[arrived].tolist())
+        if not arrived.any():
+            return
+        assert self.next is not None
+        if self.chunks is None:
+            self.chunks = torch.zeros_like(self.next.actions)
+        self.chunks[arrived] = self.next.actions[arrived]
+        used = (torch.zeros_like(self.age) if receding else self.age) - self.next.start
+        if (used[arrived] >= self.horizon).any():
+            logger.warning("inference took %d control periods: no action of the chunk was in time", self.age.max())
+        self.used = torch.where(arrived, used, self.used)
+        if self.execution.mode == "ensemble":
+            self._past.append((self.next.actions.clone(), torch.where(arrived, used, self.horizon)))
+        self.age = torch.where(arrived, -1, self.age)
+
+    def _average(self) -> Tensor:
+        """Return the weighted mean (n, A) of what the chunks of an ensemble have for this period."""
+        used = torch.stack([used for _, used in self._past])
+        valid = used < self.horizon
+        weight = torch.exp(-self.execution.decay * (valid.cumsum(0) - 1)) * valid
+        rows, index = torch.arange(used.shape[1]), used.clamp_max(self.horizon - 1)
+        actions = torch.stack([chunks[rows, k] for (chunks, _), k in zip(self._past, index, strict=True)])
+        weight = (weight / weight.sum(0).clamp_min(1e-9)).to(actions.device)
+        return (weight[..., None] * actions).sum(0)
+
+    def _prefix(self, rows: Tensor) -> Prefix | None:
+        """Return what remains of the chunks, with the weights of Black et al. 2025, equation 5."""
+        assert self.chunks is not None
+        here, k = self.used[rows, None], torch.arange(self.horizon)
+        left, chunks = (self.horizon - here).clamp_min(0), self.chunks[rows]
+        index = (here + k).clamp_max(self.horizon - 1)[..., None].expand_as(chunks).to(chunks.device)
+        frozen = (k < self.delay) & (k < left)
+        share = ((left - k) / (left - self.delay + 1).clamp_min(1)).clamp(0, 1)
+        weights = torch.where(frozen, 1.0, share * share.expm1() / (math.e - 1) * bool(self.execution.guidance))
+        if not weights.any():
+            return None
+        return Prefix(chunks.gather(1, index), weights.to(chunks.device), self.execution.guidance)
+
+    @torch.no_grad()
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
+        """Return what `act` would in environments `rows` (n,) bool, without advancing; other rows are 0.
+
+        Takes receding execution without a delay, and a policy that has `peek`.
+        """
+        assert self.chunks is not None
+        policy: Any = self.policy
+        action, rows = torch.zeros_like(self.chunks[:, 0]), rows.cpu()
+        goes_on = rows & (self.used < self.execute)
+        action[goes_on] = self.chunks[goes_on, self.used[goes_on]]
+        asks = rows & (self.used >= self.execute)
+        if asks.any():
+            action[asks] = policy.peek(observation, asks, rng)[:, 0]
+        return action
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the chunks that are executed. What is inferred meanwhile is inferred again after a resume."""
+        return {"chunks": self.chunks, "used": self.used}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.chunks, self.used = state["chunks"], state["used"].cpu()
+        self.age = torch.full_like(self.used, -1)
+
+
+@torch.no_grad()
+def warm_up(policy: RunnablePolicy, observation: Observation, execution: Execution) -> None:
+    """Infer once before anything moves, and forget it: a first inference loads libraries and kernels for seconds."""
+    policy = getattr(policy, "base", policy) if hasattr(policy, "execute_base") else policy
+    rng = torch.Generator()
+    chunk = policy.infer(observation, rng).actions
+    if execution.mode == "realtime" and getattr(policy, "inpaints", False):
+        policy.infer(observation, rng, Prefix(chunk, torch.ones(chunk.shape[:2]), execution.guidance))
+    policy.reset()
+
+
+def _in_thread(work: Callable[[], Chunk]) -> Future[Chunk]:
+    """Run `work` in a thread that nobody waits for at exit: a model that hangs must not keep a process."""
+    future: Future[Chunk] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="inference", daemon=True).start()
+    return future

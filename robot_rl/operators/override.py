@@ -1,0 +1,61 @@
+"""A simulated robot whose policy a scripted person overrides: the infos of `RobotEnv`, in simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robot_rl.interface.state import RobotState
+
+Override = Callable[[RobotState, float], tuple[bool, Tensor]]
+"""Returns whether the person has control at a time of the episode, s, and their action (1, A)."""
+
+
+class OverriddenEnv:
+    """One environment in which an operator acts in the policy's place; everything else is the environment's own.
+
+    The operator sees objects where they are, not where a tracker reports them. Infos hold the `executed` action (1, A),
+    and, (1,) bool each, `intervention`, `takeover` and `handed_back`.
+    """
+
+    def __init__(self, env: Any, operator: Any):
+        if env.num_envs != 1:
+            raise ValueError(f"an operator watches one environment, not {env.num_envs}")
+        self.env, self.operator = env, operator
+        self.steps, self.held = 0, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Start an episode without the operator in control."""
+        first = self.env.reset(**kwargs)
+        self._begin()
+        return first
+
+    def _begin(self) -> None:
+        self.steps, self.held = 0, False
+        self.operator.reset(0.0)
+
+    def step(self, action: Tensor) -> tuple[Any, ...]:
+        """Execute the operator's action if they have control, else `action` (1, A)."""
+        state, true = self.env.state, self.env.true
+        objects = {name: torch.cat([true.objects[name][:, :3], pose[:, 3:]], 1) for name, pose in state.objects.items()}
+        before = self.held
+        self.held, hands = self.operator(replace(state, objects=objects), self.steps / self.env.rate)
+        executed = hands if self.held else action
+        self.steps += 1
+        *rest, terminated, truncated, infos = self.env.step(executed)
+        flags = {
+            "intervention": self.held,
+            "takeover": self.held and not before,
+            "handed_back": before and not self.held,
+        }
+        infos |= {"executed": executed} | {name: torch.tensor([value]) for name, value in flags.items()}
+        if bool(terminated | truncated):
+            self._begin()
+        return (*rest, terminated, truncated, infos)

@@ -1,0 +1,86 @@
+"""Human-in-the-loop learning in simulation: `finetune` in one process, with a scripted operator.
+
+correct an episode  ->  Learner.take  ->  updates that its steps allow  ->  act with the averaged actor, again
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.base import Observation
+from policies.execution import ChunkExecutor
+from robot_rl.training.human_in_the_loop import Learner, play_episode
+from robot_rl.training.metrics import Episodes, Progress, check_finite, counts, report
+from robot_rl.training.run import Run
+from robot_rl.util.seeds import training_seed
+
+
+class EpisodeRecord:
+    """Collects the steps of one episode for `Learner.take`."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Tensor]] = []
+        self.final: Observation = {}
+
+    def add(self, observation: Observation, action: Tensor, infos: dict[str, Any], terminated: bool) -> None:
+        """Append a step of one environment: what was executed is what is learned from."""
+        row = {name: value.clone() for name, value in observation.items() if name == "observation.state"}
+        row |= {"action": infos["executed"].clone(), "reward": infos["success"].float()}
+        row |= {"intervention": infos["intervention"], "terminated": torch.tensor([terminated])}
+        self.rows.append(row)
+        if "final_obs" in infos:
+            self.final = {f"final.{name}": value for name, value in infos["final_obs"].items()}
+
+    def episode(self) -> dict[str, Tensor]:
+        """Return the columns of the episode."""
+        return {name: torch.cat([row[name] for row in self.rows]) for name in self.rows[0]} | self.final
+
+
+def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress) -> None:
+    """Improve the learner's agent in one environment with an operator (`OverriddenEnv`).
+
+    Resumes from the run's checkpoint with new episodes: the operator's state is not saved.
+    """
+    agent, config, step = learner.agent, learner.config, 0
+    rng, episodes = torch.Generator().manual_seed(seed), Episodes(1)
+    if saved := run.load():
+        step, learner.corrected = saved["step"], saved["corrected"]
+        agent.load_state_dict(saved["agent"])
+        learner.online.load_state_dict(saved["online"])
+        learner.demos.load_state_dict(saved["demos"])
+        rng.set_state(saved["rng"])
+        learner.rng.set_state(saved["learner_rng"])
+    actor: Any = type(agent.policy).build(agent.policy.describe())
+    actor.load_state_dict(agent.policy.state_dict())
+    actor.to(agent.device).explore = True
+    executor = ChunkExecutor(actor, 1)
+    observation = env.reset(seed=training_seed(seed) + step)[0]
+    logged = checkpointed = step
+    while step < config.steps:
+        actor.actor.load_state_dict(agent.average.state_dict())
+        record = EpisodeRecord()
+        observation = play_episode(env, executor, observation, rng, record.add)
+        episode = record.episode()
+        step += len(episode["action"])
+        learner.take(episode)
+        episodes.length += len(episode["action"]) - 1  # `add` counts the last step
+        episodes.add(episode["reward"].sum()[None], torch.tensor([True]), episode["reward"][-1:] > 0)
+        while learner.update():
+            pass
+        over = step >= config.steps
+        row = {name: float(value) for name, value in learner.metrics.items()} | episodes.summary()
+        row |= {"train/corrected_share": learner.corrected / step} | counts(env, step)
+        if over or step - logged >= 500:
+            logged = step
+            report(run, step, row, progress)
+        if over or run.stop_signal or step - checkpointed >= config.checkpoint_every:
+            checkpointed = step
+            check_finite(run, step, row)
+            state = {"step": step, "corrected": learner.corrected, "agent": agent.state_dict()}
+            state |= {"online": learner.online.state_dict(), "demos": learner.demos.state_dict()}
+            run.save(step, state | {"rng": rng.get_state(), "learner_rng": learner.rng.get_state()})
+            run.end_if_stopped(step)
+    agent.finish()

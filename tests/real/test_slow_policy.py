@@ -1,0 +1,100 @@
+"""A policy that takes longer than a control period, beside a robot: it moves, holds and trips no watchdog."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from policies.base import Chunk, Observation, Prefix
+from policies.execution import Execution, InferenceHung
+from real.loop import STALE_GOAL
+from robot_rl.evaluation import evaluate
+from sim.tasks import tasks
+
+LIFT = replace(tasks.get("panda-lift").interface, horizon=30, success="", failure="")
+Build = Callable[..., Any]
+TRIPS = 0.2
+"""Goal timeout of these tests, s: an inference of 300 ms in the control loop is longer than that."""
+
+
+class Slow:
+    """Moves to the left with the fingers open, and thinks for a while first."""
+
+    horizon, execute = 16, 8
+
+    def __init__(self, seconds: float):
+        self.seconds, self.threads = seconds, set[str]()
+
+    def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+        self.threads.add(threading.current_thread().name)
+        time.sleep(self.seconds)
+        return Chunk(torch.tensor([0.0, 0.2, 0.0, 1.0]).expand(1, self.horizon, -1))
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        pass
+
+
+def run(env: Any, policy: Slow, execution: Execution | None) -> tuple[dict[str, Any], dict[str, int], float]:
+    """Return summary, events of the loop, and how far the tool went to the left, m."""
+    places: list[float] = []
+    evaluate(policy, env, 1, 0, lambda *_: places.append(float(env.state.tool_position[0, 1])), None, execution)
+    return env.summary(), env.loop.events.counts, places[-1] - places[0]
+
+
+@pytest.mark.realtime
+@pytest.mark.unstalled
+@pytest.mark.parametrize("mode", ["receding", "asynchronous"])
+@pytest.mark.parametrize("seconds", [0.0, 0.15, 0.3])
+def test_it_moves_and_no_watchdog_trips(
+    robot_env: Build, topic_robot: Build, steady: Any, mode: Any, seconds: float
+) -> None:
+    robot = topic_robot()
+    env = robot_env(LIFT, safety=replace(steady, goal_timeout=TRIPS))
+    execution = Execution(mode, background=True, patience=0.025 if mode == "receding" else 0.0, period=env.period)
+    summary, events, moved = run(env, policy := Slow(seconds), execution)
+    assert STALE_GOAL not in events and not env.loop.stopped
+    assert policy.threads == {"inference"}
+    assert summary["inference_ms"]["p99"] < 50, "the control loop waits for nothing"
+    assert moved > 0.03
+    jumps = np.abs(np.diff(np.array(robot.commands), axis=0)).max(0)
+    limit = env.pipeline.shield.velocity[0].numpy() * env.pipeline.tick
+    assert (jumps <= limit + 1e-6).all()
+
+
+@pytest.mark.realtime
+def test_in_the_control_loop_the_same_policy_trips_the_watchdog(
+    robot_env: Build, topic_robot: Build, steady: Any
+) -> None:
+    topic_robot()
+    env = robot_env(LIFT, safety=replace(steady, goal_timeout=TRIPS))
+    assert run(env, Slow(0.3), None)[1][STALE_GOAL] > 0
+
+
+@pytest.mark.realtime
+def test_a_policy_that_hangs_ends_the_episode_and_the_robot_holds(
+    robot_env: Build, topic_robot: Build, steady: Any, eventually: Build
+) -> None:
+    robot, release = topic_robot(), threading.Event()
+
+    class Hanging(Slow):
+        def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+            release.wait(60)
+            return super().infer(observation, rng, prefix)
+
+    env = robot_env(LIFT, safety=replace(steady, goal_timeout=TRIPS))
+    with pytest.raises(InferenceHung, match="has not answered"):
+        run(env, Hanging(0.0), Execution("asynchronous", background=True, limit=0.5))
+    assert STALE_GOAL not in env.loop.events.counts, "until then holding is fed"
+    eventually(lambda: env.loop.events.counts.get(STALE_GOAL), "the watchdog")
+    count = len(robot.commands)
+    eventually(lambda: len(robot.commands) > count + 20)
+    assert np.ptp(robot.commands[-15:], axis=0).max() < 1e-6, "it holds"
+    release.set()
