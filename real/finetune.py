@@ -23,14 +23,12 @@ from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 HOPELESS = 2
-"""Exit status of a learner that would end the same if started again: bad input, or numbers that became NaN."""
+"""Exit status of a learner that would fail again if restarted: bad input, or NaN."""
 
 
 class LearnerProcess:
-    """Keeps a learner running beside the robot; a learner that dies is started again from its checkpoint.
-
-    One that ends as `HOPELESS`, or dies a second time without a sign of life since it was started, which is publishing
-    `weights`, is given up with a `UserError`."""
+    """Keep a learner running beside the robot; restart a dead one from its checkpoint. A learner that ends as
+    `HOPELESS`, or dies again before it has published `weights`, raises a `UserError`."""
 
     def __init__(self, command: list[str], weights: Path):
         self.command, self.weights = command, weights
@@ -45,7 +43,7 @@ class LearnerProcess:
 
     def _start(self) -> None:
         self._started, self._before = time.monotonic(), self._stamp()
-        # Its end of the pipe closes when this process is gone, however it ended: the learner's sign to end too.
+        # The pipe closes when this process ends in any way, which ends the learner too.
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE)
 
     def _stamp(self) -> int:
@@ -83,7 +81,7 @@ class LearnerProcess:
         assert self._process is not None
         self._process.terminate()
         try:
-            # Whoever interrupts waits for us; what is learned was published at most 100 updates ago.
+            # The user waits; the last weights were published at most 100 updates ago.
             self._process.wait(timeout=20 if kind is None else 4)
         except subprocess.TimeoutExpired:
             self._process.kill()
@@ -94,7 +92,7 @@ class LearnerProcess:
 
 
 class Session:
-    """Episodes on the robot, with whatever weights are newest between them."""
+    """Run episodes on the robot, with the newest weights between them."""
 
     def __init__(self, env: RobotEnv, policy: ResidualPolicy, run: Run, seed: int, film: Filming):
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
@@ -105,7 +103,7 @@ class Session:
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
         self._images = images
         self._pictures: dict[str, Any] = {}
-        """What the cameras showed when the policy last observed."""
+        """Pictures at the policy's last observation."""
         self._stale_pictures = 0
         # In this order: a row is recorded before the journal ends its episode.
         env.observers.append(self._record)
@@ -116,15 +114,15 @@ class Session:
 
     @property
     def episodes(self) -> list[dict[str, Any]]:
-        """Of this session, as in episodes.jsonl."""
+        """Return this session's episodes, as in episodes.jsonl."""
         return self.journal.rows
 
     def _about_episode(self) -> dict[str, Any]:
         return {"stale_pictures": self._stale_pictures, "policy_version": self.version}
 
     def _look(self) -> None:
-        """Keep the pictures that belong to the state at which the next step begins."""
-        # An old picture is recorded again, for a video has a frame per row; the episode's record counts them.
+        """Keep the pictures of the state at which the next step begins."""
+        # An old picture is recorded again, since a video has a frame per row; the episode's record counts them.
         self._stale_pictures += self.env.stale_pictures(self._images)
         pictures = {name: self.env.driver.image(name) for name in self._images}
         self._pictures = {k: v for k, v in pictures.items() if v is not None}
@@ -166,7 +164,7 @@ class Session:
         play_episode(env, executor, observation, self.rng)
 
     def close(self) -> None:
-        """Put everything recorded on disk."""
+        """Write all recorded data to disk."""
         try:
             with uninterrupted():
                 self.recorder.close()
@@ -174,7 +172,7 @@ class Session:
             self.journal.close()
 
     def summary(self) -> dict[str, Any]:
-        """Figures of the session."""
+        """Return the figures of the session."""
         n = max(1, len(self.episodes))
         return {
             "episodes": len(self.episodes),
