@@ -16,7 +16,7 @@ from policies.residual import ResidualPolicy
 from real.env import RobotEnv
 from real.journal import Journal
 from real.recorder import Recorder
-from real.session import Filming, uninterrupted
+from real.session import VideoRecorder, uninterrupted
 from robot_rl.training.human_in_the_loop import fetch, play_episode
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
@@ -94,7 +94,7 @@ class LearnerProcess:
 class Session:
     """Run episodes on the robot, with the newest weights between them."""
 
-    def __init__(self, env: RobotEnv, policy: ResidualPolicy, run: Run, seed: int, film: Filming):
+    def __init__(self, env: RobotEnv, policy: ResidualPolicy, run: Run, seed: int, film: VideoRecorder):
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
         self.version = -1
         self.rng = torch.Generator().manual_seed(seed)

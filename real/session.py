@@ -69,7 +69,7 @@ MOST = 2**29
 """Largest size of a video in memory, bytes, to protect the process that commands the robot."""
 
 
-class Filming:
+class VideoRecorder:
     """Record the robot's first camera, if any, in the first episodes, and write a video. Corrections are marked by a
     coloured edge. Recording ends at `MOST` bytes.
     """

@@ -39,7 +39,7 @@ _PRESS = {"y": "success", "n": "failure", "x": "stop", "\r": "reset", "\n": "res
 
 HELP = """\
 w / s   forward / back        space   close / open the gripper
-a / d   left / right          h       hands on: keep control without a key, until h again
+a / d   left / right          h       keep control without a key, until h again
 r / f   up / down             y / n   the episode succeeded / failed
 j / l   turn left / right     x       EMERGENCY STOP
 i / k   lean forward / back   enter   reset        q   quit
@@ -48,7 +48,7 @@ Turning and leaning need a policy that turns the tool.
 You have control while you hold or tap a motion key; the robot goes on by itself when you let go.
 """
 WALK_HELP = """\
-w / s   forward / back        h       hands on: keep control without a key, until h again
+w / s   forward / back        h       keep control without a key, until h again
 a / d   left / right          y / n   the episode succeeded / failed
 j / l   turn left / right     x       EMERGENCY STOP: the robot goes limp
 Shift   slower                enter   reset: it stands up and goes on      q   quit
@@ -59,8 +59,8 @@ The robot walks as you say while you hold or tap a motion key, and as it was tol
 class Keyboard:
     """Keys of the terminal at ``fd``, which `close` restores.
 
-    Ctrl-C keeps its meaning. Ctrl-Z, Ctrl-\\ and Ctrl-S lose theirs, for they would leave the terminal
-    without echo, or the operator's loop standing still.
+    Ctrl-C keeps its meaning. Ctrl-Z, Ctrl-\\ and Ctrl-S lose theirs, since they would leave the terminal
+    without echo, or suspend the loop.
     """
 
     def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, walks: bool = False):

@@ -66,7 +66,7 @@ class Deploy:
         from real.env import RobotEnv
         from real.journal import Journal
         from real.robots.base import NotReady
-        from real.session import Filming, stop_on_signals
+        from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.evaluation import Evaluation, evaluate, wilson
@@ -90,7 +90,7 @@ class Deploy:
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
             bare = bare_loop(robot.command_rate).summary()
-            film = Filming(self.video_episodes)
+            film = VideoRecorder(self.video_episodes)
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
                 operator=OperatorInput(node), dry_run=self.dry_run, schedule=self._schedule(interface),

@@ -58,7 +58,7 @@ class Finetune(Generic[R]):
         from real.clock import bare_loop
         from real.env import RobotEnv
         from real.finetune import LearnerProcess, Session
-        from real.session import Filming, stop_on_signals
+        from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.data.recording import load_episodes
@@ -95,7 +95,7 @@ class Finetune(Generic[R]):
         ):
             bare = bare_loop(spec.command_rate).summary()
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
-            film = Filming(self.film, corrected_only=True)
+            film = VideoRecorder(self.film, corrected_only=True)
             env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node))
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
