@@ -58,13 +58,13 @@ class Wanted(NamedTuple):
     """Monotonic, s."""
 
 
-class Teller:
+class BackgroundPrinter:
     """Print messages in a thread of its own, so that a slow or closed reader never delays the robot."""
 
     def __init__(self, say: Callable[[str], None]):
         self._say = say
         self._texts: SimpleQueue[str | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="teller", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="printer", daemon=True)
         self._thread.start()
 
     def __call__(self, text: str) -> None:
@@ -157,12 +157,12 @@ class Guard:
         """Pass commands on or damp, every tick, until `close`. In any case damp the robot at the end."""
         prefer_realtime(42)
         ticker = Ticker(1 / self.robot.command_rate)
-        teller = Teller(say)
+        printer = BackgroundPrinter(say)
         try:
-            self._run(ticker, teller)
+            self._run(ticker, printer)
         finally:
             self._end(ticker)
-            teller.close()
+            printer.close()
         self.timing = ticker.timing.summary()
 
     def _run(self, ticker: Ticker, say: Callable[[str], None]) -> None:
