@@ -47,7 +47,7 @@ _L2, _B = (2, 0x20), (3, 0x02)
 """Byte and bit of `wireless_remote`."""
 
 
-class Wanted(NamedTuple):
+class ReceivedCommand(NamedTuple):
     """The newest command, with the result of its check."""
 
     raw: bytes = b""
@@ -103,7 +103,7 @@ class Guard:
         """Time of the robot's last new state, monotonic s, and its count of ms."""
         self._position, self._remote = np.full(self.motors.count, np.nan), False
         """Positions of the motors, rad, and whether the remote's L2 and B are down, in the newest state."""
-        self._wanted = Wanted()
+        self._newest = ReceivedCommand()
         self._soft = -float("inf")
         """Time of the last command with little stiffness or none."""
         self._ordinary = True
@@ -112,7 +112,7 @@ class Guard:
         self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never waits for a reader
         self.output = node.publisher(LOW_COMMAND, robot.ros.low_command, qos.COMMAND)
         self.state = node.subscribe(LOW_STATE, robot.ros.low_state, qos.SENSOR, self._on_state)
-        self.wanted = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
+        self.commands = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
         self._wait_ready(node, timeout)
 
     def _wait_ready(self, node: Node, timeout: float) -> None:
@@ -146,12 +146,12 @@ class Guard:
             self._remote = all(state["wireless_remote"][byte] & bit for byte, bit in (_L2, _B))
 
     def _on_command(self, sample: Stamped) -> None:
-        if sample.raw == self._wanted.raw:  # most are repeated, and checked once
-            self._wanted = self._wanted._replace(received=sample.received)
+        if sample.raw == self._newest.raw:  # most are repeated, and checked once
+            self._newest = self._newest._replace(received=sample.received)
             return
         command = self._command.open(sample.raw)
         bad = "damaged command" if command is None else self.motors.refusal(command)
-        self._wanted = Wanted(bytes(sample.raw), bad, command, sample.received)
+        self._newest = ReceivedCommand(bytes(sample.raw), bad, command, sample.received)
 
     def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
         """Pass commands on or damp, every tick, until `close`. In any case damp the robot at the end."""
@@ -169,9 +169,9 @@ class Guard:
         report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
         while not self._over():
             ticker.wait()
-            wanted = self._wanted
-            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), wanted)
-            self.output.publish(self._damp if reason else wanted.raw)
+            newest = self._newest
+            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), newest)
+            self.output.publish(self._damp if reason else newest.raw)
             # Report the reason of a new damping, and the first refusal after a silence.
             if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
                 self._note(reason, say)
@@ -191,18 +191,18 @@ class Guard:
             except Exception:
                 logger.exception("could not damp the robot at the end")
 
-    def _judge(self, now: float, wanted: Wanted) -> str:
+    def _judge(self, now: float, newest: ReceivedCommand) -> str:
         """Return why the robot must be damped in this tick; empty if the newest command may pass."""
-        reason = wanted.bad
-        if now - wanted.received > COMMAND_TIMEOUT:
+        reason = newest.bad
+        if now - newest.received > COMMAND_TIMEOUT:
             reason = SILENCE
         if now - self._alive > STATE_TIMEOUT:
             reason = STALE_STATE
         if self._remote:
             reason = REMOTE
-        if not reason and wanted.command is not None:
-            firmness = self.motors.firmness(wanted.command)
-            self.latched = self.latched and not self.motors.arms(wanted.command, self._position)
+        if not reason and newest.command is not None:
+            firmness = self.motors.firmness(newest.command)
+            self.latched = self.latched and not self.motors.arms(newest.command, self._position)
             if self.latched or firmness <= ARMING:
                 self._soft = now
             elif firmness > JUMP + GROWTH * (now - self._soft):

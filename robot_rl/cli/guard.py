@@ -61,7 +61,7 @@ class Guard:
             if hung_up is signal.SIG_IGN:  # started with nohup
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
             say(
-                f"guard of {self.robot} is up: {guard.wanted.topic} -> {guard.output.topic} "
+                f"guard of {self.robot} is up: {guard.commands.topic} -> {guard.output.topic} "
                 f"at {robot.command_rate:g} Hz; Ctrl-C ends it"
             )
             # There are no reference cycles here, and a collection would take longer than a tick.
