@@ -134,15 +134,15 @@ class RobotEnv(Rig, VectorEnv):
         self._observed = time.monotonic()
         self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
         success, terminated, over = self.judge(self.state, decision)
-        correcting, hands = decision.phase is Phase.CORRECTING, decision.operator
-        terminated |= hands is not None and hands.failure  # given up: later reward is worth nothing
+        correcting, operator = decision.phase is Phase.CORRECTING, decision.operator
+        terminated |= operator is not None and operator.failure  # given up: later reward is worth nothing
         infos = {
             "success": torch.tensor([success]),
             "executed": self.last_action,
             "policy_action": wanted,
             "intervention": torch.tensor([correcting and posted]),
             "takeover": torch.tensor([decision.takeover]),
-            "marked": torch.tensor([hands is not None and (hands.success or hands.failure)]),
+            "marked": torch.tensor([operator is not None and (operator.success or operator.failure)]),
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }
@@ -175,14 +175,14 @@ class RobotEnv(Rig, VectorEnv):
             self.loop.close()
 
     # ---- parts -------------------------------------------------------------------------------------------------
-    def _steer(self, hands: Operator | None) -> None:
+    def _steer(self, operator: Operator | None) -> None:
         """Set the command; it is zero in the last second, since lying down works from four feet only."""
         if self.steering is not None:
             left = (self.interface.horizon - self.steps) * self.period
             ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
-            self.command = self.steering(hands, self.seed, self.steps, rest=ends)
-            asked = [round(value, 3) for value in self.steering.wanted[0].tolist()]
-            self._note_change("command", {"from": self.steering.commander, "asked": asked})
+            self.command = self.steering(operator, self.seed, self.steps, rest=ends)
+            target = [round(value, 3) for value in self.steering.target[0].tolist()]
+            self._note_change("command", {"from": self.steering.commander, "asked": target})
 
     def _observe(self) -> dict[str, Tensor]:
         return {"observation.state": self.pipeline.observer(self.state)}

@@ -49,10 +49,10 @@ class Homing:
 
     def _heed_stop(self) -> Operator | None:
         """Read the operator's input; the stop counts between episodes too, when the arm moves fastest."""
-        hands = self.env.look()
-        if hands is not None and hands.stop:
+        operator = self.env.look()
+        if operator is not None and operator.stop:
             raise NotReady("the operator pressed stop")
-        return hands
+        return operator
 
     def set_down(self, timeout: float = 5.0) -> None:
         """Lower a held object to where it was gripped, so that opening does not drop it.
@@ -104,7 +104,7 @@ class Homing:
             before = accepted.copy()
             env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
 
-            def placed(hands: Operator | None) -> bool:
+            def placed(operator: Operator | None) -> bool:
                 # Poses in transit are old; the sixth one is new.
                 return all(accepted[name] >= before[name] + 6 for name in accepted)
 
@@ -113,7 +113,7 @@ class Homing:
             if not env.attended():
                 raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
             logger.warning("place the object and press reset on the teleop device")
-            self._hold_until(lambda hands: hands is not None and hands.reset, 600.0, "reset button")
+            self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button")
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
         """Keep the goal fresh at home while waiting."""

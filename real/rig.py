@@ -84,10 +84,10 @@ class Rig:
 
     def look(self) -> Operator | None:
         """Read the operator's input between episodes; a stop counts there too."""
-        hands = self.arbiter.operator.read() if self.arbiter.operator else None
-        if hands is not None and hands.stop:
+        reading = self.arbiter.operator.read() if self.arbiter.operator else None
+        if reading is not None and reading.stop:
             self.loop.stop("operator")
-        return hands
+        return reading
 
     def attended(self) -> bool:
         """Return whether a teleop device is open; wait half a second for one that has just started."""
@@ -107,8 +107,8 @@ class Rig:
         while time.monotonic() < deadline:
             rate.wait()
             self.read()
-            hands = operator.read()
-            if hands is not None and hands.reset and not hands.stop and not hands.held:
+            reading = operator.read()
+            if reading is not None and reading.reset and not reading.stop and not reading.held:
                 self.loop.reset_stop()
                 return
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and nobody pressed reset within {timeout:g} s")

@@ -104,8 +104,8 @@ class Standing:
         while joints.latest is None or joints.latest.count < enough or not self._level():
             if time.monotonic() > deadline:
                 raise NotReady("the twin did not put the robot back on its belly within 5 s; start the twin again")
-            hands = env.look()
-            if hands is not None and hands.stop:  # a new stop by the operator
+            operator = env.look()
+            if operator is not None and operator.stop:  # a new stop by the operator
                 env.await_release()
                 return
             env.read()

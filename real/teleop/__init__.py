@@ -3,7 +3,7 @@
 ::
 
     publishing   with until_signal() as wait, closing(Gamepad()) as device: stream(node, device, 30.0, wait)
-    receiving    hands = OperatorInput(node);  operator = hands.read()   # None: no device
+    receiving    inputs = OperatorInput(node);  operator = inputs.read()   # None: no device
 """
 
 from __future__ import annotations

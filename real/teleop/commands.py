@@ -121,8 +121,8 @@ class OperatorInput:
 
     ::
 
-        hands = OperatorInput(node)
-        operator = hands.read()     # in the loop: does not wait
+        inputs = OperatorInput(node)
+        operator = inputs.read()     # in the loop: does not wait
         if operator is not None and operator.held: ...
 
     Thread-safe: messages arrive in the bus's thread.

@@ -60,13 +60,13 @@ class Walker:
 
     def read(self) -> Operator:
         """Return the current input."""
-        did, hands = self._hands()
+        did, inputs = self._input()
         if did and did != self._did:
             self._say(did)
         self._did = did
-        return hands
+        return inputs
 
-    def _hands(self) -> tuple[str, Operator]:
+    def _input(self) -> tuple[str, Operator]:
         episode, phase, since = self._now
         elapsed = self.clock() - since
         if phase == "resetting" and self._stopped:
@@ -75,9 +75,9 @@ class Walker:
         if phase != "running":
             return "", RELEASED
         self._stopped &= episode == 0
-        for seconds, did, hands in self.route:
+        for seconds, did, inputs in self.route:
             if elapsed < seconds:
-                return did, hands
+                return did, inputs
             elapsed -= seconds
         if episode == 0:
             self._stopped = True

@@ -52,11 +52,8 @@ class Guard:
 
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 signal.signal(number, end)
-            for number in (
-                signal.SIGTSTP,
-                signal.SIGTTIN,
-                signal.SIGTTOU,
-            ):  # suspended, its last command stays in force
+            # Suspended, its last command would stay in force.
+            for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
                 signal.signal(number, signal.SIG_IGN)
             if hung_up is signal.SIG_IGN:  # started with nohup
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
