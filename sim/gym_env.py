@@ -54,7 +54,7 @@ class Remote:
 
     def _ask(self, call: str, **arrays: np.ndarray) -> dict[str, np.ndarray]:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # its last words are read next
+        with suppress(BrokenPipeError):  # its error message is read next
             gym_worker.send(self.process.stdin, {"call": call}, arrays)  # type: ignore[arg-type]
         return self._receive()[1]
 
@@ -78,7 +78,7 @@ class Remote:
 class GymEnv:
     """n copies of a Gymnasium environment behind the protocol of `robot_rl.interface.environment.VectorEnv`.
 
-    Observations are flat float32 tensors, a Dict's parts end to end in its order; actions in [-1, 1] are scaled to the
+    Observations are flat float32 tensors, a Dict's parts concatenated in order; actions in [-1, 1] are scaled to the
     environment's limits. It has no state to restore: a resumed run begins new episodes.
     """
 

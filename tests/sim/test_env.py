@@ -227,7 +227,7 @@ def test_draws_decide_where_an_episode_starts(task: Build) -> None:
         assert 2 * math.atan2(float(cube[6]), float(cube[3])) == pytest.approx(
             record["randomization/cube.yaw"], abs=1e-6
         )
-    assert observation["observation.environment_state"][:, 7:].numpy() == pytest.approx(env.drawn, abs=1e-6)
+    assert observation["observation.environment_state"][:, 7:].numpy() == pytest.approx(env.sampled, abs=1e-6)
     offset = env.state.joint_position - torch.tensor(env.robot.home)
     assert 0.01 < offset.abs().max() <= 0.05 + 1e-6
 

@@ -36,7 +36,7 @@ def story(task: Any) -> list[Any]:
         if k == RESTORED:
             env.load_state_dict(saved)
         out.append(env.step(torch.rand(5, env.pipeline.actions.size, generator=rng) * 2 - 1))
-        out.append([env.true.views, env.state.views, env.episodes.sampler.next_episode.copy(), env.drawn.clone()])
+        out.append([env.true.views, env.state.views, env.episodes.sampler.next_episode.copy(), env.sampled.clone()])
         if k == BROKEN + 2:
             saved = env.state_dict()
     assert env.divergences == 1 and env.episodes.sampler.next_episode.min() >= 3
