@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robot_rl.util.errors import ConfigError, UnknownName
+
+DEVICES = ("auto", "cpu", "cuda")
+
 
 def move(value: Any, device: torch.device) -> Any:
     """Return a tensor, or the tensors in nested dicts, on a device."""
@@ -44,5 +48,10 @@ def on_device(env: Any, device: torch.device | str) -> Any:
 
 
 def learner_device(name: str) -> str:
-    """Return where a learner works: cpu or cuda as named, or for auto cuda where there is one."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    """Return where a learner works: cpu or cuda as named, or for auto cuda if there is one."""
+    if name not in DEVICES:
+        raise UnknownName("device", name, DEVICES)
+    usable = torch.cuda.is_available()
+    if name == "cuda" and not usable:
+        raise ConfigError("no CUDA GPU is usable by PyTorch here; use --device cpu, or install PyTorch with CUDA")
+    return ("cuda" if usable else "cpu") if name == "auto" else name
