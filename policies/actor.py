@@ -1,6 +1,6 @@
 """Policies that act every step through a tanh-Gaussian actor and an action transform: what actor-critics train.
 
-features = encode(observation)        what the critic reads
+features = encoder(observation)       what the critic reads
 u        = actor(features, base)      in [-1, 1]
 action   = T(u; base)                 identity, or a residual on a frozen base policy
 """
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Normalizer, Observation, Policy, Size
+from policies.encoder import Encoder
 from policies.gaussian import GaussianActor, GaussianConfig
 
 
@@ -28,6 +29,7 @@ class ActorPolicy(Policy):
     inputs: tuple[str, ...] = ()
     actor: GaussianActor
     normalizer: Normalizer
+    encoder: Encoder
     explore: bool
     """Sample u instead of taking its mean."""
 
@@ -38,7 +40,7 @@ class ActorPolicy(Policy):
 
     def features(self, observation: Observation) -> Tensor:
         """Return what a critic reads (B, F)."""
-        return self.normalizer(observation["observation.state"])
+        return self.encoder(self.normalizer(observation["observation.state"]), observation)
 
     def actor_features(self, observation: Observation) -> Tensor:
         """Return what the actor reads (B, F + inputs)."""
@@ -97,7 +99,8 @@ class GaussianPolicy(ActorPolicy):
         super().__init__()
         self.size, self.config = size, config or GaussianConfig()
         self.normalizer = Normalizer(size.observation)
-        self.actor = GaussianActor(size.observation, size.action, self.config)
+        self.encoder = Encoder(size, self.config.encoder)
+        self.actor = GaussianActor(self.encoder.size, size.action, self.config)
         self.explore = False
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
@@ -112,4 +115,5 @@ class GaussianPolicy(ActorPolicy):
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
         """Return the squared error (B,) of the mean action for demonstrated chunks (B, 1, A)."""
+        observation = self.encoder.augment(observation, rng)
         return (self.actor.mean(self.actor_features(observation)) - chunk[:, 0]).square().mean(-1)

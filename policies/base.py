@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from policies import policy_classes
+from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.util.limits import validate
 
 Observation = dict[str, Tensor]
@@ -95,12 +96,12 @@ class Policy(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """Return what `build` needs besides the weights, as JSON holds it."""
-        return {"class": self.class_name, "config": asdict(self.config), "size": asdict(self.size)}
+        return {"class": self.class_name, "config": asdict(self.config), "size": self.size.to_json()}
 
     @classmethod
     def build(cls, description: dict[str, Any]) -> Policy:
         """Return a policy with fresh weights from what `describe` returned."""
-        return cls(Size(**description["size"]), from_json(cls.config_class, description["config"]))
+        return cls(Size.from_json(description["size"]), from_json(cls.config_class, description["config"]))
 
     def fit(self, columns: dict[str, Tensor]) -> None:
         """Take the statistics of demonstrated rows (N, ...); for policies that normalize what they read."""
@@ -153,7 +154,24 @@ class Size:
     """Sizes of what a policy reads and writes."""
 
     observation: int
+    """Components of observation.state."""
     action: int
+    others: ObservationSpec = ObservationSpec(())
+    """What it reads besides observation.state."""
+
+    @property
+    def pictures(self) -> dict[str, tuple[int, ...]]:
+        """(height, width, 3) of the pictures it reads, by key."""
+        return {key: field.shape for key, field in self.others.items() if field.kind == "picture"}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; where only observation.state is read, it has two numbers."""
+        sizes = {"observation": self.observation, "action": self.action}
+        return sizes | ({"others": self.others.to_json()} if self.others else {})
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Size:
+        return cls(**data | {"others": ObservationSpec.from_json(data.get("others", {}))})
 
 
 def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: bool = False) -> nn.Sequential:

@@ -24,6 +24,7 @@ from torch import Tensor
 from policies.base import Policy, build_policy
 from policies.errors import BundleError, WrongBundle
 from policies.metadata import load_onnx
+from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.success import objects_of
@@ -95,16 +96,27 @@ class Bundle:
                 f"{self.called} cannot drive robot {robot.name!r}: {error}; copy it again, or train it again"
             ) from None
         for test in filter(None, (self.interface.success, self.interface.failure)):
-            if unseen := [name for name in objects_of(test) if name not in pipeline.observer.objects]:
+            if unseen := [name for name in objects_of(test) if name not in pipeline.objects]:
                 raise WrongBundle(
                     f"{self.called} ends its episodes by {test!r}, but observes no object {unseen[0]!r}; "
-                    f"{nearest(unseen[0], pipeline.observer.objects)}"
+                    f"{nearest(unseen[0], pipeline.objects)}"
+                )
+        for picture in self.interface.pictures:
+            if robot.cameras and picture.camera not in robot.cameras:
+                raise WrongBundle(
+                    f"{self.called} sees camera {picture.camera!r}, which robot {robot.name!r} lacks: it has "
+                    f"{', '.join(robot.cameras)}; name it in `cameras` of the robot's spec once it is there"
                 )
         wanted = (pipeline.observer.spec.size, pipeline.actions.size)
         if (size.observation, size.action) != wanted:
             raise WrongBundle(
                 f"{self.called} does not fit together: the policy reads {size.observation} numbers and writes "
                 f"{size.action}, its interface has {wanted[0]} and {wanted[1]}; train it again"
+            )
+        if size.others != pipeline.others:
+            raise WrongBundle(
+                f"{self.called} does not fit together: besides numbers the policy reads {_listed(size.others)}, its "
+                f"interface has {_listed(pipeline.others)}; train it again"
             )
 
     def check_task(self, interface: Interface) -> None:
@@ -113,7 +125,7 @@ class Bundle:
         What runs in simulation is the task's interface, and on a robot the bundle's: figures of the one say something
         about the other only where both are shielded alike and end their episodes alike.
         """
-        same = ("robot", "observations", "command", "gait", "controller", "shield")
+        same = ("robot", "observations", "pictures", "command", "gait", "controller", "shield")
         for name in (*same, "success", "success_hold", "failure", "horizon"):
             ours, theirs = getattr(self.interface, name), getattr(interface, name)
             if ours != theirs:
@@ -121,6 +133,11 @@ class Bundle:
                     f"{self.called} was trained for other {name} than task {interface.task!r} has: {ours!r} in it, "
                     f"{theirs!r} in the task; train it again, or use the commit in its provenance"
                 )
+
+
+def _listed(spec: ObservationSpec) -> str:
+    """Return the keys of a spec with their shapes."""
+    return ", ".join(f"{key} {'x'.join(map(str, field.shape))}".strip() for key, field in spec.items()) or "nothing"
 
 
 def save_bundle(bundle: Bundle, path: Path) -> None:

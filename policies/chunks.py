@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from policies.base import Chunk, Normalizer, Observation, Policy, Prefix, Size, mlp, normal
+from policies.encoder import Encoder, EncoderConfig
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
 
@@ -29,6 +30,7 @@ class ChunkConfig:
     """Hidden layers of the network."""
     sample_steps: PositiveInt = 10
     """Evaluations of the network per chunk."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
         if self.execute > self.horizon:
@@ -49,7 +51,8 @@ class ChunkPolicy(Policy):
         self.horizon, self.execute = config.horizon, config.execute
         self.normalizer = Normalizer(size.observation)
         flat = config.horizon * size.action
-        self.denoiser = mlp([flat + size.observation + self.EMBED] + [config.hidden] * config.layers + [flat], nn.Mish)
+        self.encoder = Encoder(size, config.encoder)
+        self.denoiser = mlp([flat + self.encoder.size + self.EMBED] + [config.hidden] * config.layers + [flat], nn.Mish)
 
     def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor) -> Tensor:
         """Evaluate the network on chunks (B, horizon, A) at times (B,)."""
@@ -61,7 +64,7 @@ class ChunkPolicy(Policy):
 
     def condition(self, observation: Observation) -> Tensor:
         """Return what the network reads of an observation (B, F)."""
-        return self.normalizer(observation["observation.state"])
+        return self.encoder(self.normalizer(observation["observation.state"]), observation)
 
     def fit(self, columns: dict[str, Tensor]) -> None:
         """Take the normalizer's statistics from demonstrated rows (N, ...)."""

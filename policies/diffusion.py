@@ -82,7 +82,8 @@ class DiffusionPolicy(ChunkPolicy):
         time = time.to(chunk.device)
         noisy = self.scheduler.add_noise(chunk, noise, time)
         target = noise if self.config.prediction == "epsilon" else chunk
-        prediction = self._predict(noisy, time, self.condition(observation))
+        condition = self.condition(self.encoder.augment(observation, rng))
+        prediction = self._predict(noisy, time, condition)
         return (prediction - target).square().mean((1, 2))
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import ActionStd, PositiveInt
 
 
@@ -88,6 +89,8 @@ class FeedforwardPolicy(Policy):
     def __init__(self, size: Size, config: FeedforwardConfig | None = None):
         super().__init__()
         self.size, self.config = size, config or FeedforwardConfig()
+        if size.others:
+            raise ConfigError(f"a feed-forward policy cannot read {next(iter(size.others))!r}; take another recipe")
         c = self.config
         self.normalizer = RunningNormalizer(size.observation)
         self.actor = mlp([c.history * size.observation, *c.hidden, size.action], elu)

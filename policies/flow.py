@@ -36,7 +36,8 @@ class FlowPolicy(ChunkPolicy):
         time = torch.rand(len(chunk), generator=rng, device=rng.device).to(chunk.device)
         share = time[:, None, None]
         between = (1 - share) * noise + share * chunk
-        velocity = self._predict(between, self.TIME_SCALE * time, self.condition(observation))
+        condition = self.condition(self.encoder.augment(observation, rng))
+        velocity = self._predict(between, self.TIME_SCALE * time, condition)
         return (velocity - (chunk - noise)).square().mean((1, 2))
 
     @torch.no_grad()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from policies.base import mlp, normal
+from policies.encoder import EncoderConfig
 from robot_rl.util.limits import ActionStd, NonNegativeFloat, PositiveInt
 
 
@@ -26,6 +27,7 @@ class GaussianConfig:
     """Start with the mean action 0 everywhere."""
     layer_norm: bool = True
     """LayerNorm before each activation."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
 
 class GaussianActor(nn.Module):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from policies.actor import ActorPolicy
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
+from policies.encoder import Encoder
 from policies.execution import ChunkExecutor, Execution
 from policies.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.errors import ConfigError
@@ -46,7 +47,8 @@ class ResidualPolicy(ActorPolicy):
         self.normalizer = Normalizer(base.size.observation)
         if isinstance(statistics := getattr(base, "normalizer", None), Normalizer):
             self.normalizer.load_state_dict({k: v for k, v in statistics.state_dict().items() if k != "count"})
-        self.actor = GaussianActor(base.size.observation + base.size.action, base.size.action, self.config.actor)
+        self.encoder = Encoder(base.size, self.config.actor.encoder)
+        self.actor = GaussianActor(self.encoder.size + base.size.action, base.size.action, self.config.actor)
         self.explore = False
         self.runner: ChunkExecutor | None = None
         self._execution: tuple[Execution | None, Callable[[], Tensor] | None] = (None, None)

@@ -23,6 +23,7 @@ from real.intervention import Phase
 from real.judge import Judge
 from real.loop import SafetyConfig
 from real.rig import Rig
+from real.robots.base import NotReady
 from real.standing import Standing
 from real.steering import Schedule, Steering
 from real.teleop.commands import Operator, OperatorInput
@@ -69,19 +70,21 @@ class RobotEnv(Rig, VectorEnv):
         self.observers = list(observers)
         """Called in this order with each control period: state, action, result."""
         self._noted: dict[str, Any] = {}
-        size = self.pipeline.observer.spec.size
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
-        self.single_observation_space = gym.spaces.Dict(
-            {"observation.state": gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)}
-        )
+        self.single_observation_space = self.pipeline.observation_spec.gymnasium_space()
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, 1)
-        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, 1)
+        self.observation_space = self.pipeline.observation_spec.gymnasium_space(1)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
         """Time from observation to action per control period, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
         self.loop.arm()
+        try:
+            self.pictures.check()
+        except NotReady:
+            self.loop.close()
+            raise
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
     def reset(
@@ -185,7 +188,8 @@ class RobotEnv(Rig, VectorEnv):
             self._note_change("command", {"from": self.steering.commander, "asked": target})
 
     def _observe(self) -> dict[str, Tensor]:
-        return {"observation.state": self.pipeline.observer(self.state)}
+        state = {"observation.state": self.pipeline.observer(self.state)}
+        return state | self.pictures.read(self.loop.safety.lost_timeout)
 
     def _note_change(self, event: str, what: Any) -> None:
         if self._noted.get(event) != what:

@@ -98,7 +98,7 @@ class Session:
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
         self.version = -1
         self.rng = torch.Generator().manual_seed(seed)
-        pictures = {name: env.driver.image(name) for name in env.driver.images}
+        pictures = {name: self._picture(name) for name in env.driver.images}
         images = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
         self._images = images
@@ -120,11 +120,16 @@ class Session:
     def _about_episode(self) -> dict[str, Any]:
         return {"stale_pictures": self._stale_pictures, "policy_version": self.version}
 
+    def _picture(self, camera: str) -> Any:
+        """Return a camera's newest picture (H, W, 3), as the policy sees it where it does."""
+        pictures = self.env.pictures
+        return pictures.newest(camera) if camera in pictures.pictures else self.env.driver.image(camera)
+
     def _look(self) -> None:
         """Keep the pictures of the state at which the next step begins."""
         # An old picture is recorded again, since a video has a frame per row; the episode's record counts them.
         self._stale_pictures += self.env.stale_pictures(self._images)
-        pictures = {name: self.env.driver.image(name) for name in self._images}
+        pictures = {name: self._picture(name) for name in self._images}
         self._pictures = {k: v for k, v in pictures.items() if v is not None}
 
     def _record(self, step: dict[str, Any]) -> None:

@@ -46,9 +46,10 @@ class SafetyConfig:
     object_timeout: float = 0.2
     """Oldest object pose to post a goal from, s."""
     picture_timeout: float = 0.15
-    """Oldest camera picture to record as a new one, s: three pictures at 20 Hz. It stops nothing: no policy sees it."""
+    """Oldest camera picture, s: three pictures at 20 Hz. Of a policy that sees the camera no goal is posted from an
+    older one; of other cameras it is recorded again and stops nothing."""
     lost_timeout: float = 0.5
-    """Age of the joint state at which the episode ends with an error, s."""
+    """Age of the joint state, or of a picture that the policy sees, at which the episode ends with an error, s."""
     max_nonfinite: int = 3
     """Non-finite goals in a row that latch a stop."""
     tilt: float = 60.0

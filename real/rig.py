@@ -15,6 +15,7 @@ from real.bus import Node, qos
 from real.clock import Ticker
 from real.intervention import Arbiter
 from real.loop import CommandLoop, SafetyConfig
+from real.pictures import Pictures
 from real.robots import open_driver
 from real.robots.base import NotReady
 from real.teleop.commands import Operator, OperatorInput
@@ -42,7 +43,11 @@ class Rig:
     ):
         self.node, self.pipeline = node, Pipeline(interface)
         self.interface, self.period = interface, 1 / interface.controller.rate
-        self.driver = open_driver(node, self.pipeline.robot, self.pipeline.observer.objects, cameras, dry_run)
+        seen = tuple(p.camera for p in interface.pictures)
+        cameras = tuple(dict.fromkeys((*cameras, *seen)))
+        self.driver = open_driver(node, self.pipeline.robot, self.pipeline.objects, cameras, dry_run)
+        self.driver.needed = seen
+        self.pictures = Pictures(self.driver, interface.pictures)
         steers = bool(self.pipeline.command.fields)
         self.arbiter = Arbiter(operator, self.pipeline.controller, steers)
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
@@ -121,12 +126,12 @@ class Rig:
         return not set(self.driver.joints.writers()).isdisjoint(self.placer.readers())
 
     def _fresh(self) -> bool:
-        """Return whether the object poses are fresh; if not, no new goal is posted and the loop comes to hold."""
-        age = time.monotonic() - self.driver.object_poses()[1]
-        if age <= self.loop.safety.object_timeout:
-            return True
-        self.loop.events.add("stale object")
-        return False
+        """Return whether poses and frames are fresh; if not, no new goal is posted and the loop comes to hold."""
+        safety, object_age = self.loop.safety, time.monotonic() - self.driver.object_poses()[1]
+        objects, pictures = object_age <= safety.object_timeout, self.pictures.age() <= safety.picture_timeout
+        self.loop.events.add("stale object", not objects)
+        self.loop.events.add("stale view", not pictures)
+        return objects and pictures
 
     def stale_pictures(self, cameras: Iterable[str]) -> int:
         """Return the number of these cameras with a stale frame; each is counted as an event."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from robot_rl.data import DatasetWriter, EpisodeData
 from robot_rl.data.recording import features, frames_per_second
+from robot_rl.interface.pipeline import Pipeline
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
 from robot_rl.util.seeds import training_seed
@@ -39,8 +40,24 @@ SETTINGS = "meta/collect.json"
 """File beside LeRobot's with the settings of the recording, so that a resume does not mix two kinds."""
 
 
+class PrivilegedExpert:
+    """A demonstrator that sees other terms of the measured state than the policy of its environment."""
+
+    def __init__(self, env: TaskEnv, skill: str, seed: int):
+        pipeline = Pipeline(env.task.expert_interface, env.robot, env.device)
+        self.env, self.observer = env, pipeline.observer
+        self.expert = env.task.make_expert(pipeline, env.num_envs, skill, seed)
+        self.reset = self.expert.reset
+
+    def act(self, _: dict[str, Any]) -> Any:
+        """Return actions (n, A) in the environment's present state."""
+        return self.expert.act({"observation.state": self.observer(self.env.state).cpu()})
+
+
 def make_expert(env: TaskEnv, skill: str, seed: int) -> Any:
     """Return the expert of an environment's task; `skill` names a constant of its module, for example "CLUMSY"."""
+    if env.task.expert_observations:
+        return PrivilegedExpert(env, skill, seed)
     return env.task.make_expert(env.pipeline, env.num_envs, skill, seed)
 
 
@@ -56,21 +73,25 @@ def collect(
     resume: bool = False,
     progress: Callable[[int, int], None] = lambda episodes, attempts: None,
 ) -> Collected:
-    """Write `episodes` demonstrations to a dataset; image_size 0 records no camera.
+    """Write `episodes` demonstrations to a dataset.
+
+    Cameras that the policy sees are recorded at its pictures' size, the others at `image_size`; 0: not at all.
 
     Episodes are on disk as soon as they end. After a kill, `resume` continues after the last one, with fresh seeds.
     Each environment records an equal share: keeping the first to end would prefer easy, near objects.
     """
     if not env.task.expert:
         raise UserError(f"task {env.task.name!r} has no scripted demonstrator; learn it with train --recipe ppo")
-    cameras = [c.name for c in env.task.scene.cameras] if image_size else []
+    seen = {p.camera: p for p in env.task.interface.pictures}
+    cameras = [c.name for c in env.task.scene.cameras if c.name not in seen] if image_size else []
     for camera in cameras:  # without a renderer, fail before anything is on disk
         env.engine.render(0, camera, image_size, image_size)
     make_expert(env, skill, seed)  # refused before anything is on disk
     if resume and (out / "meta" / "info.json").exists():
         writer = DatasetWriter.append(out)
     else:
-        columns = features(env.pipeline, dict.fromkeys(cameras, (image_size, image_size)))
+        sizes = dict.fromkeys(cameras, (image_size, image_size)) | {c: (p.height, p.width) for c, p in seen.items()}
+        columns = features(env.pipeline, sizes)
         fps = frames_per_second(env.task.interface)
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
     with writer:
@@ -104,6 +125,7 @@ def collect(
                 "next.done": done.numpy()[:, None],
                 "intervention": np.zeros((env.num_envs, 1), bool),
             } | {f"observation.images.{c}": p for c, p in pictures.items()}
+            step |= {p.key: observation[p.key].numpy() for p in seen.values()}
             for i, buffer in enumerate(rows):
                 for key, values in step.items():
                     buffer.setdefault(key, []).append(values[i])

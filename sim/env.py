@@ -166,7 +166,7 @@ class TaskEnv(VectorEnv):
     def _pictures(self, rows: np.ndarray) -> dict[str, Tensor]:
         """Return pictures of the interface's cameras in environments `rows` (k,): uint8 (k, H, W, 3) by key."""
         return {
-            f"{IMAGES}{p.camera}": torch.from_numpy(
+            p.key: torch.from_numpy(
                 self.engine.render_batch(rows, p.camera, p.height, p.width)
             ).to(self.device)
             for p in self.task.interface.pictures

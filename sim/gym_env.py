@@ -31,7 +31,10 @@ class Remote:
             raise ConfigError(
                 f"--env-python {python}: {error.strerror}; name the Python of a virtual environment"
             ) from None
-        header, _ = self._receive()
+        try:
+            header, _ = self._receive()
+        except UserError as error:
+            raise ConfigError(f"{error}; it needs gymnasium, numpy and the environment's package") from None
         if "error" in header:
             self.close()
             raise gym_worker.Unsuitable(header["error"])

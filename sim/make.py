@@ -24,8 +24,9 @@ def describe(task: str, env_python: Path | None = None) -> EnvInfo:
     pipeline = Pipeline(ours.interface)
     observation, action = pipeline.observer.spec.size, pipeline.actions.size
     return EnvInfo(
-        task, observation, action, ours.interface, pipeline.robot.fingerprint(), demonstrator=bool(ours.expert)
-    )
+        task, observation, action, pipeline.others, ours.interface, pipeline.robot.fingerprint(),
+        demonstrator=bool(ours.expert),
+    )  # fmt: skip
 
 
 def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:

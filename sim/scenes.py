@@ -43,20 +43,24 @@ class Box:
 
 @dataclass(frozen=True)
 class Camera:
-    """A fixed camera that looks at a point."""
+    """A camera that looks at a point, fixed in the scene or to a part of the robot."""
 
     name: str
     position: tuple[float, float, float]
-    """m, base frame"""
+    """m, base frame or that of `body`"""
     target: tuple[float, float, float]
-    """m, base frame"""
+    """m, base frame or that of `body`"""
     fovy: Annotated[float, Interval(gt=0, le=179)] = 45.0
     """Vertical field of view, degrees."""
     follows: bool = False
     """Move with the robot's trunk: position and target are relative to it, along the world's axes."""
+    body: str = ""
+    """Body of the robot's model file that it is mounted on; the picture's upper edge is towards that body's z."""
 
     def __post_init__(self) -> None:
         validate(self, f"camera {self.name!r}: ")
+        if self.follows and self.body:
+            raise ValueError(f"camera {self.name!r}: it follows the trunk or is mounted on {self.body!r}, not both")
         if self.position[:2] == self.target[:2]:  # then an image has no upper edge
             raise ValueError(f"camera {self.name!r}: it looks straight up or down; move its target a little aside")
 

@@ -25,6 +25,7 @@ REALTIME = (
     "tests/real/test_clock.py",
     "tests/real/test_go2_twin.py",
     "tests/real/test_quadruped.py",
+    "tests/real/test_seeing_twin.py",
     "tests/real/test_takeover.py::test_on_the_twin",
     "tests/real/test_twin.py",
     "tests/robot_rl/cli/test_bench_loop.py",

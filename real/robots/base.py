@@ -52,6 +52,8 @@ class Driver(ABC):
     """Subscription of the joint states."""
     command: Publisher
     """Publisher of commands; None in a dry run."""
+    needed: tuple[str, ...] = ()
+    """Cameras that the policy sees: nothing runs without them."""
 
     def __init__(
         self,
@@ -170,6 +172,11 @@ class Driver(ABC):
             missing = self._missing()
         if missing:
             mismatches = "; ".join(self.node.incompatible())
+            if blind := [self.images[c].topic for c in self.needed if self.images[c].latest is None]:
+                raise NotReady(
+                    f"no {' and no '.join(missing)} within {timeout:g} s; the policy sees {' and '.join(blind)}: start "
+                    f"the camera (a twin has those of its task: robot-rl twin --task, task:=) {mismatches}".rstrip()
+                )
             if all(what.startswith("picture") for what in missing):
                 raise NotReady(
                     f"no {' and no '.join(missing)} within {timeout:g} s; start the camera, or go on without pictures "

@@ -26,7 +26,7 @@ class Collect:
     num_envs: PositiveInt = 8
     """Parallel simulations; each records an equal share of the demonstrations."""
     image_size: NonNegativeInt = 96
-    """Height and width of the camera pictures, pixels; 0 records none."""
+    """Height and width of the pictures of cameras that the policy does not see, pixels; 0 records none of these."""
     skill: str = "CLUMSY"
     """Skill of the demonstrator: CLUMSY or STEADY."""
     keep_failures: bool = False

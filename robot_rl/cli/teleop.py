@@ -86,7 +86,7 @@ class Teleop:
         task = task_of(self.robot, self.task)
         if not task.expert:
             raise UserError(f"task {task.name!r} has no scripted operator; use the keyboard or a gamepad")
-        pipeline = Pipeline(task.interface)
+        pipeline = Pipeline(task.expert_interface)
         return ArmOperator(node, pipeline, task.make_expert(pipeline, 1, "STEADY", self.seed))
 
     def _publish(self, walks: bool) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.pipeline import Interface
 from robot_rl.interface.symmetry import Mirror
 
@@ -20,6 +21,8 @@ class EnvInfo:
     observation: int
     """Size of observation.state."""
     action: int
+    others: ObservationSpec = ObservationSpec(())
+    """What a policy observes besides observation.state."""
     interface: Interface | None = None
     """The contract with a robot; None for an environment without a robot."""
     robot: dict[str, Any] = field(default_factory=dict)

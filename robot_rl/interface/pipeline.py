@@ -25,7 +25,7 @@ from robot_rl.interface.rates import command_ticks
 from robot_rl.interface.shield import Shield, ShieldConfig
 from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
 from robot_rl.interface.state import RobotState
-from robot_rl.interface.success import Test, state_test
+from robot_rl.interface.success import Test, objects_of, state_test
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt, validate
@@ -47,6 +47,11 @@ class Picture:
 
     def __post_init__(self) -> None:
         validate(self, f"picture of camera {self.camera!r}: ")
+
+    @property
+    def key(self) -> str:
+        """Its key in an observation."""
+        return f"{IMAGES}{self.camera}"
 
 
 @dataclass(frozen=True)
@@ -135,8 +140,19 @@ class Pipeline:
     @property
     def observation_spec(self) -> ObservationSpec:
         """Return the spec of a policy's observations, in simulation and on a robot."""
-        pictures = {f"{IMAGES}{p.camera}": picture_field(p.height, p.width) for p in self.interface.pictures}
-        return ObservationSpec.from_vector(self.observer.spec) | pictures
+        return ObservationSpec.from_vector(self.observer.spec) | self.others
+
+    @property
+    def others(self) -> ObservationSpec:
+        """Return the spec of what a policy observes besides observation.state."""
+        pictures = {p.key: picture_field(p.height, p.width) for p in self.interface.pictures}
+        return ObservationSpec.of(**pictures)
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """Return the objects that a robot tracks: those observed and, of a policy with pictures, those of the tests."""
+        tests = filter(None, (self.interface.success, self.interface.failure)) if self.interface.pictures else ()
+        return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:
         """Return joint targets for actions (n, A) in [-1, 1]; one non-finite number makes its row NaN, for the

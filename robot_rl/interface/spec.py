@@ -270,6 +270,8 @@ class RobotSpec:
     """Rate of the joint states, Hz."""
     command_rate: PositiveFloat = 200.0
     """Rate of the command stream, Hz."""
+    cameras: tuple[str, ...] = ()
+    """Cameras that it has, by the names in their topics; empty: not known."""
     ros: RosInterface | UnitreeInterface = field(default_factory=RosInterface)
 
     def __post_init__(self) -> None:

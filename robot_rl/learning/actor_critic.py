@@ -4,7 +4,8 @@
     critic: mean_i (Q_i(s, a) - y)^2, or the loss of another head
     actor:  see objectives.py
 
-Lillicrap et al. 2016 (DDPG), Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (SAC), Ball et al. 2023 (RLPD).
+Lillicrap et al. 2016 (DDPG), Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (SAC), Ball et al. 2023 (RLPD); pictures
+as Yarats et al. 2022 (DrQ-v2).
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class ActorCritic:
         self.judged = config.critic_on
         """The replay's column that critics judge."""
         judged = size.action if self.judged == "action" else policy.latent
-        self.critic = Critic(size.observation, judged, config.critics, config.hidden, head, config.layer_norm)
+        self.critic = Critic(policy.encoder.size, judged, config.critics, config.hidden, head, config.layer_norm)
         self.critic.to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.average = copy.deepcopy(policy.actor).requires_grad_(False)
@@ -142,13 +143,16 @@ class ActorCritic:
         self.start = None if starts_at_zero else copy.deepcopy(policy.actor).requires_grad_(False)
         self.log_alpha = torch.tensor(config.initial_temperature, device=self.device).log()
         self.log_alpha.requires_grad_(config.entropy)
-        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.critic_lr, fused=True)
+        self.critic_parameters = [*self.critic.parameters(), *policy.encoder.parameters()]
+        """The critics' loss alone trains the encoder of pictures; actor and targets read it as it is (DrQ-v2)."""
+        self.critic_optimizer = torch.optim.Adam(self.critic_parameters, config.critic_lr, fused=True)
         self.actor_optimizer = torch.optim.Adam(policy.actor.parameters(), config.actor_lr, fused=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.actor_lr) if config.entropy else None
         self.rng = torch.Generator().manual_seed(seed)
         self.updates = Updates()
         self.noise = Noise(config.exploration.noise_memory, self.device)
         observed = {"observation.state": Column((size.observation,), observed=True)}
+        observed |= {key: Column(shape, torch.uint8, observed=True) for key, shape in size.pictures.items()}
         observed |= {name: Column((size.action,), observed=True) for name in policy.inputs}
         self.columns = observed | {"action": Column((size.action,)), "intervention": Column(dtype=torch.bool)}
         self.columns |= {self.judged: Column((judged,))}
@@ -195,6 +199,8 @@ class ActorCritic:
         `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0 after a termination), and
         the observed columns after these steps as `next.*`.
         """
+        encoder = self.policy.encoder
+        batch = encoder.augment(encoder.augment(batch, self.rng), self.rng, NEXT)
         metrics = self._update_critic(batch)
         self.updates.critic += 1
         if phase == Phase.LEARN and self.updates.critic % self.config.actor_delay == 0:
@@ -230,7 +236,7 @@ class ActorCritic:
         loss = head.loss(out, target).mean(1).sum()
         self.critic_optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.critic.parameters(), c.grad_clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(self.critic_parameters, c.grad_clip or math.inf)
         self.critic_optimizer.step()
         with torch.no_grad():
             average_(list(self.target.parameters()), list(self.critic.parameters()), c.tau)
@@ -239,13 +245,14 @@ class ActorCritic:
     def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
         c, policy = self.config, self.policy
         self.critic.requires_grad_(False)  # no gradients that nobody uses
-        features = policy.actor_features(batch)
+        with torch.no_grad():
+            features, seen = policy.actor_features(batch), policy.features(batch)
         if policy.actor.config.std is None:
             u, log_prob = policy.actor.sample(features, self.rng)
         else:
             u = policy.actor.mean(features)
             log_prob = u.new_zeros(len(u))
-        q = pooled(self.critic.value(policy.features(batch), self._judged(u, batch)), c.pooling)
+        q = pooled(self.critic.value(seen, self._judged(u, batch)), c.pooling)
         loss = -q
         if c.l2:
             moved = u if self.start is None else u - self.start.mean(features)

@@ -50,7 +50,7 @@ class Job:
 
     @property
     def size(self) -> Size:
-        return Size(self.info.observation, self.info.action)
+        return Size(self.info.observation, self.info.action, self.info.others)
 
     def counting(self, what: str, total: int) -> Callable[[int, dict[str, float]], None]:
         """Return the progress of a loop that counts `what`."""

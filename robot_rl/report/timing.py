@@ -14,7 +14,7 @@ _GOALS = "goals changed or refused"
 _COUNTED = {
     _GOALS: ("nonfinite", "position", "workspace", "start mismatch"),
     "times it began, however long": ("stop", "stale state", "stale goal", "tilt", "joint speed"),
-    "control periods": ("nonfinite action", "operator lost", "stale object"),
+    "control periods": ("nonfinite action", "operator lost", "stale object", "stale view"),
     "pictures recorded again": ("stale picture",),
 }
 """Units of the counts in `loop.json`."""

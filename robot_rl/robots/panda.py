@@ -37,4 +37,5 @@ PANDA = RobotSpec(
     gripper=Gripper(("finger_joint1", "finger_joint2"), width=0.08, force=40.0),
     model="xml/franka_emika_panda/panda.xml",
     collision_bodies=("hand", "left_finger", "right_finger"),
+    cameras=("front", "wrist"),
 )

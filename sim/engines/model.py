@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from robot_rl.interface.spec import FloatingBase, RobotSpec
-from robot_rl.util.errors import ConfigError
+from robot_rl.util.errors import ConfigError, nearest
 from sim.engines.base import Engine
 from sim.engines.robot_file import check_robot_file
 from sim.engines.servos import add_servos, add_springs, limit_efforts
@@ -213,6 +213,12 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
         quat = np.zeros(4)
         mujoco.mju_mat2Quat(quat, frame.ravel())
         parent, mode = _carrier(spec, camera.follows)
+        if camera.body and (parent := spec.body(camera.body)) is None:
+            bodies = [body.name for body in spec.bodies[1:]]
+            raise ConfigError(
+                f"camera {camera.name!r} is mounted on {camera.body!r}, which robot {robot.name!r} lacks; "
+                f"{nearest(camera.body, bodies)}"
+            )
         parent.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy, mode=mode)
 
 

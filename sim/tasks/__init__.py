@@ -22,6 +22,7 @@ tasks = Registry(
     {
         "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 follows velocity commands on flat ground"),
         "panda-lift": ("sim.tasks.panda_lift:TASK", "a Franka Panda lifts a cube from the table"),
+        "panda-lift-cameras": ("sim.tasks.panda_lift_cameras:TASK", "the same, seen by two cameras only"),
         "panda-turn": ("sim.tasks.panda_turn:TASK", "a Franka Panda turns its hand to a cube and lifts it"),
         "ur5e-reach": ("sim.tasks.ur5e_reach:TASK", "a Universal Robots UR5e brings its flange to a target"),
     },

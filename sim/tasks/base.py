@@ -35,6 +35,8 @@ class Task:
     """Sampled at each reset. A box without `<box>.x`, `.y`, `.z` and `.yaw` starts at its default place."""
     expert: str = ""
     """module:function that builds a scripted demonstrator; empty: there is none."""
+    expert_observations: tuple[str, ...] = ()
+    """Observation terms of the demonstrator, where it must see more than the policy; empty: the policy's."""
     rewards: tuple[Reward, ...] = ()
     """Reward terms; empty: 1 on success."""
     privileged: tuple[str, ...] = ()
@@ -63,8 +65,16 @@ class Task:
     def name(self) -> str:
         return self.interface.task
 
+    @property
+    def expert_interface(self) -> Interface:
+        """The interface as the demonstrator sees it."""
+        return replace(self.interface, observations=self.expert_observations or self.interface.observations)
+
     def make_expert(self, pipeline: Pipeline, num_envs: int, skill: str, seed: int) -> Any:
-        """Build the scripted demonstrator; `skill` names a constant of its module, for example "CLUMSY"."""
+        """Build the scripted demonstrator; `skill` names a constant of its module, for example "CLUMSY".
+
+        The pipeline is of `expert_interface`.
+        """
         what, module = f"expert of task {self.name!r}", self.expert.partition(":")[0]
         if ":" not in self.expert:
             raise ConfigError(f"{what} is {self.expert!r}; it is written module:function")

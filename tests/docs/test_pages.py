@@ -15,7 +15,7 @@ import pytest
 from robot_rl.cli.main import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("add-a-task.md", "add-a-robot.md")
+PAGES = ("add-a-task.md", "add-a-robot.md", "add-a-recipe.md")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,21 @@ def test_the_robot_of_the_page_fits_its_file_and_works(run: Any, tmp_path: Path)
     run("train my_lab.reach:TASK --recipe diffusion-bc --training.updates 2 --out run")
     measured = json.loads(run("evaluate run --episodes 2 --json"))
     assert measured["steps"] > 0, "the bundle finds task and robot by the names in it"
+
+
+def test_the_recipes_of_the_page_train(run: Any, tmp_path: Path) -> None:
+    assert "droq" in run("recipes") and "Hiraoka" in run("recipes droq")
+    run(
+        "train gym:Pendulum-v1 --recipe droq --out droq --training.steps 300 --training.updates-per-step 0.5"
+        " --training.log-every 100"
+    )
+    measured = json.loads(run("evaluate droq --episodes 2 --num-envs 2 --json"))
+    assert measured["episodes"] == 2 and measured["return"]["mean"] < 0 and "success" not in measured
+    run("collect panda-lift --episodes 2 --image-size 0")
+    run("train panda-lift --recipe my_lab.linear:LinearBC --training.updates 5 --out linear")
+    policy = json.loads((tmp_path / "linear" / "bundle" / "policy.json").read_text())["policy"]
+    assert policy["class"] == "my_lab.linear:LinearPolicy"
+    assert json.loads(run("evaluate linear --episodes 2 --num-envs 2 --json"))["episodes"] == 2
 
 
 def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""From an observation dict to a feature vector: the normalized state, and a convolutional embedding of each picture.
+
+    features = [state, embed(picture of the first camera), embed(second) ...]
+
+Without pictures the features are the normalized state, and there are no weights. Random shifts are those of DrQ (Yarats
+et al. 2021, "Image Augmentation Is All You Need"), the network is about DrQ's with strides in every layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import Observation, Size
+from robot_rl.interface.observation_spec import IMAGES
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import NonNegativeInt, PositiveInt
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Networks that embed pictures; without pictures they are not there."""
+
+    channels: tuple[PositiveInt, ...] = (16, 32, 32, 32)
+    """Channels of the convolutions, 3x3; each halves height and width."""
+    embedding: PositiveInt = 64
+    """Features per picture."""
+    shift: NonNegativeInt = 4
+    """Largest random shift of a picture in training, pixels; 0: none."""
+
+
+class Encoder(nn.Module):
+    """Features (B, size) of observations with leading dimension B."""
+
+    def __init__(self, reads: Size, config: EncoderConfig):
+        super().__init__()
+        self.config, self.shapes = config, reads.pictures
+        if other := [key for key in reads.others if key not in self.shapes]:
+            raise ConfigError(f"this policy cannot read {other[0]!r}; take a task without it, or another recipe")
+        # A module's name has no dots.
+        self.cameras = nn.ModuleDict({_name(key): _embed(key, shape, config) for key, shape in self.shapes.items()})
+        self.size = reads.observation + len(self.shapes) * config.embedding
+
+    def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        """Return the normalized state (B, D) with the embeddings of the pictures, uint8 (B, H, W, 3)."""
+        if not self.shapes:
+            return state
+        embedded = [self.cameras[_name(key)](scaled(observation[key])) for key in self.shapes]
+        return torch.cat([state, *embedded], -1)
+
+    def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
+        """Return the observation, whose keys begin with `prefix`, with every picture shifted at random."""
+        shift = self.config.shift
+        if not shift:
+            return observation
+        return observation | {prefix + key: shifted(observation[prefix + key], shift, rng) for key in self.shapes}
+
+
+def scaled(pictures: Tensor) -> Tensor:
+    """Return uint8 pictures (B, H, W, 3) as floats (B, 3, H, W) in [-1, 1]."""
+    return pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def shifted(pictures: Tensor, most: int, rng: torch.Generator) -> Tensor:
+    """Shift pictures (B, H, W, C) by up to `most` pixels, each one by its own; what enters repeats the edge."""
+    count, height, width, _ = pictures.shape
+    offset = torch.randint(-most, most + 1, (2, count, 1), generator=rng, device=rng.device).to(pictures.device)
+    rows = (torch.arange(height, device=pictures.device) + offset[0]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=pictures.device) + offset[1]).clamp(0, width - 1)
+    each = torch.arange(count, device=pictures.device)[:, None, None]
+    return pictures[each, rows[:, :, None], columns[:, None, :]]
+
+
+def _name(key: str) -> str:
+    return key.removeprefix(IMAGES).replace(".", "_")
+
+
+def _embed(key: str, shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequential:
+    """Return the network of one camera: floats (B, 3, H, W) to (B, embedding) in [-1, 1]."""
+    height, width, channels = shape
+    if min(height, width) < 2 ** len(config.channels):
+        raise ConfigError(
+            f"{key} is {height}x{width}: too small for {len(config.channels)} convolutions; take fewer "
+            "`channels` of the encoder, or larger pictures"
+        )
+    layers: list[nn.Module] = []
+    for out in config.channels:
+        layers += [nn.Conv2d(channels, out, 3, stride=2, padding=1), nn.ReLU()]
+        channels, height, width = out, math.ceil(height / 2), math.ceil(width / 2)
+    flat = channels * height * width
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(flat, config.embedding), nn.LayerNorm(config.embedding), nn.Tanh()
+    )

@@ -1,0 +1,131 @@
+"""What a policy sees on a robot: the newest frame of each camera, at the size of its picture, and whether to trust it.
+
+A frame is cropped about its centre to the picture's aspect ratio and reduced by averaging (area interpolation): a
+simulated camera with the same vertical field of view shows the same. What is not usable counts as no frame:
+
+missing       the camera sends nothing
+frozen        it sends a frame again under its old stamp, or the same pixels although the arm has moved
+wrong         smaller than the picture, another encoding, or bytes that do not fit its size
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from real.robots.base import Driver, NotReady
+from robot_rl.interface.pipeline import Picture
+from robot_rl.util.errors import UserError
+
+MOVED = 0.05
+"""Motion of a joint that a camera of a moving arm cannot overlook, rad."""
+
+
+@dataclass
+class _View:
+    """The newest usable frame of one camera."""
+
+    picture: np.ndarray
+    """(H, W, 3) uint8, at the picture's size"""
+    joints: np.ndarray
+    """(J,) joint positions when it began to show this, rad"""
+
+
+class Pictures:
+    """Reads the cameras of an interface's pictures."""
+
+    def __init__(self, driver: Driver, pictures: tuple[Picture, ...]):
+        self.driver, self.pictures = driver, {p.camera: p for p in pictures}
+        self._views: dict[str, _View] = {}
+        self._seen = dict.fromkeys(self.pictures, -math.inf)
+        """When the newest usable frame of each camera came, monotonic s."""
+        self._handled = dict.fromkeys(self.pictures, -math.inf)
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._faults: dict[str, str] = {}
+
+    def check(self) -> None:
+        """Raise NotReady where a camera's frames are not usable; `Driver.wait_ready` has waited for a first one."""
+        self.look()
+        for camera in self.pictures:
+            if camera not in self._views:
+                raise NotReady(self._complaint(camera))
+
+    def look(self) -> None:
+        """Take in the newest frames."""
+        for camera in self.pictures:
+            sample = self.driver.images[camera].latest
+            if sample is None or sample.received == self._handled[camera]:
+                continue
+            self._handled[camera] = sample.received
+            if not (fault := self._take(camera)):
+                self._seen[camera] = sample.received
+            self._faults[camera] = fault
+
+    def age(self) -> float:
+        """Return the age of the newest usable frame of the camera that is latest, s; 0 without pictures."""
+        self.look()
+        return time.monotonic() - min(self._seen.values()) if self._seen else 0.0
+
+    def read(self, limit: float) -> dict[str, Tensor]:
+        """Return the pictures (1, H, W, 3) uint8 by key; NotReady if a camera gave nothing usable for `limit` s."""
+        self.look()
+        now = time.monotonic()
+        for camera, seen in self._seen.items():
+            if now - seen > limit:
+                raise NotReady(f"for {limit:g} s {self._complaint(camera)}")
+        return {p.key: torch.from_numpy(self._views[c].picture.copy())[None] for c, p in self.pictures.items()}
+
+    def newest(self, camera: str) -> np.ndarray | None:
+        """Return the newest usable frame (H, W, 3) uint8 at the picture's size."""
+        return self._views[camera].picture if camera in self._views else None
+
+    def _complaint(self, camera: str) -> str:
+        topic = self.driver.images[camera].topic
+        fault = self._faults.get(camera) or "sends nothing new; is its driver still running?"
+        return f"the policy has no usable picture on {topic}: camera {camera!r} {fault}"
+
+    def _take(self, camera: str) -> str:
+        """Take in a camera's newest frame; return what is wrong with it, or nothing."""
+        wanted, sample = self.pictures[camera], self.driver.images[camera].latest
+        assert sample is not None
+        stamp = sample.msg.header.stamp
+        stamp = (int(stamp.sec), int(stamp.nanosec))
+        if any(stamp) and self._stamps.get(camera) == stamp:
+            return f"repeats the frame of {stamp[0]}.{stamp[1]:09d}"
+        self._stamps[camera] = stamp
+        try:
+            frame = self.driver.image(camera)
+        except (UserError, ValueError) as error:
+            return f"sends what is no picture ({error})"
+        assert frame is not None
+        if frame.shape[0] < wanted.height or frame.shape[1] < wanted.width:
+            return (
+                f"sends {frame.shape[1]}x{frame.shape[0]} pixels, and the policy sees {wanted.width}x{wanted.height}: "
+                "set the camera to a larger picture"
+            )
+        picture, reading = resized(frame, wanted.height, wanted.width), self.driver.reading()
+        joints = np.zeros(0) if reading is None else reading.position
+        before = self._views.get(camera)
+        if before is not None and np.array_equal(before.picture, picture):
+            moved = before.joints.shape == joints.shape and np.abs(joints - before.joints).max(initial=0.0) > MOVED
+            return "shows the same although the arm has moved" if moved else ""
+        self._views[camera] = _View(picture, joints)
+        return ""
+
+
+def resized(frame: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Crop a frame (h, w, 3) uint8 about its centre to the aspect ratio of (height, width) and average its pixels."""
+    h, w = frame.shape[:2]
+    rows, columns = min(h, round(w * height / width)), min(w, round(h * width / height))
+    top, left = (h - rows) // 2, (w - columns) // 2
+    frame = frame[top : top + rows, left : left + columns].copy()
+    if frame.shape[:2] == (height, width):
+        return frame
+    pixels = torch.from_numpy(frame).permute(2, 0, 1)[None].float()
+    averaged = torch.nn.functional.interpolate(pixels, (height, width), mode="area").round()[0]
+    return averaged.to(torch.uint8).permute(1, 2, 0).contiguous().numpy()

@@ -1,0 +1,261 @@
+"""Cameras of a robot as a policy sees them: resized, and trusted only while they show something new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from real.bus import make, open_node, qos
+from real.env import RobotEnv
+from real.loop import SafetyConfig
+from real.pictures import resized
+from real.robots.arm import ArmDriver
+from real.robots.base import NotReady
+from robot_rl.interface.pipeline import Interface, Picture, Pipeline
+from sim.tasks import tasks
+
+FRONT, WRIST = "observation.images.front", "observation.images.wrist"
+STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
+SEES = replace(
+    tasks.get("panda-lift-cameras").interface,
+    pictures=(Picture("front", 12, 16), Picture("wrist", 8, 8)),
+    horizon=100,
+)
+Build = Callable[..., Any]
+
+
+class Cameras:
+    """Two cameras at 50 Hz, of 32x24 pixels each."""
+
+    def __init__(self, node: Any, frames: dict[str, np.ndarray]):
+        self.node, self.frames, self.names = node, dict(frames), set(frames)
+        self.still = False
+        """Say the same again under a new stamp."""
+        self.stamped = True
+        """Give each frame a new stamp."""
+        self.encoding = "rgb8"
+        self.count = 0
+        self.publishers = {
+            name: node.publisher("sensor_msgs/msg/Image", f"{name}/image_raw", qos.SENSOR) for name in frames
+        }
+        self._closing = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closing.wait(0.02):
+            self.count += self.stamped
+            for name in sorted(self.names):
+                frame = self.frames[name].copy()
+                height, width = frame.shape[:2]
+                # Noise never stands still.
+                frame[height // 2, width // 2] = 0 if self.still else 37 * self.count % 200
+                self.publishers[name].publish(
+                    make(
+                        "sensor_msgs/msg/Image",
+                        header={"stamp": {"sec": 1 + self.count, "nanosec": 0}, "frame_id": name},
+                        height=height,
+                        width=width,
+                        encoding=self.encoding,
+                        step=3 * width,
+                        data=frame.reshape(-1),
+                    )  # fmt: skip
+                )
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+
+def picture(height: int = 24, width: int = 32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+@pytest.fixture
+def cameras(private_domain: int) -> Iterator[Build]:
+    made: list[Cameras] = []
+
+    def build(**frames: np.ndarray) -> Cameras:
+        made.append(Cameras(open_node("cameras"), frames or {"front": picture(), "wrist": picture(seed=1)}))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+        one.node.close()
+
+
+@pytest.fixture
+def env(robot_env: Build) -> Build:
+    """Slow machines are no part of what is tested here, except where a test sets a limit."""
+
+    def build(interface: Interface = SEES, **limits: float) -> RobotEnv:
+        patient = {"state_timeout": 1000.0, "goal_timeout": 1000.0, "object_timeout": 1000.0, "picture_timeout": 1000.0}
+        made: RobotEnv = robot_env(interface, safety=SafetyConfig(**({**patient, "lost_timeout": 1000.0} | limits)))
+        return made
+
+    return build
+
+
+def test_the_policy_sees_every_camera_at_its_pictures_size(env: Build, topic_robot: Build, cameras: Build) -> None:
+    topic_robot()
+    shown = cameras()
+    shown.still = True
+    e = env()
+    observation, _ = e.reset(seed=0)
+    for _ in range(2):
+        e.pipeline.observation_spec.check(observation)
+        assert e.observation_space[FRONT].shape == (1, 12, 16, 3)
+        for name, key, size in (("front", FRONT, (12, 16)), ("wrist", WRIST, (8, 8))):
+            frame = shown.frames[name].copy()
+            frame[frame.shape[0] // 2, frame.shape[1] // 2] = 0
+            assert np.array_equal(observation[key][0].numpy(), resized(frame, *size)), name
+        observation, *_ = e.step(STILL)
+
+
+def test_a_simulated_frame_of_the_right_size_is_seen_pixel_by_pixel(
+    env: Build, topic_robot: Build, cameras: Build
+) -> None:
+    """The same picture through both sides, as for the state."""
+    from sim.env import TaskEnv
+
+    task = tasks.get("panda-lift-cameras")
+    simulation = TaskEnv(replace(task, interface=SEES), 1, threads=1)
+    seen, _ = simulation.reset(seed=0)
+    simulation.close()
+    frames = {name: seen[key][0].numpy().copy() for name, key in (("front", FRONT), ("wrist", WRIST))}
+    for frame in frames.values():
+        frame[frame.shape[0] // 2, frame.shape[1] // 2] = 0
+    topic_robot()
+    cameras(**frames).still = True
+    observation, _ = env().reset(seed=0)
+    for name, key in (("front", FRONT), ("wrist", WRIST)):
+        assert np.array_equal(observation[key][0].numpy(), frames[name])
+
+
+def test_an_absent_camera_is_named_before_anything_runs(topic_robot: Build, cameras: Build) -> None:
+    robot = topic_robot()
+    cameras(front=picture())
+    driver = ArmDriver(robot.node, robot.robot, ("cube",), ("front", "wrist"))
+    driver.needed = ("front", "wrist")
+    with pytest.raises(NotReady, match="no picture on /wrist/image_raw within 0.5 s; the policy sees /wrist/image_raw"):
+        driver.wait_ready(0.5)
+
+
+@pytest.mark.parametrize(
+    ("frame", "encoding", "message"),
+    [
+        (picture(10, 32), "rgb8", "front/image_raw: camera 'front' sends 32x10 pixels, and the policy sees 16x12"),
+        (picture(), "mono8", "camera 'front' sends what is no picture .*mono8"),
+    ],
+)
+def test_a_camera_that_cannot_be_used_is_refused_at_the_start(
+    env: Build, topic_robot: Build, cameras: Build, frame: np.ndarray, encoding: str, message: str
+) -> None:
+    robot = topic_robot()
+    cameras(front=frame, wrist=picture()).encoding = encoding
+    with pytest.raises(NotReady, match=message):
+        env()
+    assert all(np.abs(c - robot.robot.home).max() < 1e-6 for c in robot.commands), "nothing has moved"
+
+
+def break_off(shown: Cameras) -> None:
+    shown.names.discard("wrist")
+
+
+def stop_stamping(shown: Cameras) -> None:
+    shown.stamped = False
+
+
+def shrink(shown: Cameras) -> None:
+    shown.frames["wrist"] = picture(6, 6)
+
+
+def garble(shown: Cameras) -> None:
+    shown.encoding = "mono8"
+
+
+@pytest.mark.parametrize(
+    ("fail", "message"),
+    [
+        (break_off, "for 0.3 s .*wrist/image_raw: camera 'wrist' sends nothing new"),
+        (stop_stamping, "for 0.3 s .*camera '(front|wrist)' repeats the frame of"),
+        (shrink, "for 0.3 s .*camera 'wrist' sends 6x6 pixels"),
+        (garble, "for 0.3 s .*camera '(front|wrist)' sends what is no picture"),
+    ],
+)
+def test_a_camera_that_fails_stops_the_arm_and_then_the_episode(
+    env: Build, topic_robot: Build, cameras: Build, eventually: Build, fail: Callable[[Cameras], None], message: str
+) -> None:
+    topic_robot()
+    shown = cameras()
+    e = env(picture_timeout=1000.0)
+    e.reset(seed=0)
+    e.step(STILL)
+    fail(shown)
+    e.loop.safety = replace(e.loop.safety, picture_timeout=0.1)
+    eventually(lambda: not e._fresh())
+    before = e.loop.goals
+    e.step(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    assert e.loop.goals == before and e.loop.events.counts["stale view"] >= 2, "no goal from an old picture"
+    e.loop.safety = replace(e.loop.safety, lost_timeout=0.3)
+    with pytest.raises(NotReady, match=message):
+        for _ in range(40):
+            e.step(STILL)
+
+
+def test_a_picture_that_stays_the_same_is_trusted_until_the_arm_has_moved(
+    env: Build, topic_robot: Build, cameras: Build, eventually: Build
+) -> None:
+    robot = topic_robot()
+    shown = cameras()
+    shown.still = True
+    e = env()
+    e.reset(seed=0)
+    shows = shown.count
+    eventually(lambda: shown.count > shows + 10)
+    e.step(STILL)
+    assert e.pictures.age() < 1.0
+    robot.follows, robot.position = False, robot.position + 0.06
+    shows = shown.count
+    eventually(lambda: shown.count > shows + 10)
+    with pytest.raises(NotReady, match="shows the same although the arm has moved"):
+        for _ in range(100):
+            e.pictures.read(0.3)
+            e.ticker.wait()
+    shown.still = False
+    eventually(lambda: e.pictures.age() < 0.3)
+
+
+def test_objects_that_only_the_test_reads_are_tracked(env: Build, topic_robot: Build, cameras: Build) -> None:
+    topic_robot()
+    cameras()
+    assert Pipeline(SEES).observer.objects == () and Pipeline(SEES).objects == ("cube",)
+    e = env()
+    e.reset(seed=0)
+    assert "cube" in e.state.objects
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 255))
+def test_an_even_frame_stays_even(height: int, width: int, rows: int, columns: int, value: int) -> None:
+    height, width = max(height, rows), max(width, columns)
+    frame = np.full((height, width, 3), value, np.uint8)
+    assert np.array_equal(resized(frame, rows, columns), np.full((rows, columns, 3), value, np.uint8))
+
+
+def test_a_frame_is_cropped_about_its_centre_and_averaged() -> None:
+    frame = np.zeros((4, 10, 3), np.uint8)
+    frame[:, 3:7] = np.arange(16, dtype=np.uint8).reshape(4, 4, 1) * 8
+    small = resized(frame, 2, 2)[..., 0]
+    blocks = frame[:, 3:7, 0].reshape(2, 2, 2, 2).mean((1, 3))
+    assert np.array_equal(small, blocks.round())
+    assert np.array_equal(resized(frame, 4, 10), frame), "of the right size: pixel by pixel"

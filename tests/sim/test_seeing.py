@@ -1,0 +1,175 @@
+"""Pictures from the scene to a policy: collected, read back, cloned, resumed, evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from policies.base import Size
+from policies.bundle import Bundle
+from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.encoder import EncoderConfig
+from policies.errors import BundleError
+from robot_rl.data.recording import load_episodes
+from robot_rl.data.sources import Demonstrations
+from robot_rl.evaluation import evaluate
+from robot_rl.interface import success
+from robot_rl.interface.pipeline import Picture, Pipeline
+from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.training.supervised import SupervisedConfig, train_supervised
+from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.seeds import training_seed
+from sim.collect import collect, make_expert
+from sim.engines.model import compile_model
+from sim.env import TaskEnv
+from sim.tasks import tasks
+
+FRONT, WRIST = "observation.images.front", "observation.images.wrist"
+Build = Callable[..., Any]
+
+
+@pytest.fixture
+def seeing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The shipped task with small pictures, which succeeds after six steps."""
+    monkeypatch.setitem(success.TESTS, "always", lambda: lambda s: torch.ones(len(s.joint_position), dtype=torch.bool))
+    shipped = tasks.get("panda-lift-cameras")
+    pictures = (Picture("front", 32, 48), Picture("wrist", 16, 16))
+    return replace(shipped, interface=replace(shipped.interface, pictures=pictures, success="always", success_hold=6))
+
+
+@pytest.fixture
+def dataset(seeing: Any, tmp_path: Path) -> Path:
+    env = TaskEnv(seeing, 2, threads=1)
+    collect(env, tmp_path / "data", 3, seed=0, image_size=0)
+    env.close()
+    return tmp_path / "data"
+
+
+def policy_of(task: Any) -> DiffusionPolicy:
+    pipeline = Pipeline(task.interface)
+    config = DiffusionConfig(
+        horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5,
+        encoder=EncoderConfig(channels=(4, 4), embedding=8),
+    )  # fmt: skip
+    return DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.others), config)
+
+
+def test_what_is_recorded_is_what_the_policy_saw(seeing: Any, dataset: Path) -> None:
+    episodes = load_episodes(dataset, Pipeline(seeing.interface))
+    assert [len(e["action"]) for e in episodes] == [6, 6, 6]
+    env = TaskEnv(seeing, 1, threads=1)
+    spec = env.pipeline.observation_spec
+    for episode in episodes:
+        spec.check({k: v for k, v in episode.items() if k in spec})
+    env.close()
+    differ = [(a[WRIST].float() - b[WRIST].float()).abs().mean() for a, b in zip(episodes, episodes[1:], strict=False)]
+    assert min(differ) > 1, "each episode has its own"
+    env = TaskEnv(seeing, 2, threads=1)
+    first, _ = env.reset(seed=training_seed(0))
+    env.close()
+    for i, episode in enumerate(episodes[:2]):
+        assert torch.equal(episode["observation.state"][0], first["observation.state"][i])
+        for key in (FRONT, WRIST):
+            shown, seen = episode[key][0].float(), first[key][i].float()
+            assert (shown - seen).abs().mean() < 6, "up to the loss of video compression"
+
+
+def test_the_demonstrator_sees_more_than_the_policy() -> None:
+    task = tasks.get("panda-lift-cameras")
+    assert not Pipeline(task.interface).observer.objects and Pipeline(task.expert_interface).observer.objects
+    env = TaskEnv(replace(task, interface=replace(task.interface, pictures=())), 8)
+    blind = TaskEnv("panda-lift", 8)
+    paths = []
+    for one in (env, blind):
+        expert, (observation, _) = make_expert(one, "STEADY", 0), one.reset(seed=0)
+        wins = torch.zeros(8, dtype=torch.bool)
+        for _ in range(60):
+            observation, _, terminated, _, infos = one.step(expert.act(observation))
+            wins |= infos["success"]
+            expert.reset(terminated.nonzero().squeeze(-1))
+        paths.append((one.true.joint_position, wins))
+        one.close()
+    assert torch.equal(paths[0][0], paths[1][0]) and torch.equal(paths[0][1], paths[1][1]) and paths[0][1].any()
+
+
+@pytest.mark.parametrize(
+    ("pictures", "message"),
+    [
+        ((Picture("front", 32, 32),), r"front: 32x48 pixels in the dataset, 32x32 in the task.*robot-rl collect"),
+        ((Picture("other", 32, 32),), r"other: absent from the dataset.*robot-rl collect"),
+    ],
+)
+def test_a_dataset_without_the_pictures_is_refused(
+    seeing: Any, dataset: Path, pictures: tuple[Picture, ...], message: str
+) -> None:
+    interface = replace(seeing.interface, pictures=pictures, cameras=())
+    with pytest.raises(UserError, match=message):
+        load_episodes(dataset, Pipeline(interface))
+
+
+def test_cloning_resumes_and_the_clone_acts_in_simulation(
+    seeing: Any, dataset: Path, run: Build, same: Callable[[Any, Any], bool]
+) -> None:
+    data = Demonstrations.of(load_episodes(dataset, Pipeline(seeing.interface)))
+    config = SupervisedConfig(updates=6, batch=8, checkpoint_every=2, log_every=2)
+    ends = []
+    for name in ("whole", "cut"):
+        torch.manual_seed(0)
+        policy, one = policy_of(seeing), run(name)
+        agent = Cloning(policy, CloningConfig(warmup=2), config.updates)
+        if name == "cut":
+
+            class Cut(Exception):  # noqa: N818
+                pass
+
+            def cut(step: int, _: dict[str, float]) -> None:
+                if step == 4:
+                    raise Cut
+
+            with pytest.raises(Cut):
+                train_supervised(agent, data, config, one, 1, cut)
+            one.close()
+            torch.manual_seed(5)
+            policy, one = policy_of(seeing), run(name, resume=True)
+            agent = Cloning(policy, CloningConfig(warmup=2), config.updates)
+        train_supervised(agent, data, config, one, 1, lambda *_: None)
+        ends.append(policy)
+    assert same(ends[0].state_dict(), ends[1].state_dict())
+    env = TaskEnv(seeing, 2, threads=1)
+    result = evaluate(ends[0].eval(), env, 2, 0)
+    env.close()
+    assert result.success == [True, True]
+
+
+def test_a_bundle_knows_its_pictures_and_their_cameras(seeing: Any, panda: Any) -> None:
+    interface = replace(seeing.interface, success="lifted:cube:0.12")
+    bundle = Bundle(policy_of(seeing), interface, panda.fingerprint())
+    bundle.check_robot(panda)
+    bundle.check_task(interface)
+    other = replace(interface, pictures=(interface.pictures[0], Picture("wrist", 24, 24)))
+    with pytest.raises(BundleError, match="other pictures than task 'panda-lift-cameras'"):
+        bundle.check_task(other)
+    with pytest.raises(BundleError, match="sees camera 'wrist', which robot 'panda' lacks: it has front"):
+        bundle.check_robot(replace(panda, cameras=("front",)))
+    with pytest.raises(BundleError, match="the policy reads observation.images.front 32x48x3, .*wrist 24x24x3"):
+        Bundle(bundle.policy, other, panda.fingerprint()).check_robot(panda)
+
+
+def test_a_camera_on_the_hand_moves_with_it(seeing: Any, panda: Any) -> None:
+    env = TaskEnv(seeing, 1, threads=1)
+    before = env.reset(seed=0)[0]
+    for _ in range(4):
+        after, *_ = env.step(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    env.close()
+    moved = [float((after[k] != before[k]).float().mean()) for k in (FRONT, WRIST)]
+    assert moved[1] > 2 * moved[0] > 0
+    wrist = replace(seeing.scene.cameras[1], body="hnd")
+    with pytest.raises(ConfigError, match="mounted on 'hnd', which robot 'panda' lacks; did you mean hand"):
+        compile_model(panda, replace(seeing.scene, cameras=(wrist,)))
+    with pytest.raises(ValueError, match="not both"):
+        replace(wrist, follows=True)
