@@ -59,7 +59,7 @@ class Arbiter:
     """
 
     def __init__(self, operator: OperatorInput | None, controller: Controller, steers: bool = False):
-        """Args: `steers`: the person commands the policy and does not act in its place."""
+        """Args: `steers`: the person commands the policy instead of acting in its place."""
         self.operator, self.controller = operator, controller
         self.phase = Phase.AUTONOMOUS
         self.acts = not steers and bool(controller.twist_limit.any())

@@ -187,7 +187,7 @@ class TaskEnv(VectorEnv):
         if prefetched := vars(self).pop("prefetched", None):
             prefetched.ahead.engine.close()
 
-    # ---- what is known about the running episodes ---------------------------------------------------------------
+    # ---- running episodes ---------------------------------------------------------------------------------------
     @property
     def seed(self) -> int:
         """Return the seed of environment 0; environment i has seed + i."""

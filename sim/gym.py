@@ -38,7 +38,7 @@ def register() -> None:
 
 
 def _unseeded(task: Task | str, num_envs: int, **kwargs: Any) -> TaskEnv:
-    """Return the environment of a task; without a `seed` it draws one, as Gymnasium's contract has it."""
+    """Return the environment of a task; without a `seed` it samples one, as Gymnasium requires."""
     from sim.env import TaskEnv
 
     env = TaskEnv(task, num_envs, **kwargs)

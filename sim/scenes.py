@@ -132,7 +132,7 @@ def robot_model(robot: RobotSpec, path: str = "") -> Path:
     package = importlib.util.find_spec("genesis")
     if package is None or not package.submodule_search_locations:
         raise UserError(
-            f"{looked} genesis-world, whose assets may hold it, is not installed: "
+            f"{looked} genesis-world, which may contain it, is not installed: "
             'pip install "robot-rl[sim]", or name a model file with --mjcf'
         )
     model = Path(package.submodule_search_locations[0]) / "assets" / robot.model

@@ -85,7 +85,7 @@ class SensorModel(Rows):
             self._noises, self._biases = (self._parameters((*noisy, *tilt), kind) for kind in ("noise", "bias"))
             self._directions = torch.cat([torch.arange(c.direction, c.direction + c.width) for c in (*noisy, *tilt)])
             self.values = torch.zeros(num_envs, len(PARAMETERS) + 1)
-            """Of the parameters; the last column is 0."""
+            """Values of the parameters; the last column is 0."""
             self.lag, self.previous = (torch.zeros(num_envs, sum(c.width for c in self.channels)) for _ in range(2))
             self.noise, self.bias = (torch.zeros(num_envs, self.noises) for _ in range(2))
 

@@ -30,7 +30,7 @@ Standing up grows by 2.5 to 3.3 per second; a faulty process must not be much fa
 _SLACK = 0.01
 """Tolerance of the guard's position limits, rad, for rounding."""
 _ROUNDING = 1e-3
-"""Of gains."""
+"""Tolerance of gains."""
 
 
 _ASKED = ("q", "dq", "tau", "kp", "kd")

@@ -37,7 +37,7 @@ class HiddenArm:
     object_size: float = 0.027
     """Half edge, m; training samples 0.018 to 0.026"""
     object_friction: float = 0.55
-    """Training draws 0.6 to 1.4"""
+    """Scale of friction; training samples 0.6 to 1.4"""
     object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
     """Error of the object tracker, m; training samples at most 0.005 on an axis"""
     object_noise: float = 0.0025

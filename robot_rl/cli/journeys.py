@@ -145,7 +145,7 @@ def _go2(o: Options) -> list[Stage]:
             (
                 "steer, stop and resume on the twin",
                 ["launch", "quadruped", *twin, *person, intervene]
-                + ["label:=steered by a person, who stops the first of two walks"],
+                + ["label:=steered by a person, with a stop in the first of two walks"],
             ),
         ]
     return stages

@@ -137,7 +137,7 @@ class Engine(ABC):
         """Return (n,) bool, where physics diverged: a value is not finite, or above `fastest`."""
 
     def render_batch(self, ids: np.ndarray, camera: str, height: int, width: int) -> np.ndarray:
-        """Return fast RGB frames (k, height, width, 3) uint8 of environments `ids` (k,), drawn on all cores."""
+        """Return fast RGB frames (k, height, width, 3) uint8 of environments `ids` (k,), rendered on all cores."""
         sizes = self.geom_sizes
         return self._renderers.batch(self.qpos[ids], camera, height, width, None if sizes is None else sizes[ids])
 

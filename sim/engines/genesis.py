@@ -81,12 +81,12 @@ class GenesisEngine(Engine):
     # ---- state -------------------------------------------------------------------------------------------------
     @property
     def qpos(self) -> np.ndarray:  # type: ignore[override]
-        """Positions (n, nq) in MuJoCo's order; a copy."""
+        """Return a copy of the positions (n, nq) in MuJoCo's order."""
         return self.solver.get_qpos().cpu().numpy()[:, self.world.qs]
 
     @property
     def qvel(self) -> np.ndarray:
-        """Velocities (n, nv) in MuJoCo's order; a copy."""
+        """Return a copy of the velocities (n, nv) in MuJoCo's order."""
         return self.solver.get_dofs_velocity().cpu().numpy()[:, self.world.dofs]
 
     def joint_state(self) -> tuple[Tensor, Tensor]:
@@ -163,7 +163,8 @@ class GenesisEngine(Engine):
             self.world.scene.step(update_visualizer=False)
 
     def _rest(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
-        """Positions (k, nq) in MuJoCo's order: gripper open, trunk upright at its height, objects at (k, 7)."""
+        """Return initial positions (k, nq) in MuJoCo's order: gripper open, trunk upright at its height, objects at (k,
+        7)."""
         model = self.model
         qpos = np.tile(model.qpos0, (len(joints), 1))
         qpos[:, [model.joint(name).qposadr[0] for name in self.robot.joint_names]] = joints

@@ -67,7 +67,7 @@ def test_the_horizon_truncates_and_resets_in_the_same_step(task: Build) -> None:
 
 @pytest.mark.parametrize("engine", ["mujoco", "one without prefetch"])
 def test_figures_are_of_the_episode_that_ended(walk: Build, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
-    """Also one that is nothing but a view of the state, whose rows the next episode takes."""
+    """Also a view of the state, whose rows the next episode overwrites."""
     if engine != "mujoco":
         monkeypatch.setattr(MujocoEngine, "sibling", lambda self: None)
     env = TaskEnv(walk(horizon=5), 3, threads=1)

@@ -99,7 +99,7 @@ def bundle(tmp_path: Path, dataset: Path) -> Path:
 
 
 def sentence(code: int, out: str, err: str, *words: object, status: int = 1) -> None:
-    """The error is for the person at the keyboard; status 2: what was asked for cannot be as it stands."""
+    """The error is for the user; status 2: the input is wrong."""
     assert code == status, (code, out, err)
     assert err.startswith("robot-rl: ") and "Traceback" not in err and "(a defect" not in err, err
     assert err.count("\n") == 1, err

@@ -1,4 +1,4 @@
-"""The shipped reaching task can be done, by its demonstrator and not by chance; its target is where it was drawn."""
+"""The demonstrator solves the shipped reaching task, and chance does not; its target is where it was sampled."""
 
 from __future__ import annotations
 
