@@ -5,7 +5,9 @@
     robot-rl train panda-lift --recipe flow-bc --out runs/flow
     python -m benchmarks.inference_delay runs/diffusion runs/flow
 
-    python -m benchmarks.inference_delay runs/diffusion --twin 10
+    robot-rl collect panda-lift --episodes 100 --skill STEADY --out datasets/steady
+    robot-rl train panda-lift --recipe diffusion-bc --dataset datasets/steady --training.updates 3000 --out runs/steady
+    python -m benchmarks.inference_delay runs/steady --twin 10
 
 Every policy meets the same held-out episodes with every execution at every delay, so differences are paired. Results go
 to benchmarks/results/inference_delay.json, and stand in docs/deploy.md. With `--twin` policies really are that slow,
@@ -98,12 +100,14 @@ PLAIN = HiddenArm(
 
 
 def serve() -> None:
-    """Run the twin until SIGINT."""
+    """Run the twin until SIGTERM."""
 
     torch.set_num_threads(1)
     with open_node("twin") as node:
         twin = ArmTwin(node, tasks.get("panda-lift"), cameras=False, hidden=PLAIN)
-        signal.signal(signal.SIGINT, lambda *_: twin.close())
+        signal.signal(signal.SIGTERM, lambda *_: twin.close())
+        sys.stdout.write("up\n")
+        sys.stdout.flush()
         twin.run()
 
 
@@ -124,7 +128,9 @@ def on_twin(path: Path, episodes: int) -> list[dict[str, Any]]:
 
     os.environ |= {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": str(100 + os.getpid() % 100)}
     bundle, rows = load_bundle(path), []
-    twin = subprocess.Popen([sys.executable, "-m", "benchmarks.inference_delay", "--serve"])
+    twin = subprocess.Popen([sys.executable, "-m", "benchmarks.inference_delay", "--serve"], stdout=subprocess.PIPE)
+    assert twin.stdout is not None
+    twin.stdout.readline()
     try:
         for delay in DELAYS:
             for mode in MODES[:3]:
@@ -146,7 +152,7 @@ def on_twin(path: Path, episodes: int) -> list[dict[str, Any]]:
                 sys.stdout.write(f"{rows[-1]}\n")
                 sys.stdout.flush()
     finally:
-        twin.send_signal(signal.SIGINT)
+        twin.terminate()
         twin.wait()
     return rows
 
@@ -168,7 +174,8 @@ def main() -> int:
         found = {"twin": [row for path in arguments.runs for row in on_twin(path, arguments.twin)]}
     else:
         found = {"rows": [row for path in arguments.runs for row in study(path, arguments.episodes)]}
-    write_json(RESULTS, known | found | {"provenance": provenance()})
+    about = "twin_provenance" if arguments.twin else "provenance"
+    write_json(RESULTS, known | found | {about: provenance()})
     return 0
 
 

@@ -1,4 +1,4 @@
-"""One child process of the launcher: its output by lines, its signals, and its end with ours."""
+"""A child process of the launcher: its output by lines, its signals, and its end with ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from real.launch import NodeProcess
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-_libc = ctypes.CDLL(None, use_errno=True)  # loaded here, for between fork and exec nothing may be
+_libc = ctypes.CDLL(None, use_errno=True)  # loaded here: nothing may be loaded between fork and exec
 
 _LAST_WORDS = 1.0  # s that a guard has to damp the robot when the launcher itself fails
 
@@ -22,7 +22,7 @@ Wait = Callable[[signal.Signals], float]
 
 
 def _die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
-    """Have the kernel send the child this signal when the thread that started it is gone, even by SIGKILL."""
+    """Make the kernel send the child this signal when the thread that started it ends, even by SIGKILL."""
 
     def prepare() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, number)
@@ -49,7 +49,7 @@ class Child:
         self.node = node
         self.sent: signal.Signals | None = None  # the last signal of the escalation
         self.deadline = 0.0  # when the next is due
-        self.ended = False  # whether its output is closed
+        self.ended = False  # its output is closed
         self._sink = sink
         self._line = b""
         self.exited = False  # noticed by `just_exited`
@@ -60,7 +60,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             process_group=None if node.interactive else 0,
-            # A guard that was killed would leave the last command in force: it damps the robot before it ends.
+            # A killed guard would leave its last command in force, so it damps the robot before it ends.
             preexec_fn=_die_with(os.getpid(), signal.SIGTERM if node.guards_robot else signal.SIGKILL),
         )
         self.pid = self._process.pid
@@ -70,12 +70,12 @@ class Child:
 
     @property
     def code(self) -> int:
-        """Exit status, -n for signal n; only after it exited."""
+        """Return the exit status, -n for signal n; only after it exited."""
         assert self._process.returncode is not None
         return self._process.returncode
 
     def read(self) -> bool:
-        """Pass complete lines to the sink; False when there is, for now or for good, nothing to read."""
+        """Pass complete lines to the sink; return False when there is nothing to read."""
         try:
             data = os.read(self.output.fileno(), 65536)
         except BlockingIOError:
@@ -87,7 +87,7 @@ class Child:
         return bool(data)
 
     def just_exited(self) -> bool:
-        """True once, at the first look after its exit; all it had written has then been passed on."""
+        """Return True once, at the first call after its exit; all its output has then been passed on."""
         if self.exited or self._process.poll() is None:
             return False
         self.exited = True
@@ -96,12 +96,12 @@ class Child:
         return True
 
     def gone(self) -> bool:
-        """Whether nothing of it is left, neither itself nor what it started in its group."""
+        """Return whether the process and its group are gone."""
         return self.exited and (self.sent is signal.SIGKILL or not self._group_alive())
 
     def escalate(self, wait: Wait) -> signal.Signals | None:
-        """Send the next signal: SIGINT and SIGTERM to the process, which has its own children to stop; then
-        SIGKILL to its whole group. None when there is no next.
+        """Send the next signal: SIGINT and SIGTERM to the process, which stops its own children; then SIGKILL to its
+        group. Return None when there is no next.
         """
         position = -1 if self.sent is None else _ESCALATION.index(self.sent)
         if position + 1 == len(_ESCALATION):
@@ -117,7 +117,7 @@ class Child:
         return self.sent
 
     def sweep(self, wait: Wait) -> None:
-        """Tell what a process left behind in its group to end, as part of the escalation."""
+        """Signal processes left in the group, as part of the escalation."""
         if self._group_alive():
             self.sent = signal.SIGTERM
             self.deadline = time.monotonic() + wait(self.sent)
@@ -154,5 +154,5 @@ class Child:
                 os.killpg(self.pid, number)
 
     def _emit(self, line: bytes) -> None:
-        # A progress bar redraws its line after each carriage return: the last drawing is the one to show.
+        # A progress bar redraws its line after each carriage return; show the last version.
         self._sink(self.node.name, line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Absolute deadlines on the monotonic clock, and what came of them."""
+"""Absolute deadlines on the monotonic clock, and their lateness."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from real.histogram import Histogram
 
 logger = logging.getLogger(__name__)
 SPIN = 0.0002
-"""Seconds before a deadline that are spun instead of slept: the scheduler wakes that late."""
+"""Seconds before a deadline to spin instead of sleep: the scheduler may wake that late."""
 
 
 class Ticker:
-    """Wakes every `period` seconds. Deadlines are absolute, so errors never add up; a missed one is skipped, not
-    made up for by a burst::
+    """Wake every `period` seconds. Deadlines are absolute, so errors never add up; missed ones are skipped, without a
+    burst::
 
         deadline   1    2    3    4    5
         wake       1    2      3.4     5      (4 is counted as missed)
@@ -51,9 +51,8 @@ class Ticker:
 
 @dataclass
 class Drift:
-    """How a loop slides against its rate: the least-squares line through how late it was, tick by tick, on a grid of
-    its period that begins at its first tick. The loop's own deadlines have no part in it, so that a wrong period and
-    pauses that add up show."""
+    """Drift of a loop against its rate: the least-squares line through its lateness on a grid of its period that begins
+    at the first tick. The loop's own deadlines are not used, so a wrong period and accumulated pauses show."""
 
     ticks: int = 0
     mean_time: float = 0.0
@@ -61,12 +60,12 @@ class Drift:
     variance: float = 0.0
     """Sum of the squared distances of the grid's times from their mean, s^2."""
     covariance: float = 0.0
-    """Sum of their products with those of the lateness, s^2."""
+    """Sum of the products of these distances and those of the lateness, s^2."""
     span: float = 0.0
     """Time from the first tick to the last on the grid, s."""
 
     def add(self, planned: float, late: float) -> None:
-        """Take in the tick that the grid has `planned` s after the first and that came `late` s after that."""
+        """Add a tick, planned `planned` s after the first on the grid, that came `late` s late."""
         self.ticks += 1
         off = planned - self.mean_time
         self.mean_time += off / self.ticks
@@ -76,13 +75,13 @@ class Drift:
         self.span = planned
 
     def __add__(self, other: Drift) -> Drift:
-        """Two loops, one after the other, each on a grid of its own."""
+        """Combine two loops in sequence, each on its own grid."""
         variance, covariance = self.variance + other.variance, self.covariance + other.covariance
         return Drift(self.ticks + other.ticks, 0.0, 0.0, variance, covariance, self.span + other.span)
 
     @property
     def seconds(self) -> float:
-        """How much later the loop was at its end than at its start, by that line, s; 0 without a second tick."""
+        """Return how much later the loop was at its end than at its start, by that line, s; 0 without a second tick."""
         return self.covariance / self.variance * self.span if self.variance else 0.0
 
 
@@ -110,11 +109,11 @@ class Timing:
         self.missed += skipped
 
     def __add__(self, other: Timing) -> Timing:
-        """Both, this one first."""
+        """Combine two timings, this one first."""
         return Timing(self.period, self.late + other.late, self.missed + other.missed, self.drift + other.drift)
 
     def summary(self) -> dict[str, Any]:
-        """Figures for the report; times in microseconds."""
+        """Return figures for the report; times in microseconds."""
         edges = [0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]
         counts = self.late.between([1e-6 * edge for edge in edges] + [math.inf])
         ticks, over = len(self.late), sum(counts[edges.index(1000) :])
@@ -136,10 +135,9 @@ class Timing:
 
 
 def prefer_realtime(priority: int = 40) -> bool:
-    """Give the calling thread SCHED_FIFO and fine timer slack where permitted; say so where not.
-
-    Threads and processes that it starts are ordinary ones. Priorities here: joint states 45, commands 40, policy 20:
-    a thread that holds the interpreter must not wait for a processor while the command thread waits for it.
+    """Give the calling thread SCHED_FIFO and fine timer slack if permitted; warn otherwise. Threads and processes that
+    it starts have normal priority. Priorities here: joint states 45, commands 40, policy 20: a thread that holds the
+    interpreter lock must not be preempted while the command thread waits for it.
     """
     if sys.platform != "linux":
         return False
@@ -153,22 +151,22 @@ def prefer_realtime(priority: int = 40) -> bool:
 
 
 def scheduling() -> tuple[Any, ...]:
-    """How the calling thread is scheduled, for `reschedule`; empty where nobody can tell."""
+    """Return the calling thread's scheduling, for `reschedule`; empty if unknown."""
     return (os.sched_getscheduler(0), os.sched_getparam(0)) if sys.platform == "linux" else ()
 
 
 def reschedule(before: tuple[Any, ...]) -> None:
-    """Be scheduled as `scheduling` told, but for a flag: that threads it starts are ordinary ones stays so, for Linux
-    lets only root take it back."""
+    """Restore the scheduling from `scheduling`, except the flag for the priority of new threads, which only root can
+    reset."""
     if before:
         policy, parameters = before
         os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, parameters)
 
 
 def prefer_realtime_bus(priority: int = 45) -> None:
-    """The same for the bus: its reader, which has to be the calling thread, and DDS's own threads that feed it.
+    """Give real-time priority to the bus: its reader, which is the calling thread, and DDS's threads that feed it.
 
-    On a busy machine a reader with priority waits for a receiver without: states then come tens of ms late.
+    Otherwise, on a busy machine, the reader waits for a receiver without priority, and states are tens of ms late.
     """
     if not prefer_realtime(priority):
         return
@@ -180,7 +178,7 @@ def prefer_realtime_bus(priority: int = 45) -> None:
 
 
 def yield_to_robot() -> None:
-    """Let this process use only the processor time that nobody else wants."""
+    """Let this process use only otherwise idle processor time."""
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     else:
@@ -188,7 +186,7 @@ def yield_to_robot() -> None:
 
 
 def bare_loop(rate: float, seconds: float = 2.0) -> Timing:
-    """Lateness of a loop that does nothing, at the command loop's priority: the floor of this machine."""
+    """Return the lateness of an idle loop at the command loop's priority: the floor of this machine."""
     found: list[Timing] = []
 
     def loop() -> None:

@@ -1,4 +1,4 @@
-"""A robot as a vector environment of one: the same contract as simulation, at the pace of the clock."""
+"""A robot as a vector environment of size one: the same contract as simulation, in real time."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class RobotEnv(Rig, VectorEnv):
         schedule: Schedule | None = None,
         observers: Iterable[StepObserver] = (),
     ):
-        """Args: `operator`: the person who may take over or steer; `schedule`: commands a walking robot while neither
-        a person nor `cmd_vel` does."""
+        """Args: `operator`: input of a person who may take over or steer; `schedule`: commands for a walking robot
+        without a person or `cmd_vel`."""
         super().__init__(node, interface, cameras, operator, dry_run, safety)
         self.steering: Steering | None = None
         if self.pipeline.command.fields:
@@ -68,7 +68,7 @@ class RobotEnv(Rig, VectorEnv):
         self.stance: Homing | Standing = Standing(self) if self.pipeline.robot.base else Homing(self)
         self.judge = Judge(self, self.stance)
         self.observers = list(observers)
-        """Called in this order with each control period: state before, action, what came of it."""
+        """Called in this order with each control period: state, action, result."""
         self._noted: dict[str, Any] = {}
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
         self.single_observation_space = self.pipeline.observation_spec.gymnasium_space()
@@ -76,7 +76,7 @@ class RobotEnv(Rig, VectorEnv):
         self.observation_space = self.pipeline.observation_spec.gymnasium_space(1)
         self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
         self.inference = Histogram()
-        """Time from observation to action of the control periods, s."""
+        """Time from observation to action per control period, s."""
         self.episode = -1
         self._damped: dict[str, int] | None = None
         self.loop.arm()
@@ -117,7 +117,7 @@ class RobotEnv(Rig, VectorEnv):
         action = decision.action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
-        # An action that is not finite stays so up to the shield, which refuses it, holds, and counts.
+        # A non-finite action reaches the shield, which refuses it, holds, and counts it.
         if not action.isfinite().all():
             self.loop.events.add("nonfinite action")
         target = self.pipeline.target(self.state, action)
@@ -137,15 +137,15 @@ class RobotEnv(Rig, VectorEnv):
         self._observed = time.monotonic()
         self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
         success, terminated, over = self.judge(self.state, decision)
-        correcting, hands = decision.phase is Phase.CORRECTING, decision.operator
-        terminated |= hands is not None and hands.failure  # given up: what could have come is worth nothing
+        correcting, operator = decision.phase is Phase.CORRECTING, decision.operator
+        terminated |= operator is not None and operator.failure  # given up: later reward is worth nothing
         infos = {
             "success": torch.tensor([success]),
             "executed": self.last_action,
             "policy_action": wanted,
             "intervention": torch.tensor([correcting and posted]),
             "takeover": torch.tensor([decision.takeover]),
-            "marked": torch.tensor([hands is not None and (hands.success or hands.failure)]),
+            "marked": torch.tensor([operator is not None and (operator.success or operator.failure)]),
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }
@@ -166,7 +166,7 @@ class RobotEnv(Rig, VectorEnv):
 
     @property
     def falls(self) -> int:
-        """Episodes in which a walking robot fell, or was damped other than by a person."""
+        """Return the number of episodes in which a walking robot fell, or was damped other than by a person."""
         return self.judge.falls
 
     def close(self, **kwargs: Any) -> None:
@@ -174,18 +174,18 @@ class RobotEnv(Rig, VectorEnv):
         try:
             self.stance.end()
         finally:
-            self._damped = self.driver.damped  # the guard damps once more, for we fall silent
+            self._damped = self.driver.damped  # the guard damps once more, since our commands stop
             self.loop.close()
 
     # ---- parts -------------------------------------------------------------------------------------------------
-    def _steer(self, hands: Operator | None) -> None:
-        """Set the command; in the last second it is to stand, because lying down works from four feet only."""
+    def _steer(self, operator: Operator | None) -> None:
+        """Set the command; it is zero in the last second, since lying down works from four feet only."""
         if self.steering is not None:
             left = (self.interface.horizon - self.steps) * self.period
             ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
-            self.command = self.steering(hands, self.seed, self.steps, rest=ends)
-            asked = [round(value, 3) for value in self.steering.wanted[0].tolist()]
-            self._note_change("command", {"from": self.steering.commander, "asked": asked})
+            self.command = self.steering(operator, self.seed, self.steps, rest=ends)
+            target = [round(value, 3) for value in self.steering.target[0].tolist()]
+            self._note_change("command", {"from": self.steering.commander, "asked": target})
 
     def _observe(self) -> dict[str, Tensor]:
         state = {"observation.state": self.pipeline.observer(self.state)}
@@ -201,7 +201,7 @@ class RobotEnv(Rig, VectorEnv):
         self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))
 
     def summary(self) -> dict[str, Any]:
-        """For the report: loop timing, inference latency, shield events, refused messages, how often a guard damped."""
+        """Return loop timing, inference latency, shield events, refused messages and the guard's counts."""
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
         return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected} | guard

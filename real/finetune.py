@@ -16,21 +16,19 @@ from policies.residual import ResidualPolicy
 from real.env import RobotEnv
 from real.journal import Journal
 from real.recorder import Recorder
-from real.session import Filming, uninterrupted
+from real.session import VideoRecorder, uninterrupted
 from robot_rl.training.human_in_the_loop import fetch, play_episode
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
 HOPELESS = 2
-"""Exit status of a learner that would end the same if started again: bad input, or numbers that became NaN."""
+"""Exit status of a learner that would fail again if restarted: bad input, or NaN."""
 
 
 class LearnerProcess:
-    """Keeps a learner running beside the robot; a learner that dies is started again from its checkpoint.
-
-    One that ends as `HOPELESS`, or dies a second time without a sign of life since it was started, which is publishing
-    `weights`, is given up with a `UserError`."""
+    """Keep a learner running beside the robot; restart a dead one from its checkpoint. A learner that ends as
+    `HOPELESS`, or dies again before it has published `weights`, raises a `UserError`."""
 
     def __init__(self, command: list[str], weights: Path):
         self.command, self.weights = command, weights
@@ -45,7 +43,7 @@ class LearnerProcess:
 
     def _start(self) -> None:
         self._started, self._before = time.monotonic(), self._stamp()
-        # Its end of the pipe closes when this process is gone, however it ended: the learner's sign to end too.
+        # The pipe closes when this process ends in any way, which ends the learner too.
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE)
 
     def _stamp(self) -> int:
@@ -63,7 +61,7 @@ class LearnerProcess:
         if self._stamp() == self._before:
             raise UserError(
                 f"the learner ended before it had published any weights to {self.weights.parent}, for the reason that "
-                "it gave above, so it learned nothing; mend that and go on with --resume"
+                "it gave above, so it learned nothing; correct that and go on with --resume"
             )
 
     def tend(self) -> None:
@@ -83,7 +81,7 @@ class LearnerProcess:
         assert self._process is not None
         self._process.terminate()
         try:
-            # Whoever interrupts waits for us; what is learned was published at most 100 updates ago.
+            # The user waits; the last weights were published at most 100 updates ago.
             self._process.wait(timeout=20 if kind is None else 4)
         except subprocess.TimeoutExpired:
             self._process.kill()
@@ -94,9 +92,9 @@ class LearnerProcess:
 
 
 class Session:
-    """Episodes on the robot, with whatever weights are newest between them."""
+    """Run episodes on the robot, with the newest weights between them."""
 
-    def __init__(self, env: RobotEnv, policy: ResidualPolicy, run: Run, seed: int, film: Filming):
+    def __init__(self, env: RobotEnv, policy: ResidualPolicy, run: Run, seed: int, film: VideoRecorder):
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
         self.version = -1
         self.rng = torch.Generator().manual_seed(seed)
@@ -105,7 +103,7 @@ class Session:
         self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
         self._images = images
         self._pictures: dict[str, Any] = {}
-        """What the cameras showed when the policy last observed."""
+        """Pictures at the policy's last observation."""
         self._stale_pictures = 0
         # In this order: a row is recorded before the journal ends its episode.
         env.observers.append(self._record)
@@ -116,7 +114,7 @@ class Session:
 
     @property
     def episodes(self) -> list[dict[str, Any]]:
-        """Of this session, as in episodes.jsonl."""
+        """Return this session's episodes, as in episodes.jsonl."""
         return self.journal.rows
 
     def _about_episode(self) -> dict[str, Any]:
@@ -128,8 +126,8 @@ class Session:
         return pictures.newest(camera) if camera in pictures.pictures else self.env.driver.image(camera)
 
     def _look(self) -> None:
-        """Keep the pictures that belong to the state at which the next step begins."""
-        # An old picture is recorded again, for a video has a frame per row; the episode's record counts them.
+        """Keep the pictures of the state at which the next step begins."""
+        # An old picture is recorded again, since a video has a frame per row; the episode's record counts them.
         self._stale_pictures += self.env.stale_pictures(self._images)
         pictures = {name: self._picture(name) for name in self._images}
         self._pictures = {k: v for k, v in pictures.items() if v is not None}
@@ -171,7 +169,7 @@ class Session:
         play_episode(env, executor, observation, self.rng)
 
     def close(self) -> None:
-        """Put everything recorded on disk."""
+        """Write all recorded data to disk."""
         try:
             with uninterrupted():
                 self.recorder.close()
@@ -179,7 +177,7 @@ class Session:
             self.journal.close()
 
     def summary(self) -> dict[str, Any]:
-        """Figures of the session."""
+        """Return the figures of the session."""
         n = max(1, len(self.episodes))
         return {
             "episodes": len(self.episodes),

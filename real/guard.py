@@ -1,16 +1,16 @@
-"""The guard: the one writer of a robot's motor commands, which damps the robot when nobody sound commands it.
+"""The guard: the only writer of a robot's motor commands, which damps the robot without valid commands.
 
-A motor obeys its last command for ever. The process that runs a policy can be killed, can hang, can be cut off; this
-one does nothing but pass checked commands on, so it is there to notice::
+A motor obeys its last command forever. The process that runs a policy can be killed, hang, or lose its connection. This
+one only passes checked commands on, so it notices::
 
     deploy ── lowcmd_wanted ──> guard ── lowcmd, 500 Hz ──> motors
                                   ^────── lowstate ──────────┘
 
-A robot that it had to damp may have sunk to any posture, and one that it has not commanded yet may be in any. It stays
-damped until the commanding process stands it up, which begins where it lies, with little stiffness that grows slowly;
-one that merely goes on, at full stiffness, is not obeyed. L2 and B of the robot's own remote damp it whatever happens.
+After damping, and at the start, the robot may be in any posture. It stays damped until the policy's process stands it
+up, which begins at the measured posture with little stiffness that grows slowly. Commands at full stiffness are not
+passed on. L2 and B of the robot's own remote always damp it.
 
-It imports no torch: little memory, little to go wrong, started in half a second.
+It does not import torch: it needs little memory and starts in half a second.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ logger = logging.getLogger(__name__)
 COMMAND_TIMEOUT = 0.05
 """Oldest command to pass on, s."""
 DRAIN = 4.0
-"""Longest time for which a guard that was told to end waits for the commanding process to end first, s."""
+"""Longest time that a guard waits for the policy's process to end first, s."""
 
 
 SILENCE, STALE_STATE = QUIET = ("silence", "stale state")
-"""Why it damps without a command that it refused."""
+"""Reasons for damping without a refused command."""
 GREW, REMOTE = "stiffness grew too fast", "L2 and B of the remote"
 _L2, _B = (2, 0x20), (3, 0x02)
 """Byte and bit of `wireless_remote`."""
 
 
-class Wanted(NamedTuple):
-    """The newest command, and what is known of it."""
+class ReceivedCommand(NamedTuple):
+    """The newest command, with the result of its check."""
 
     raw: bytes = b""
     bad: str = ""
-    """What is wrong with it."""
+    """Reason for refusing it; empty if valid."""
     command: np.ndarray | None = None
     received: float = -float("inf")
     """Monotonic, s."""
 
 
-class Teller:
-    """Says things in a thread of its own: who reads them may be slow or gone, and the robot must not wait for that."""
+class BackgroundPrinter:
+    """Print messages in a thread of its own, so that a slow or closed reader never delays the robot."""
 
     def __init__(self, say: Callable[[str], None]):
         self._say = say
         self._texts: SimpleQueue[str | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="teller", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="printer", daemon=True)
         self._thread.start()
 
     def __call__(self, text: str) -> None:
         self._texts.put(text)
 
     def close(self) -> None:
-        """Say what is left, unless that takes longer than a second."""
+        """Print the remaining messages, for one second at most."""
         self._texts.put(None)
         self._thread.join(1.0)
 
@@ -82,7 +82,7 @@ class Teller:
 
 
 class Guard:
-    """Sends at the robot's command rate from `run()` until `close()`; damping at first and at last."""
+    """Send at the robot's command rate from `run()` until `close()`; damp first and last."""
 
     def __init__(self, node: Node, robot: RobotSpec, timeout: float = 10.0):
         if not isinstance(robot.ros, UnitreeInterface):
@@ -93,30 +93,30 @@ class Guard:
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._damp = self._command.seal(self.motors.damp())
         self.events: dict[str, int] = {}
-        """How often it began to damp, by the reason that it began with."""
+        """How often it began to damp, by reason."""
         self.damping = SILENCE
         """Why it began to damp; empty while it passes commands on."""
         self.latched = True
-        """Only a command that begins to stand the robot up ends the damping."""
+        """Only a command as at the beginning of standing up ends the damping."""
         self.timing: dict[str, Any] = {}
         self._alive, self._tick = -float("inf"), -1
-        """When the robot last said something new, and the count of ms that it said it with."""
+        """Time of the robot's last new state, monotonic s, and its count of ms."""
         self._position, self._remote = np.full(self.motors.count, np.nan), False
-        """Of the motors, rad, and whether the remote's L2 and B are down, in the newest state."""
-        self._wanted = Wanted()
+        """Positions of the motors, rad, and whether the remote's L2 and B are down, in the newest state."""
+        self._newest = ReceivedCommand()
         self._soft = -float("inf")
-        """When it last passed on little stiffness, or none."""
+        """Time of the last command with little stiffness or none."""
         self._ordinary = True
         self._closing: float | None = None
         self._hurry = threading.Event()
         self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never waits for a reader
         self.output = node.publisher(LOW_COMMAND, robot.ros.low_command, qos.COMMAND)
         self.state = node.subscribe(LOW_STATE, robot.ros.low_state, qos.SENSOR, self._on_state)
-        self.wanted = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
+        self.commands = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
         self._wait_ready(node, timeout)
 
     def _wait_ready(self, node: Node, timeout: float) -> None:
-        """Be the only writer, of a robot that is there."""
+        """Wait for the robot; raise if another writer exists."""
 
         def heard() -> bool:
             return self._alive > -float("inf")
@@ -140,39 +140,39 @@ class Guard:
             self._ordinary = False
             prefer_realtime_bus()
         state = self._state.open(sample.raw)
-        if state is not None and state["tick"] != self._tick:  # a robot that hung may repeat itself for ever
+        if state is not None and state["tick"] != self._tick:  # a robot that hangs may repeat its state forever
             self._tick, self._alive = int(state["tick"]), sample.received
             self._position = state["motor_state"]["q"][: self.motors.count]
             self._remote = all(state["wireless_remote"][byte] & bit for byte, bit in (_L2, _B))
 
     def _on_command(self, sample: Stamped) -> None:
-        if sample.raw == self._wanted.raw:  # most are repeated, and looked at once
-            self._wanted = self._wanted._replace(received=sample.received)
+        if sample.raw == self._newest.raw:  # most are repeated, and checked once
+            self._newest = self._newest._replace(received=sample.received)
             return
         command = self._command.open(sample.raw)
         bad = "damaged command" if command is None else self.motors.refusal(command)
-        self._wanted = Wanted(bytes(sample.raw), bad, command, sample.received)
+        self._newest = ReceivedCommand(bytes(sample.raw), bad, command, sample.received)
 
     def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
-        """Pass commands on or damp, every tick; returns after `close`. However it ends, the robot is damped then."""
+        """Pass commands on or damp, every tick, until `close`. In any case damp the robot at the end."""
         prefer_realtime(42)
         ticker = Ticker(1 / self.robot.command_rate)
-        teller = Teller(say)
+        printer = BackgroundPrinter(say)
         try:
-            self._run(ticker, teller)
+            self._run(ticker, printer)
         finally:
             self._end(ticker)
-            teller.close()
+            printer.close()
         self.timing = ticker.timing.summary()
 
     def _run(self, ticker: Ticker, say: Callable[[str], None]) -> None:
         report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
         while not self._over():
             ticker.wait()
-            wanted = self._wanted
-            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), wanted)
-            self.output.publish(self._damp if reason else wanted.raw)
-            # What begins to damp is told, and the first refusal after a silence: it is what stands in the way then.
+            newest = self._newest
+            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), newest)
+            self.output.publish(self._damp if reason else newest.raw)
+            # Report the reason of a new damping, and the first refusal after a silence.
             if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
                 self._note(reason, say)
             changed = before != (self.damping, self.latched)
@@ -183,7 +183,7 @@ class Guard:
             count += 1
 
     def _end(self, ticker: Ticker) -> None:
-        """Damp, three times, for one message may be lost; one that cannot be sent keeps none from being tried."""
+        """Damp three times, since a message may be lost; try all of them even if one fails."""
         for _ in range(3):
             try:
                 self.output.publish(self._damp)
@@ -191,18 +191,18 @@ class Guard:
             except Exception:
                 logger.exception("could not damp the robot at the end")
 
-    def _judge(self, now: float, wanted: Wanted) -> str:
-        """Why the robot has to be damped in this tick; empty if the newest command may pass."""
-        reason = wanted.bad
-        if now - wanted.received > COMMAND_TIMEOUT:
+    def _judge(self, now: float, newest: ReceivedCommand) -> str:
+        """Return why the robot must be damped in this tick; empty if the newest command may pass."""
+        reason = newest.bad
+        if now - newest.received > COMMAND_TIMEOUT:
             reason = SILENCE
         if now - self._alive > STATE_TIMEOUT:
             reason = STALE_STATE
         if self._remote:
             reason = REMOTE
-        if not reason and wanted.command is not None:
-            firmness = self.motors.firmness(wanted.command)
-            self.latched = self.latched and not self.motors.arms(wanted.command, self._position)
+        if not reason and newest.command is not None:
+            firmness = self.motors.firmness(newest.command)
+            self.latched = self.latched and not self.motors.arms(newest.command, self._position)
             if self.latched or firmness <= ARMING:
                 self._soft = now
             elif firmness > JUMP + GROWTH * (now - self._soft):
@@ -215,7 +215,7 @@ class Guard:
         return bytes(encode(make("std_msgs/msg/String", data=json.dumps(said)), "std_msgs/msg/String"))
 
     def _over(self) -> bool:
-        """Told to end, and nobody commands any more, or it takes too long, or somebody is in a hurry."""
+        """Return whether to end: commands have stopped, the wait is over, or `close` was called twice."""
         if self._closing is None:
             return False
         late = time.monotonic() - self._closing > DRAIN
@@ -228,13 +228,13 @@ class Guard:
         self.damping = reason
 
     def close(self) -> None:
-        """End once the commanding process has ended, which lays the robot down first; called twice, at once."""
+        """End after the policy's process, which lays the robot down first; called twice, end at once."""
         if self._closing is not None:
             self._hurry.set()
         self._closing = self._closing or time.monotonic()
 
     def summary(self) -> str:
-        """What happened, in one line."""
+        """Return a one-line summary."""
         late = self.timing["lateness_us"]
         return (
             f"{self.timing['ticks']} ticks, {self.timing['missed']} missed, lateness p50 {late['p50']:.0f} us, "

@@ -1,4 +1,4 @@
-"""How an arm begins an episode: home through the shield, objects placed."""
+"""Begin an arm's episode: move home through the shield, have objects placed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from real.teleop.commands import Operator
 
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
-"""Width of a shut gripper that holds nothing, m."""
+"""Width of a closed, empty gripper, m."""
 NEAR = 0.01
-"""Height above where it was gripped from which a thing may drop, m: the last millimetres take as long as the rest."""
+"""Height above its place from which an object may drop, m: the last millimetres take as long as the rest."""
 
 
 class Homing:
-    """Moves the arm home and has the objects placed, by the twin or by a person."""
+    """Move the arm home and have the objects placed, by the twin or a person."""
 
     def __init__(self, env: Rig):
         self.env, robot = env, env.pipeline.robot
@@ -31,7 +31,7 @@ class Homing:
         self.width = robot.gripper.width if robot.gripper else 0.0
 
     def begin(self, seed: int) -> None:
-        """Get ready for the episode that is placed by `seed`."""
+        """Prepare the episode with this seed."""
         if self.env.loop.stopped:
             self.env.await_release()
         if not self.env.driver.dry_run:
@@ -41,23 +41,23 @@ class Homing:
 
     @property
     def releases(self) -> bool:
-        """The next episode ends the latched stop unasked: never, here only a person does."""
+        """Return whether the next episode ends a latched stop by itself: never for an arm."""
         return False
 
     def end(self) -> None:
-        """Nothing: the loop brakes and holds."""
+        """Do nothing: the loop brakes and holds."""
 
     def _heed_stop(self) -> Operator | None:
-        """Read the operator's hands; the stop counts between episodes too, when the arm moves fastest."""
-        hands = self.env.look()
-        if hands is not None and hands.stop:
+        """Read the operator's input; the stop counts between episodes too, when the arm moves fastest."""
+        operator = self.env.look()
+        if operator is not None and operator.stop:
             raise NotReady("the operator pressed stop")
-        return hands
+        return operator
 
     def set_down(self, timeout: float = 5.0) -> None:
-        """Lower what the gripper holds to where it was gripped, so that opening does not drop it.
+        """Lower a held object to where it was gripped, so that opening does not drop it.
 
-        Straight down, through the shield, to the lowest height that the tool had with it; never below.
+        Move straight down, through the shield, to the lowest height of the tool since gripping.
         """
         env, controller = self.env, self.env.pipeline.controller
         if not controller.twist_limit[2]:
@@ -104,8 +104,8 @@ class Homing:
             before = accepted.copy()
             env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
 
-            def placed(hands: Operator | None) -> bool:
-                # Poses that are on their way are of before; the sixth one is not.
+            def placed(operator: Operator | None) -> bool:
+                # Poses in transit are old; the sixth one is new.
                 return all(accepted[name] >= before[name] + 6 for name in accepted)
 
             self._hold_until(placed, timeout, "object pose")
@@ -113,13 +113,13 @@ class Homing:
             if not env.attended():
                 raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
             logger.warning("place the object and press reset on the teleop device")
-            self._hold_until(lambda hands: hands is not None and hands.reset, 600.0, "reset button")
+            self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button")
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
         """Keep the goal fresh at home while waiting."""
         rate = Ticker(self.env.period)
         deadline = time.monotonic() + timeout
-        while not ready(self._heed_stop()):  # one reader: a press is told only once
+        while not ready(self._heed_stop()):  # one reader: a press is reported once
             if time.monotonic() > deadline:
                 raise NotReady(f"waited {timeout:g} s for the {what}")
             self.env.read()

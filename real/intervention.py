@@ -1,6 +1,6 @@
-"""Decide what is executed: the policy's action, the person's, or a hold.
+"""Choose the executed action: the policy's, the person's, or a hold.
 
-The person is above the policy and below the shield.
+The person overrides the policy and passes the same shield.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 class Phase(Enum):
-    """State of the hand-over."""
+    """Phase of control."""
 
     AUTONOMOUS = "autonomous"
     CORRECTING = "correcting"
     HANDING_BACK = "handing back"
-    """First step after a correction: the policy's chunk is dropped and it looks anew."""
+    """First step after a correction: the policy's chunk is dropped, and it observes anew."""
     PAUSED = "paused"
-    """The device fell silent while it corrected: nobody acts until it speaks again or the episode ends."""
+    """The device fell silent during a correction: the robot holds until it returns or the episode ends."""
     STOPPED = "stopped"
 
 
@@ -42,7 +42,7 @@ _NEXT = {
 
 @dataclass
 class Decision:
-    """What is executed in one control period."""
+    """The executed action of one control period."""
 
     action: Tensor
     """(1, A) in [-1, 1]"""
@@ -53,23 +53,23 @@ class Decision:
 
 
 class Arbiter:
-    """Decides once per control period, so a takeover takes at most one.
+    """Decide once per control period, so a takeover takes at most one.
 
     No jump: both sides send actions through one controller, which starts from the measured state, and one shield.
     """
 
     def __init__(self, operator: OperatorInput | None, controller: Controller, steers: bool = False):
-        """Args: `steers`: the person tells the policy where to go and does not act in its place."""
+        """Args: `steers`: the person commands the policy instead of acting in its place."""
         self.operator, self.controller = operator, controller
         self.phase = Phase.AUTONOMOUS
         self.acts = not steers and bool(controller.twist_limit.any())
-        """A person can act in the policy's place; if not, holding the dead-man changes nothing here."""
+        """A person can act in the policy's place; otherwise the dead-man has no effect here."""
         if operator and not (steers or self.acts):
             logger.warning("this policy's actions move no tool: a person can stop the robot but not take over")
 
     @property
     def attended(self) -> bool:
-        """Somebody can answer: a teleop device is open."""
+        """Return whether a teleop device is open."""
         return self.operator is not None and self.operator.devices > 0
 
     def reset(self) -> None:
@@ -77,9 +77,8 @@ class Arbiter:
         self.phase = Phase.AUTONOMOUS
 
     def decide(self, policy_action: Tensor, hold: Tensor) -> Decision:
-        """Choose between the policy's action (1, A), the person's, and `hold` (1, A), which stands still.
-
-        A gripper value of exactly 0 leaves the gripper as `hold` has it: a takeover does not drop what it holds.
+        """Choose between the policy's action (1, A), the person's, and `hold` (1, A). A gripper value of exactly 0
+        keeps the gripper of `hold`: a takeover does not drop an object.
         """
         operator = self.operator.read() if self.operator else None
         before = self.phase

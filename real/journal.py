@@ -1,4 +1,4 @@
-"""What happened on a robot: how its episodes went, who commanded it, stops, resets, the guard."""
+"""Log of a robot's run: episodes, command sources, stops, resets, the guard."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Writes events.jsonl as things happen, and a row of episodes.jsonl for each episode.
+    """Write events.jsonl as events happen, and a row of episodes.jsonl for each episode.
 
-    An event is `episode`, `seconds` of it (null while the robot gets ready), `event` and `what`. Written by the thread
-    that steps the robot; the command thread only leaves a note.
+    An event is `episode`, `seconds` (null between episodes), `event` and `what`. The thread that steps the robot
+    writes; other threads only queue events.
     """
 
     def __init__(
@@ -32,9 +32,8 @@ class Journal:
         more: Callable[[], dict[str, Any]] = dict,
         keep: Callable[[dict[str, Any]], None] = lambda row: None,
     ):
-        """`done` episodes of the folder were before and stay.
-
-        At the end of each `more` is asked for further keys of its row, and `keep` given the row with them.
+        """`done` earlier episodes of the folder stay. At an episode's end `more` returns further keys of its row, and
+        `keep` gets the row.
         """
         self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
         self.rows: list[dict[str, Any]] = []
@@ -49,20 +48,20 @@ class Journal:
         env.observers.append(self._record)
 
     def drop_rows_from(self, done: int) -> None:
-        """Forget what a kill or a signal left behind: rows of episodes that count nowhere else, and half a row."""
+        """Drop rows that a kill or a signal left: of episodes that count nowhere else, and incomplete ones."""
         path = self.folder / "episodes.jsonl"
         if path.exists():
             kept = path.read_text().splitlines(keepends=True)
             write_text(path, "".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < done))
 
     def note(self, event: str, what: Any) -> None:
-        """Remember an event, from any thread."""
+        """Queue an event, from any thread."""
         self._notes.append((time.monotonic(), self.env.episode, event, what))
         if event == "phase":
             self._flush()
 
     def _record(self, step: dict[str, Any]) -> None:
-        """The end of a control period."""
+        """Record the end of a control period."""
         self._parts["intervention_steps"] += int(step["intervention"])
         self._parts["takeovers"] += int(step["takeover"])
         if self.env.steering is not None:
@@ -80,7 +79,7 @@ class Journal:
         if env.steering is not None:
             row |= {"falls": env.falls - self._falls, "commanded_steps": dict(self._commanders)}
         row |= self.more()
-        with uninterrupted():  # a signal does not part the row from what `keep` is for
+        with uninterrupted():  # a signal cannot separate the row from `keep`
             self._write("episodes.jsonl", row)
             self.keep(row)
             self.rows.append(row)
@@ -102,7 +101,7 @@ class Journal:
         self._files[name].write(strict_json.dumps(row) + "\n")
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining events."""
         self._flush()
         for file in self._files.values():
             file.close()

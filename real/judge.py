@@ -1,4 +1,4 @@
-"""How an episode on a robot goes: success, failure, falls, and how well a twin follows its command."""
+"""Judge a robot's episode: success, failure, falls, and tracking errors on a twin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from robot_rl.interface.state import RobotState
 
 
 class Judge:
-    """Applies the task's tests, the person's marks and the clock to each control period."""
+    """Apply the task's tests, the person's marks and the time limit to each control period."""
 
     def __init__(self, rig: Rig, stance: Homing | Standing):
         self.rig, self.stance, self.falls, self.held = rig, stance, 0, 0
@@ -31,7 +31,7 @@ class Judge:
         self.held = 0
 
     def __call__(self, state: RobotState, decision: Decision) -> tuple[bool, bool, bool]:
-        """Return success, whether the task or a person's mark terminated the episode, and whether it is over at all."""
+        """Return success, whether the task or a mark terminated the episode, and whether it is over."""
         rig, loop = self.rig, self.rig.loop
         operator, test = decision.operator, rig.pipeline.success
         self.held = self.held + 1 if test and bool(test(state)) else 0
@@ -40,21 +40,19 @@ class Judge:
         )
         failed, halted, walks = self._failed(state), bool(loop.stopped), loop.walks
         stopped = decision.phase is Phase.STOPPED or (walks and halted)
-        unasked = loop.stopped != "operator"  # legs that a person let fold have not failed the task
-        # Whatever damps a walking robot unasked makes it go down, if only after the episode's last step.
+        unasked = loop.stopped != "operator"  # the operator's stop is no failure of the task
+        # Damping other than by the operator makes a walking robot fall, if only after the last step.
         self.falls += unasked and (failed or (walks and halted))
         marked = operator is not None and operator.failure
-        # The clock does not cut a correction off, within reason.
+        # The time limit does not cut off a correction, within reason.
         late = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         bad = failed or stopped or marked
         success = (won or (test is None and late)) and not (bad or halted or (walks and loop.limp))
         return success, won or (failed and unasked), won or bad or late
 
     def _failed(self, state: RobotState) -> bool:
-        """Return the task's failure test, which a dry run cannot fail: it moves nothing.
-
-        A robot's own sensors do not measure its height: on a twin its truth stands in, on a robot the posture of its
-        legs.
+        """Return the result of the task's failure test; false in a dry run. A robot does not measure its height: on a
+        twin the true height is used, on a robot the posture of its legs.
         """
         if self.rig.pipeline.failure is None or self.rig.driver.dry_run:
             return False
@@ -66,14 +64,14 @@ class Judge:
         return folded or bool(self.rig.pipeline.failure(state))
 
     def _truth(self) -> Any | None:
-        """Return the Odometry of a twin's trunk; None on a robot, and where it is old."""
+        """Return the Odometry of a twin's trunk; None on a robot, or if it is old."""
         sample = self.truth.latest if self.truth else None
         if sample is None or time.monotonic() - sample.received > self.rig.loop.safety.state_timeout:
             return None
         return sample.msg
 
     def tracking(self, before: RobotState) -> dict[str, Tensor]:
-        """Return how far a twin's trunk is from its command, (1,) each, as simulation measures it."""
+        """Return the tracking errors of a twin's trunk, (1,) each, as measured in simulation."""
         truth = self._truth() if self.rig.pipeline.command.fields else None
         if truth is None:
             return {}

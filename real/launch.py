@@ -1,7 +1,7 @@
-"""What each launch file starts: one description, read by ROS 2's launch and by `robot-rl launch`.
+"""Descriptions of the launch files, for ROS 2's launch and for `robot-rl launch`.
 
 A node is a `robot-rl` command. `launch/*.launch.py` turn the description into ROS 2 launch actions
-(`real.launch_actions`), `real.processes` runs it where there is no ROS 2: same arguments, same order.
+(`real.launch_actions`), `real.processes` runs it without ROS 2: same arguments, same order.
 
 >>> [node.name for node in describe("arm", {"policy": "runs/lift/bundle", "twin": "true"}) if node.condition]
 ['twin', 'deploy']
@@ -39,7 +39,7 @@ class Argument:
     minimum: float | None = None
 
     def check(self, value: str) -> str:
-        """Return the value, or raise LaunchError saying what would be right."""
+        """Return the value; raise LaunchError with the allowed values."""
         if self.choices and value not in self.choices:
             raise UnknownName(f"value of {self.name}", value, self.choices)
         if self.minimum is not None and value:
@@ -62,12 +62,12 @@ class NodeProcess:
         command: arguments of the `robot-rl` executable.
         namespace, log_level: passed on as ROS arguments.
         environment: variables set on top of the launcher's own.
-        condition: False leaves the node out.
+        condition: False skips the node.
         required: when it exits, everything stops, and its exit status is the launch's.
         respawn: start it again after a failure.
-        start_after: name of the node started before this one, if that one is started at all.
-        commands_robot: it sends commands to the robot: stopped first, while what it listens to is still up.
-        guards_robot: it passes these commands on: stopped when nobody commands any more, before the rest.
+        start_after: name of the node to start before this one, if it is started.
+        commands_robot: it sends commands to the robot; stopped first.
+        guards_robot: it passes these commands on; stopped after the commanding nodes, before the rest.
         interactive: it reads the terminal.
     """
 
@@ -85,7 +85,7 @@ class NodeProcess:
     interactive: bool = False
 
     def ros_arguments(self) -> tuple[str, ...]:
-        """What follows the command, as ROS 2's launch would write it; nothing if all is as by default."""
+        """Return the ROS arguments after the command, as in ROS 2's launch; empty if all are default."""
         found: list[str] = []
         if self.namespace:
             found += ["-r", f"__ns:={self.namespace}"]
@@ -103,7 +103,7 @@ _OUT = Argument("out", "", "folder for what is recorded; empty: a new one under 
 _COMMON = (
     Argument("robot", "panda", "robot to drive, of `robot-rl robots`, or its import path"),
     _TASK,
-    Argument("camera", "true", "record and film what the task's cameras see; false where there is none", _BOOL),
+    Argument("camera", "true", "record the task's cameras; false without cameras", _BOOL),
     Argument("seed", "0", "seed of the twin, of a scripted operator and of learning", minimum=0),
     Argument("namespace", "", "ROS namespace of all nodes, for several robots on one network"),
     Argument("domain_id", "", "ROS_DOMAIN_ID of all nodes; empty: as in the environment", minimum=0),
@@ -130,7 +130,7 @@ _EXECUTION = Argument(
 
 
 def _defaults(arguments: tuple[Argument, ...], **values: str) -> tuple[Argument, ...]:
-    """The same arguments with other defaults."""
+    """Return the arguments with other defaults."""
     return tuple(replace(a, default=values[a.name]) if a.name in values else a for a in arguments)
 
 
@@ -146,7 +146,7 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
         "teleop",
         ("teleop", device, *_options(values, "robot", "task"), *seed),
         condition=device != "none",
-        respawn=device == "gamepad",  # a radio link comes and goes
+        respawn=device == "gamepad",  # a radio link may drop out
         start_after="twin",
         interactive=device == "keyboard",
     )
@@ -182,7 +182,7 @@ def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
 
 def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
     twin = _twin(values, values["twin"] == "true", "--push-every", values["push_every"])
-    sends = values["dry_run"] == "false"  # a guard that hears nothing damps the robot
+    sends = values["dry_run"] == "false"  # a guard without commands damps the robot
     guard = NodeProcess(
         "guard", ("guard", values["robot"]), condition=sends, required=True, start_after="twin", guards_robot=True
     )
@@ -212,18 +212,18 @@ _FILES = {
     "twin": _File("a simulated robot behind the robot's own topics", _COMMON, _describe_twin),
     "arm": _File("run a policy on an arm", (*_DEPLOY, _EXECUTION, *_COMMON), _describe_arm),
     "quadruped": _File(
-        "run a policy on a robot that walks, behind a guard",
+        "run a policy on a walking robot, behind a guard",
         (
             *(argument for argument in _defaults(_DEPLOY, seconds="60") if argument.name != "teleop"),
             Argument("teleop", "none", "device with which a person can steer and stop", _DEVICES),
             Argument(
                 "commands",
                 "auto",
-                "who asks while no device and no cmd_vel does; auto: on the twin the schedule, on a robot nobody",
+                "source of commands without a device and cmd_vel; auto: schedule on a twin, person on a robot",
                 ("auto", "schedule", "person"),
             ),
-            Argument("push_every", "0", "shove the twin every so many seconds; 0: never", minimum=0.0),
-            # A picture takes the twin longer than a tick of its motors.
+            Argument("push_every", "0", "push the twin at this interval, s; 0: never", minimum=0.0),
+            # Rendering takes the twin longer than a tick of its motors.
             *_defaults(_COMMON, robot="go2", camera="false"),
         ),
         _describe_quadruped,
@@ -241,7 +241,7 @@ _FILES = {
             Argument(
                 "resume",
                 "false",
-                "go on with the session in out, or the latest: its dataset, weights and learner",
+                "continue the session in out, or the latest: its dataset, weights and learner",
                 _BOOL,
             ),
             *_COMMON,
@@ -252,17 +252,17 @@ _FILES = {
 
 
 def files() -> dict[str, str]:
-    """Name and one-line summary of each launch file."""
+    """Return the name and one-line summary of each launch file."""
     return {name: file.summary for name, file in _FILES.items()}
 
 
 def arguments(file: str) -> tuple[Argument, ...]:
-    """The arguments a launch file declares."""
+    """Return the arguments that a launch file declares."""
     return _file(file).arguments
 
 
 def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
-    """The nodes of a launch file in starting order, with its arguments filled in and checked."""
+    """Return the nodes of a launch file in starting order, with its arguments checked."""
     values = _resolve(file, arguments)
     environment = {"ROS_DOMAIN_ID": values["domain_id"]} if values["domain_id"] else {}
     namespace = "/" + values["namespace"].strip("/") if values["namespace"] else ""
@@ -291,7 +291,7 @@ def _resolve(file: str, given: Mapping[str, str]) -> dict[str, str]:
             raise LaunchError(f"{file}.launch needs {name}:=VALUE, the {argument.description}")
         values[name] = argument.check(value)
     robot = values.get("robot", "")
-    if robot and ":" not in robot and robot not in robots:  # what an import path names, the nodes find out
+    if robot and ":" not in robot and robot not in robots:  # the nodes check import paths
         raise UnknownName("robot", robot, robots)
     if values["namespace"] and not _NAMESPACE.fullmatch(values["namespace"]):
         raise LaunchError(

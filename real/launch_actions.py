@@ -85,7 +85,7 @@ def _process(node: NodeProcess) -> Any:
 
 
 def _in_ament_index() -> bool:
-    """Say whether colcon installed us; a pip-installed tree may have the marker but not the executable."""
+    """Return whether colcon installed us; a pip-installed tree may have the marker but not the executable."""
     from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 
     try:

@@ -1,4 +1,4 @@
-"""The command thread: from the policy's goals to a stream of commands that the shield has limited."""
+"""The command thread: turn the policy's goals into a stream of commands limited by the shield."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from robot_rl.interface.spec import RobotSpec
 
 logger = logging.getLogger(__name__)
 STALE_STATE, STALE_GOAL = "stale state", "stale goal"
-"""Reasons not to move that may pass; only an arm then moves on."""
+"""Temporary reasons not to move; only an arm resumes by itself."""
 
 
 @dataclass(frozen=True)
 class SafetyConfig:
-    """When the loop stops trusting what it gets."""
+    """Time-outs and limits of the command loop."""
 
     state_timeout: float = 0.05
     """Oldest joint state to move on, s."""
     goal_timeout: float = 0.15
     """Oldest goal of an arm to move on, s: three control periods at 20 Hz."""
     patience: float = 0.3
-    """The same of a robot that walks, s: damping makes it fall, so a short gap is worth standing through."""
+    """The same for a walking robot, s: damping makes it fall, so it stands through short gaps."""
     start_mismatch: float = 0.2
-    """Largest distance of the first goal after a start or a hold from where the arm can get in its time, rad; and of an
-    arm from where it is held."""
+    """Largest distance of the first goal after a start or a hold beyond the arm's reach in that time, rad; and of an
+    arm from its held position."""
     moved_patience: float = 0.1
-    """Time for which an arm is further than that from where it is held until it is held where it is, s: one state may
-    be wrong."""
+    """Time that an arm may be further from its held position before it is held at the measured one, s: one state may be
+    wrong."""
     object_timeout: float = 0.2
     """Oldest object pose to post a goal from, s."""
     picture_timeout: float = 0.15
@@ -53,16 +53,16 @@ class SafetyConfig:
     max_nonfinite: int = 3
     """Non-finite goals in a row that latch a stop."""
     tilt: float = 60.0
-    """Of the trunk of a robot that walks, degrees: above, it has fallen, which latches a stop."""
+    """Tilt of a walking robot's trunk, degrees, above which a stop latches."""
     overspeed: float = 1.2
-    """Share of a joint's speed limit; three states in a row above it latch the stop of a robot that walks."""
+    """Share of a joint's speed limit; three states in a row above it latch a walking robot's stop."""
     guard_patience: float = 0.2
-    """Time that the guard has to pass on the commands that stand a robot up, s; later, its damping latches a stop."""
+    """Time in which the guard must start to pass on commands for standing up, s; later, its damping latches a stop."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Where to be after `duration` seconds from `posted` on."""
+    """Joint positions to reach `duration` seconds after `posted`."""
 
     position: Tensor
     """(1, J) rad"""
@@ -78,7 +78,7 @@ class Goal:
 
 @dataclass
 class Events:
-    """What the shield and the watchdogs did, by reason."""
+    """Counts of the shield's and the watchdogs' actions, by reason."""
 
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -88,14 +88,13 @@ class Events:
 
 
 class CommandLoop(threading.Thread):
-    """Publishes at the robot's command rate from `arm()` until `close()`.
+    """Publish at the robot's command rate from `arm()` until `close()`.
 
     Each tick moves along a straight line from the previous goal to the present one and through `Shield.follow`; the
     set-points of compliant joints are no path and jump to the goal, as in simulation. With a stale state, a stale goal
-    or a latched stop an arm brakes and holds, and a robot that walks is damped; either goes on sending that, because a
-    forward controller would keep the last command for ever anyway. What damps a robot on its legs latches a stop, but
-    for a stale goal while it rests between episodes, and at its end: it sinks meanwhile, and full stiffness would tear
-    it up again.
+    or a latched stop an arm brakes and holds, and a walking robot is damped; both keep sending, because a forward
+    controller would keep the last command anyway. Damping a robot on its legs latches a stop, since full stiffness
+    would tear it up again, except at the end and for a stale goal between episodes.
     """
 
     def __init__(self, driver: Driver, pipeline: Pipeline, safety: SafetyConfig | None = None):
@@ -111,7 +110,7 @@ class CommandLoop(threading.Thread):
         """Age of the joint state at the ticks, s."""
         self.error: BaseException | None = None
         self.note: Callable[[str, str], None] = lambda _event, _what: None
-        """Hears of stops and their end, in whatever thread they happen."""
+        """Called at stops and resets, in any thread."""
         self._goal: Goal | None = None
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -119,25 +118,25 @@ class CommandLoop(threading.Thread):
         self._holding = ""
         self._fresh = True
         self._ticked = math.inf
-        """When the last tick was, monotonic s."""
+        """Time of the last tick, monotonic s."""
         self._together = math.inf
-        """When a held arm was last where it is held, monotonic s."""
+        """Last time that a held arm was at its held position, monotonic s."""
         self._before: tuple[Any, ...] = ()
-        """How the interpreter changed threads, and this one was scheduled, before `arm`."""
+        """Switch interval and scheduling before `arm`."""
         self.walks = pipeline.robot.base is not None
         self.limp = self.walks
-        """A robot that walks is damped, and has to be stood up."""
+        """A walking robot is damped, and has to stand up."""
         self.resting = False
-        """Between episodes nobody owes goals: a robot on its legs sinks without a latch, and is stood up again."""
+        """Between episodes no goals are due: a robot on its legs sinks without a latch, and is stood up again."""
         self._risen = -math.inf
-        """When the newest stretch of commands with stiffness began, monotonic s."""
+        """Begin of the newest stretch of commands with stiffness, monotonic s."""
         self._limits = Limits(pipeline.robot, self.safety)
 
     # ---- policy side -------------------------------------------------------------------------------------------
     def arm(self) -> None:
         """Seed the command with the measured position and start sending: an arm stands still, others stay limp."""
         self.driver.wait_ready()
-        # The garbage collector takes tenths of a second over torch's objects, in which no state is read.
+        # A garbage collection over torch's objects takes tenths of a second, in which no state is read.
         gc.collect()
         reading = self.driver.next_reading(self.safety.lost_timeout)
         assert reading is not None
@@ -148,8 +147,8 @@ class CommandLoop(threading.Thread):
             now = time.monotonic()
             self._goal = Goal(self._position, self._position, reading.gripper, now, self.pipeline.tick)
         self._before = (sys.getswitchinterval(), scheduling())
-        sys.setswitchinterval(0.0002)  # the policy thread must not keep the interpreter for its default 5 ms
-        # Nor may the garbage collector; episodes begin with a small round.
+        sys.setswitchinterval(0.0002)  # the policy thread must not keep the interpreter lock for the default 5 ms
+        # Nor may the garbage collector, which runs at the start of episodes.
         gc.freeze()
         gc.disable()
         prefer_realtime(20)
@@ -157,22 +156,21 @@ class CommandLoop(threading.Thread):
 
     @property
     def goal(self) -> Tensor:
-        """(1, J) the newest goal that the shield admitted, rad."""
+        """Return the newest admitted goal (1, J), rad."""
         with self._lock:
             assert self._goal is not None, "arm() first"
             return self._goal.position
 
     @property
     def width(self) -> float:
-        """Distance between the fingers that the newest goal asks for, m."""
+        """Return the newest goal's distance between the fingers, m."""
         with self._lock:
             assert self._goal is not None, "arm() first"
             return self._goal.gripper
 
     def set_goal(self, position: Tensor, gripper: float, duration: float) -> bool:
-        """Post a goal (1, J) to reach `duration` seconds from now; the shield decides what becomes of it.
-
-        False if it was refused whole: not finite, too far from where the robot is, or a stop is latched.
+        """Post a goal (1, J) to reach `duration` seconds from now, through the shield. Return False if it was refused:
+        not finite, too far from the robot's position, or a stop is latched.
         """
         self.check()
         self.goals += 1
@@ -180,14 +178,14 @@ class CommandLoop(threading.Thread):
             assert self._goal is not None, "arm() first"
             previous, width = self._goal.position, self._goal.gripper
         if not (math.isfinite(gripper) and bool(position.isfinite().all())):
-            position, gripper = torch.full_like(position, math.nan), width  # one bad number spoils all of them
+            position, gripper = torch.full_like(position, math.nan), width  # one non-finite number makes all NaN
         if self._holding or self._fresh:
             previous = self._measured()
             reach = self.safety.start_mismatch + duration * self.pipeline.shield.velocity
             if bool(position.isfinite().all() and ((position - previous).abs() > reach).any()):
                 self.events.add("start mismatch")
                 if self.walks and not self.driver.dry_run:
-                    self.stop("the robot is not where the policy takes it to be")
+                    self.stop("the robot is not where the policy expects it")
                 return False
         admitted, events = self.pipeline.shield.admit(position, previous)
         for reason, mask in events.items():
@@ -197,7 +195,7 @@ class CommandLoop(threading.Thread):
             self.stop(f"{self._nonfinite} non-finite goals in a row")
         with self._lock:
             self._goal = Goal(admitted, previous, gripper, time.monotonic(), duration)
-        self._fresh = False  # the tick in between must not take the goal from before a hold for a stale one
+        self._fresh = False  # the tick in between must not find the goal from before the hold stale
         return not (self.stopped or events["nonfinite"].any())
 
     def stop(self, reason: str) -> None:
@@ -218,12 +216,12 @@ class CommandLoop(threading.Thread):
         self.stopped = ""
 
     def check(self) -> None:
-        """Raise what ended the thread, if anything did."""
+        """Raise the error that ended the thread, if any."""
         if self.error is not None:
             raise NotReady(f"the command loop ended: {self.error}") from self.error
 
     def close(self) -> None:
-        """Brake, hold or damp, and end the thread; an arm's last command is the position where it stands."""
+        """Brake, hold or damp, and end the thread; an arm's last command is its resting position."""
         self._closing.set()
         if self.is_alive():
             self.join(timeout=2.0)
@@ -243,7 +241,7 @@ class CommandLoop(threading.Thread):
         try:
             with torch.inference_mode():
                 still = 0
-                while still < 3:  # closing: brake first, then send the place where the robot stands
+                while still < 3:  # closing: brake first, then send the resting position
                     self.ticker.wait()
                     self._tick(time.monotonic())
                     moving = float(self._velocity.abs().max()) > 1e-5
@@ -275,12 +273,12 @@ class CommandLoop(threading.Thread):
         self._risen = now if self.limp else self._risen
         self.limp = False
         tick = self.pipeline.tick
-        if now - self._ticked > self.safety.state_timeout:  # nobody sent anything: the arm has stopped meanwhile
+        if now - self._ticked > self.safety.state_timeout:  # no commands were sent: the arm has stopped meanwhile
             self._velocity = torch.zeros_like(self._velocity)
         self._ticked = now
         if reason:
             self._yield_to(now, reading)
-            # Brake: the goal is wherever the command already is.
+            # Brake: the goal is the present command.
             at, speed = self._position, torch.zeros_like(self._velocity)
             self._width = self._width if reason == "stop" else goal.gripper
         else:
@@ -294,8 +292,8 @@ class CommandLoop(threading.Thread):
         self.driver.send(self._position[0].double().numpy(), self._width)
 
     def _yield_to(self, now: float, reading: JointReading) -> None:
-        """Hold an arm where it is, once it rests, that was moved away from where it is held: by a person who guides it
-        while its drives are off, say. They would tear it back when they come on again."""
+        """Hold a resting arm at its measured position after it was moved, for example by hand with its drives off.
+        Otherwise the drives would tear it back when switched on."""
         heard, rests = now - reading.received <= self.safety.state_timeout, not self._velocity.any()
         shield = self.pipeline.shield
         measured = torch.from_numpy(reading.position).float()[None].clamp(shield.low, shield.high)
@@ -307,14 +305,14 @@ class CommandLoop(threading.Thread):
             self._position = measured
 
     def _broken(self, now: float, reading: JointReading) -> str:
-        """What a robot on its legs must not go on with: a limit that is broken, or a guard that does not let it."""
-        # While we do not hear the robot we would not hear the guard either, and are damping anyway.
+        """Return a reason to stop a robot on its legs: a broken limit, or the guard's objection; empty if none."""
+        # Without the robot's states the guard's reports are missing too, and the robot is damped anyway.
         hears = now - reading.received <= self.safety.state_timeout
         asks = hears and now - self._risen > self.safety.guard_patience
         return self._limits.broken(reading) or (self.driver.objection(now) if asks else "")
 
     def _reason(self, now: float, reading: JointReading, goal: Goal) -> str:
-        """Why the robot must not follow its goal; empty if it may."""
+        """Return why the robot must not follow its goal; empty if it may."""
         if self.stopped:
             return "stop"
         if self._closing.is_set():
@@ -332,14 +330,14 @@ class CommandLoop(threading.Thread):
         return torch.from_numpy(reading.position).float()[None]
 
     def summary(self) -> dict[str, Any]:
-        """Timing and events for the report."""
+        """Return timing and events for the report."""
         timing = self.ticker.timing.summary() if self.ticker else {}
         counts = {"goals": self.goals, "shield": dict(self.events.counts)}
         return timing | {"state_age_ms": self.state_ages.milliseconds()} | counts
 
 
 class Limits:
-    """What a robot that walks must not do, whoever asks for it."""
+    """Limits of a walking robot's state."""
 
     def __init__(self, robot: RobotSpec, safety: SafetyConfig):
         self.upright = math.cos(math.radians(safety.tilt))
@@ -347,7 +345,7 @@ class Limits:
         self._fast, self._seen = 0, -math.inf
 
     def broken(self, reading: JointReading) -> str:
-        """The limit that the newest state breaks; empty if none."""
+        """Return the limit that the newest state breaks; empty if none."""
         if reading.upright < self.upright:
             return "tilt"
         if reading.received > self._seen:

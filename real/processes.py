@@ -1,7 +1,6 @@
-"""Run a launch description without ROS 2: start, pass the output on, stop in order, leave nothing behind.
+"""Run a launch description without ROS 2: start, pass the output on, stop in order.
 
-Stopping: first the nodes that command the robot, only when these are gone what guards it, and then the others, last
-started first.
+Stopping: first the nodes that command the robot, then its guard, then the others, last started first.
 Each gets SIGINT, after 5 s SIGTERM, after 5 more SIGKILL; a second Ctrl-C skips to the next of these.
 
     code = ProcessRunner(describe("twin", {}), [sys.executable, "-m", "robot_rl.cli.main"], sink).run()
@@ -24,7 +23,7 @@ from real.child import Child
 from real.launch import LaunchError, NodeProcess
 
 RESPAWN_DELAY = 2.0  # s
-_POLL = 0.1  # s between looks at processes that died without closing their output
+_POLL = 0.1  # s between checks for processes that died without closing their output
 _BAD_INPUT = 2  # exit status for wrong arguments: starting again cannot help
 
 Sink = Callable[[str, str], None]
@@ -32,7 +31,7 @@ Sink = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Grace:
-    """How long a process is given to stop, in seconds.
+    """Times for a process to stop, s.
 
     Fields:
         interrupt: after SIGINT, before SIGTERM.
@@ -49,7 +48,7 @@ class Grace:
 class ProcessRunner:
     """Start nodes and wait for them.
 
-    Only in the main thread: it alone takes signals, and the children die with the thread that started them.
+    Only in the main thread, which receives the signals; the children end with the thread that started them.
     """
 
     def __init__(
@@ -69,11 +68,11 @@ class ProcessRunner:
         self._respawn_delay = respawn_delay
         self._selector = selectors.DefaultSelector()
         self._children: list[Child] = []  # in starting order
-        self._waiting: list[tuple[float, NodeProcess]] = []  # to be started again, and when
+        self._waiting: list[tuple[float, NodeProcess]] = []  # to restart, and when
         self._waves: list[list[Child]] | None = None  # what is still to be stopped, once stopping
         self._received: list[int] = []
         self.interrupted = 0
-        """128 + the signal that stopped us, as a shell has it; 0: none did."""
+        """128 + the signal that stopped us, as in a shell; 0 if none did."""
         self._code: int | None = None
         self._failure = 0
 
@@ -184,13 +183,13 @@ class ProcessRunner:
     def _pass_on(self, name: str, line: str) -> None:
         try:
             self._sink(name, line)
-        except OSError:  # nobody reads us any more, as after `| head`: stop, but in order
+        except OSError:  # the reader has gone, as after `| head`: stop in order
             self._sink = lambda _name, _line: None
             self._received.append(signal.SIGHUP)
 
 
 def in_starting_order(nodes: Sequence[NodeProcess]) -> list[NodeProcess]:
-    """Leave out what its condition excludes and put each node behind the one it names in `start_after`."""
+    """Return the nodes whose condition holds, each after the one that it names in `start_after`."""
     remaining = [node for node in nodes if node.condition]
     ordered: list[NodeProcess] = []
     while remaining:
@@ -235,7 +234,7 @@ def _wakeup(selector: selectors.BaseSelector, received: list[int]) -> Iterator[N
 
 @contextlib.contextmanager
 def _terminal_restored() -> Iterator[None]:
-    """Give the terminal back as it was: a keyboard node that is killed leaves it without echo."""
+    """Restore the terminal: a killed keyboard node leaves it without echo."""
     if not (sys.stdin and sys.stdin.isatty()):
         yield
         return

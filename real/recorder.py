@@ -1,4 +1,4 @@
-"""Writes the robot's episodes to a dataset as they end, off the control thread."""
+"""Write the robot's episodes to a dataset as they end, off the control thread."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from robot_rl.interface.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 WAITING = 4
-"""Episodes that may wait for the writer. With more of them, who ends the next one waits: memory has its limits."""
+"""Largest number of queued episodes; with more, the end of the next one waits, to bound memory."""
 
 
 class Recorder:
-    """Collects rows in memory and hands whole episodes to a writer thread; `close` waits until all are on disk."""
+    """Collect rows in memory and pass whole episodes to a writer thread; `close` waits until all are on disk."""
 
     def __init__(self, root: Path, pipeline: Pipeline, images: Mapping[str, tuple[int, int]]):
         self.pipeline, self.images = pipeline, dict(images)
@@ -33,7 +33,7 @@ class Recorder:
             fps = frames_per_second(pipeline.interface)
             self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
         self._tells = TRUNCATED in self.writer.features
-        """A session that began before there was this column goes on without."""
+        """A session that began without this column continues without it."""
         self.rows: dict[str, list[Any]] = {}
         self.error: BaseException | None = None
         self._queue: queue.Queue[tuple[dict[str, np.ndarray], dict[str, Any]] | None] = queue.Queue(WAITING)
@@ -41,7 +41,7 @@ class Recorder:
         self._thread.start()
 
     def add(self, step: Mapping[str, Any], pictures: Mapping[str, np.ndarray]) -> None:
-        """Append one control period: the state before it, what was wanted, what was executed, what came of it."""
+        """Append one control period: state, the policy's action, the executed action, result."""
         actions = self.pipeline.actions
         row = {
             "observation.state": step["state"][0].numpy(),
@@ -70,7 +70,7 @@ class Recorder:
         self.rows = {}
 
     def close(self) -> None:
-        """Write what is queued and let other writers in."""
+        """Write queued episodes and release the dataset."""
         self._queue.put(None)
         self._thread.join()
         self.writer.close()
@@ -79,7 +79,7 @@ class Recorder:
 
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
-            if self.error is not None:  # nobody shall wait in vain
+            if self.error is not None:  # release waiting threads
                 continue
             try:
                 self.writer.add_episode(item[0], self.pipeline.interface.instruction, item[1])

@@ -1,4 +1,4 @@
-"""One robot with its command loop and the person beside it: what an episode and the ways into and out of it share."""
+"""One robot with its command loop and operator, shared by episodes and the phases between them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 class Rig:
-    """Driver, command loop, arbiter and the state of the running episode that the policy's pipeline needs."""
+    """Driver, command loop, arbiter, and the running episode's state for the policy's pipeline."""
 
     state: RobotState
-    """What the policy last observed; of an episode that has begun."""
+    """Last observed state, once an episode has begun."""
 
     def __init__(
         self,
@@ -54,22 +54,22 @@ class Rig:
         self.loop.resting = True
         self.loop.note = lambda event, what: self.note(event, what)
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called with events that are not the policy's doing: phases, stops, resets, commands, takeovers, the guard."""
+        """Called with events: phases, stops, resets, commands, takeovers, the guard."""
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
         self.begin()
 
     def begin(self) -> None:
-        """Begin an episode: nothing was executed yet, the gripper is open, nothing is commanded."""
+        """Begin an episode: no executed action, an open gripper, a zero command."""
         self.last_action = torch.zeros(1, self.pipeline.actions.size)
         self.command = torch.zeros(1, self.pipeline.command.size)
         self.reference: Tensor = self.pipeline.controller.reference(1)
         """(1, R) see `RobotState.reference`."""
         self.steps = 0
         self.gripped_at = math.inf
-        """Lowest height of the tool since the gripper was told to shut, m; infinite while it is open."""
+        """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""
 
     def read(self) -> RobotState:
-        """Return the newest state with the command; NotReady if the robot fell silent or the loop ended."""
+        """Return the newest state with the command; raise NotReady if the robot fell silent or the loop ended."""
         self.loop.check()
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
         if reading is not None and time.monotonic() - reading.received > lost:
@@ -88,18 +88,18 @@ class Rig:
         return state
 
     def look(self) -> Operator | None:
-        """Read the operator's hands between episodes; a stop counts there too."""
-        hands = self.arbiter.operator.read() if self.arbiter.operator else None
-        if hands is not None and hands.stop:
+        """Read the operator's input between episodes; a stop counts there too."""
+        reading = self.arbiter.operator.read() if self.arbiter.operator else None
+        if reading is not None and reading.stop:
             self.loop.stop("operator")
-        return hands
+        return reading
 
     def attended(self) -> bool:
-        """Return whether a teleop device is open; one that has just started is found within half a second."""
+        """Return whether a teleop device is open; wait half a second for one that has just started."""
         return self.node.wait_for(lambda: self.arbiter.attended, 0.5)
 
     def await_release(self, timeout: float = 600.0) -> None:
-        """Wait until the operator ends a latched stop: presses reset with the dead-man and the stop released."""
+        """Wait until the operator resets a latched stop: reset pressed, dead-man and stop released."""
         operator = self.arbiter.operator
         if operator is None or not self.attended():
             raise NotReady(
@@ -112,22 +112,21 @@ class Rig:
         while time.monotonic() < deadline:
             rate.wait()
             self.read()
-            hands = operator.read()
-            if hands is not None and hands.reset and not hands.stop and not hands.held:
+            reading = operator.read()
+            if reading is not None and reading.reset and not reading.stop and not reading.held:
                 self.loop.reset_stop()
                 return
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and nobody pressed reset within {timeout:g} s")
 
     @property
     def on_twin(self) -> bool:
-        """True if the publisher of the joints also listens to the twin's reset topic, which no robot does.
-
-        Other programs, such as the recorder of a bag, may listen there too.
+        """Return whether the publisher of the joints also subscribes to the twin's reset topic. Other subscribers, such
+        as a bag recorder, do not count.
         """
         return not set(self.driver.joints.writers()).isdisjoint(self.placer.readers())
 
     def _fresh(self) -> bool:
-        """Return whether what the policy sees is of late; if not, no new goal is posted and the loop comes to hold."""
+        """Return whether poses and frames are fresh; if not, no new goal is posted and the loop comes to hold."""
         safety, object_age = self.loop.safety, time.monotonic() - self.driver.object_poses()[1]
         objects, pictures = object_age <= safety.object_timeout, self.pictures.age() <= safety.picture_timeout
         self.loop.events.add("stale object", not objects)
@@ -135,18 +134,18 @@ class Rig:
         return objects and pictures
 
     def stale_pictures(self, cameras: Iterable[str]) -> int:
-        """Return how many of these cameras have not sent a frame lately; each is counted as an event."""
+        """Return the number of these cameras with a stale frame; each is counted as an event."""
         now = time.monotonic()
         stale = sum(now - self.driver.image_received(name) > self.loop.safety.picture_timeout for name in cameras)
         self.loop.events.add("stale picture", stale)
         return stale
 
     def still(self) -> Tensor:
-        """Return the action (1, A) that holds, as executed when a goal is refused."""
+        """Return the action (1, A) that holds, recorded as executed when a goal is refused."""
         return self.pipeline.controller.still(self.last_action, torch.tensor([[self.loop.width]]))
 
     def note_grip(self) -> None:
-        """Keep the height at which the gripper holds something, for `Homing.set_down`."""
+        """Keep the lowest height of a closed gripper, for `Homing.set_down`."""
         gripper = self.pipeline.robot.gripper
         if gripper is None or self.loop.width > gripper.width / 2:
             self.gripped_at = math.inf

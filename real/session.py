@@ -1,4 +1,4 @@
-"""What a run on a robot needs around its environment: signals that stop it in order, and a film of it."""
+"""Signals that stop a run on a robot in order, and its video."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ _waiting: list[int] | None = None
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let signals interrupt after the block, not in it.
-
-    An exception that a signal raises in the middle of a library's C code comes out of it as another one, a defect.
+    """Delay interrupts by signals until after the block. An exception raised by a signal inside a library's C code may
+    come out as another one.
     """
     global _waiting
     _waiting = []
@@ -39,11 +38,11 @@ def uninterrupted() -> Iterator[None]:
 
 
 def stop_on_signals() -> None:
-    """Turn SIGINT, SIGTERM, SIGQUIT, SIGTSTP (a process that sleeps brakes nothing) and SIGHUP, unless it is ignored
-    (nohup), into KeyboardInterrupt(number), so that `finally` blocks brake the robot.
+    """Turn SIGINT, SIGTERM, SIGQUIT, SIGTSTP (a suspended process cannot brake) and SIGHUP, unless ignored (nohup),
+    into KeyboardInterrupt(number), so that `finally` blocks brake the robot.
 
-    After the first one all but SIGINT are ignored: a launcher hurries so, a terminal that goes says it more than once,
-    and braking and writing come to an end by themselves. A second SIGINT interrupts these too, `uninterrupted` or not.
+    After the first one all but SIGINT are ignored: launchers escalate and closing terminals repeat signals, while
+    braking and writing end by themselves. A second SIGINT interrupts these too, even in `uninterrupted`.
     """
 
     asked = 0
@@ -67,13 +66,12 @@ def stop_on_signals() -> None:
 
 
 MOST = 2**29
-"""Bytes of pictures that a film may hold in memory: more could bring down the process that commands the robot."""
+"""Largest size of a video in memory, bytes, to protect the process that commands the robot."""
 
 
-class Filming:
-    """Keeps the pictures of the robot's first camera, if it has one, of the first episodes and writes them as a video.
-
-    Corrections are marked by a coloured edge. The film ends early where it would hold more than `MOST` bytes.
+class VideoRecorder:
+    """Record the robot's first camera, if any, in the first episodes, and write a video. Corrections are marked by a
+    coloured edge. Recording ends at `MOST` bytes.
     """
 
     def __init__(self, episodes: int, corrected_only: bool = False):
@@ -85,7 +83,7 @@ class Filming:
         self.rate = 20
 
     def attach(self, env: RobotEnv) -> None:
-        """Film every control period of `env`."""
+        """Record every control period of `env`."""
         self.rate = round(1 / env.period)
         camera = next(iter(env.driver.images), None)
 
@@ -97,7 +95,7 @@ class Filming:
         env.observers.append(film)
 
     def add(self, picture: np.ndarray | None, corrected: bool, done: bool) -> None:
-        """Keep one picture; at the end of an episode decide whether the film takes it."""
+        """Keep one frame; at the end of an episode decide whether to keep the episode."""
         self._corrected |= corrected
         if picture is not None:
             picture = picture.copy()
@@ -114,7 +112,7 @@ class Filming:
             self._episode, self._corrected = [], False
 
     def write(self, folder: Path, caption: str) -> None:
-        """Write videos/robot.mp4 and its caption; nothing without pictures."""
+        """Write videos/robot.mp4 and its caption, if there are frames."""
         if not self.frames:
             return
         video = folder / "videos" / "robot.mp4"

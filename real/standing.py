@@ -1,4 +1,4 @@
-"""How a robot that walks begins and ends: it stands up, and lies down again."""
+"""Stand a walking robot up, and lie it down again."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ RISE = 2.0
 FIRM = 0.3
 """Share of that time after which the springs have their full stiffness."""
 CROOKED = 0.4
-"""Distance of a joint from the posture of a robot on its belly at which legs are folded before it stands up, rad."""
+"""Distance of a joint from the folded posture above which legs are folded before standing up, rad."""
 TRIES = 3
-"""How often a robot is stood up for one episode before somebody has to look at it."""
+"""Largest number of attempts to stand up for one episode."""
 LEVEL = math.cos(math.radians(45))
 """Cosine of the largest tilt to stand up from."""
 
 
 class Standing:
-    """Stands the robot up where it lies, and leaves it where it stands.
+    """Stand the robot up for an episode, and lie it down at the end.
 
     ::
 
-        limp ──begin: legs folded if need be, then home in 2 s, stiffness growing──> standing ──end──> lying, damped
-          ^── stop, tilt, silence of state or policy: at any time ──┘
+        limp ──begin: fold legs if necessary, then home in 2 s, stiffness growing──> standing ──end──> lying, damped
+          ^── stop, tilt, stale state or goal: at any time ──┘
     """
 
     def __init__(self, env: Rig):
@@ -45,15 +45,15 @@ class Standing:
         assert robot.base is not None and isinstance(driver, UnitreeDriver)
         self.env, self.driver = env, driver
         self.stands = False
-        """It has stood up, and walks on its springs as in simulation."""
+        """It has stood up and has the policy's stiffness."""
         self.home, self.lying = torch.tensor(robot.home)[None], torch.tensor(robot.base.lying or robot.home)[None]
 
     def begin(self, seed: int) -> None:
-        """Stand, once whatever stopped the robot is over; NotReady if it is damped again and again meanwhile."""
+        """Stand up, once a latched stop has been reset; raise NotReady if it is damped repeatedly meanwhile."""
         loop, tries, reason = self.env.loop, 0, ""
         while not self.driver.dry_run and (loop.stopped or loop.limp):
             if loop.stopped:
-                tries, reason = tries if self.releases else 0, loop.stopped  # who presses reset has looked at it
+                tries, reason = tries if self.releases else 0, loop.stopped  # reset was pressed by a person
                 self._release(seed)
             elif tries < TRIES:
                 tries += 1
@@ -62,27 +62,27 @@ class Standing:
                 raise NotReady(f"the robot was damped {TRIES} times while it stood up: {reason or 'it fell silent'}")
 
     def end(self) -> None:
-        """Lie down if it stands and nothing speaks against it; the loop damps it then."""
+        """Lie down if it stands and is not stopped; the loop then damps it."""
         loop = self.env.loop
         if self.driver.dry_run or loop.stopped or loop.limp or not loop.is_alive() or not self._level():
             return
         try:
             if self.stands:
-                # Out of a stride onto four feet first, and soon: folding two of them tips the robot over.
+                # Go from a stride onto four feet first: folding two legs tips the robot over.
                 self._go(self.home, 0.1, FIRMEST, 1 / 10)
                 self._go(self.home, 0.1, FIRMEST, 1 / 4)
             self._go(self.lying, FIRM, FIRMEST)
-            self._go(self.lying, 1.0, 0.0, 1 / 4)  # it rests on its belly: let go slowly
+            self._go(self.lying, 1.0, 0.0, 1 / 4)  # it rests on its belly: reduce stiffness slowly
         except NotReady as error:
             logger.warning("damped where it stood: %s", error)
 
     @property
     def releases(self) -> bool:
-        """The next episode ends the latched stop unasked: a twin is put back, unless a person stopped it."""
+        """Return whether the next episode ends a latched stop by itself: on a twin, unless a person stopped it."""
         return self.env.loop.stopped != "operator" and self.env.on_twin
 
     def folded(self, state: RobotState) -> bool:
-        """Its legs are nearer to those of a robot on its belly than to those of one that stands."""
+        """Return whether its legs are nearer to the folded posture than to home."""
         here = state.joint_position
         return bool((here - self.lying).abs().mean() < (here - self.home).abs().mean())
 
@@ -91,21 +91,21 @@ class Standing:
         return reading is not None and reading.upright > LEVEL
 
     def _release(self, seed: int) -> None:
-        """End a latched stop: a person sets a fallen robot on its belly and presses reset; so does a twin, unasked."""
+        """End a latched stop: a person sets a fallen robot on its belly and presses reset; a twin resets itself."""
         env = self.env
         if not self.releases:
             env.await_release()
             return
         joints = self.driver.joints
-        # States that are on their way are of before; those of 50 ms later are not.
+        # States in transit are old; after 50 ms they are new.
         enough = (joints.latest.count if joints.latest else 0) + round(0.05 * env.pipeline.robot.state_rate)
         env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
         rate, deadline = Ticker(env.period), time.monotonic() + 5.0
         while joints.latest is None or joints.latest.count < enough or not self._level():
             if time.monotonic() > deadline:
                 raise NotReady("the twin did not put the robot back on its belly within 5 s; start the twin again")
-            hands = env.look()
-            if hands is not None and hands.stop:  # whatever it was that stopped the robot before
+            operator = env.look()
+            if operator is not None and operator.stop:  # a new stop by the operator
                 env.await_release()
                 return
             env.read()
@@ -119,13 +119,13 @@ class Standing:
         if reading is None or not self._level():
             tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan
             raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
-        # After a stop in mid-stride a leg or two may lie under the trunk; folding frees them.
+        # After a stop in mid-stride a leg may lie under the trunk; folding frees it.
         crooked = float((self.env.read().joint_position - self.lying).abs().max()) > CROOKED
         if crooked and (not self._go(self.lying, FIRM, 1.0, 1 / 2) or self.env.loop.limp):
             return
         if not self._go(self.home, FIRM, FIRMEST) or self.env.loop.limp:
             return
-        self.driver.firmness = 1.0  # the policy's first action finds what an episode in simulation begins with
+        self.driver.firmness = 1.0  # the policy begins as in simulation
         self.stands = True
         off = float((self.env.read().joint_position - self.home).abs().max())
         if off > 0.4:
@@ -133,11 +133,10 @@ class Standing:
             raise NotReady(f"the robot did not stand up, a joint is {off:.1f} rad from where it should be; is it held?")
 
     def _go(self, goal: Tensor, firm: float, last: float, part: float = 1.0) -> bool:
-        """Lead the joints to `goal` (1, J) from where they are, or from their set-points if the robot stands on them:
-        springs whose set-points jumped to where the joints are would let it drop. False if a stop ends it.
-
-        It takes `part` of the time that standing up does. Stiffness rises to its full value within the share `firm` of
-        that where the robot was limp, and changes towards `last` where it was not.
+        """Move the joints to `goal` (1, J) from their positions, or from their set-points if the robot stands, which it
+        would drop from otherwise. Return False if a stop ends it. It takes `part` of the time of standing up. If the
+        robot was limp, stiffness rises to its full value within the share `firm` of that; otherwise it changes towards
+        `last`.
         """
         env, loop = self.env, self.env.loop
         shield = env.pipeline.shield

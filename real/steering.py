@@ -1,4 +1,4 @@
-"""What is asked of a robot that walks: by the person, else on `cmd_vel`, else by a schedule, else to stand."""
+"""Velocity commands of a walking robot: from the person, else `cmd_vel`, else a schedule, else zero."""
 
 from __future__ import annotations
 
@@ -21,57 +21,53 @@ TIMEOUT = 0.5
 """Oldest Twist to obey, s."""
 
 Schedule = Callable[[int, int], Tensor]
-"""The command (1, C) of an episode's seed and its control period."""
+"""Function of an episode's seed and its control period; returns the command (1, C)."""
 
 
 class Steering:
-    """Decides on the command once per control period; it changes no faster than in training, see `COMMAND_RAMP`.
-
-    A schedule's commands come on the straight lines of training. Other wishes are followed as fast as the fastest stop
-    there, from the end of a range within `COMMAND_RAMP`; who turns round passes through standing and takes twice that.
+    """Choose the command once per control period; it changes no faster than in training, see `COMMAND_RAMP`. A
+    schedule's commands change as in training. Other commands change at most from one end of a range to zero within
+    `COMMAND_RAMP`; a reversal takes twice that.
     """
 
     def __init__(self, node: Node, spec: VectorSpec, period: float, schedule: Schedule | None = None):
         if spec.size != 3:
-            raise UserError(f"this policy is asked for {spec.names}; a person and {TOPIC} steer x, y and yaw only")
+            raise UserError(f"this policy is values for {spec.names}; a person and {TOPIC} steer x, y and yaw only")
         self.low, self.high, self.schedule = spec.low[None], spec.high[None], schedule
         self.step = (self.high - self.low) * period / COMMAND_RAMP
         """Largest change in one control period of a schedule's commands."""
-        self.command = self.wanted = torch.zeros_like(self.low)
+        self.command = self.target = torch.zeros_like(self.low)
         self.commander = "nobody"
-        """Whose wish the last one was: person, lost person, cmd_vel, schedule, nobody; or end, that of the episode."""
+        """Source of the last command: person, lost person, cmd_vel, schedule, nobody; or end, at the end of an
+        episode."""
         self.twist = node.subscribe("geometry_msgs/msg/Twist", TOPIC, qos.DEFAULT)
 
-    def __call__(self, hands: Operator | None, seed: int, step: int, rest: bool = False) -> Tensor:
-        """The command (1, 3), within the ranges of the policy's interface, for control period `step` of an episode.
-
-        It goes towards what is wanted: with `rest` to stand, else as the person, `cmd_vel` or the schedule say. An
-        episode begins with nothing asked.
+    def __call__(self, operator: Operator | None, seed: int, step: int, rest: bool = False) -> Tensor:
+        """Return the command (1, 3), within the ranges of the policy's interface, for control period `step` of an
+        episode. It moves towards the source's command, or zero with `rest`. An episode begins at zero.
         """
         if step == 0:
             self.command = torch.zeros_like(self.low)
         still = torch.zeros_like(self.low)
-        self.commander, self.wanted = ("end", still) if rest else self._wanted(hands, seed, step)
+        self.commander, self.target = ("end", still) if rest else self._choose(operator, seed, step)
         reach = self.step if self.commander == "schedule" else self.step / 2
-        self.command = self.wanted.clamp(self.command - reach, self.command + reach)
+        self.command = self.target.clamp(self.command - reach, self.command + reach)
         return self.command
 
-    def _wanted(self, hands: Operator | None, seed: int, step: int) -> tuple[str, Tensor]:
-        """Who wants what now.
-
-        While the dead-man is held the person's deflections count, full ones being the ends of the ranges. A device that
-        fell silent with the dead-man down asks to stand until it speaks again.
+    def _choose(self, operator: Operator | None, seed: int, step: int) -> tuple[str, Tensor]:
+        """Return the present source and its command. While the dead-man is held it is the person, with full deflection
+        at the ends of the ranges. A device that fell silent with the dead-man down commands zero until it returns.
         """
-        if hands is not None and hands.lost:
+        if operator is not None and operator.lost:
             return "lost person", torch.zeros_like(self.low)
-        if hands is not None and hands.held:
-            motion = torch.tensor([hands.motion])
+        if operator is not None and operator.held:
+            motion = torch.tensor([operator.motion])
             return "person", torch.where(motion < 0, -motion * self.low, motion * self.high)
         sample = self.twist.latest
         if sample is not None and time.monotonic() - sample.received <= TIMEOUT:
             linear, angular = sample.msg.linear, sample.msg.angular
-            asked = (linear.x, linear.y, angular.z)
-            # A Twist that is no number is as good as none.
-            sound = torch.tensor([asked if all(map(math.isfinite, asked)) else (0.0,) * 3])
-            return "cmd_vel", sound.clamp(self.low, self.high)
+            values = (linear.x, linear.y, angular.z)
+            # A non-finite Twist counts as zero.
+            twist = torch.tensor([values if all(map(math.isfinite, values)) else (0.0,) * 3])
+            return "cmd_vel", twist.clamp(self.low, self.high)
         return ("schedule", self.schedule(seed, step)) if self.schedule else ("nobody", torch.zeros_like(self.low))

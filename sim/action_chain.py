@@ -13,11 +13,11 @@ from robot_rl.interface.state import ABSENT, RobotState
 from sim.rows import Rows
 
 REASONS = ("nonfinite", "position", "workspace")
-"""Why the shield changes a goal."""
+"""Reasons why the shield changes a goal."""
 
 
 class ActionChain(Rows):
-    """The goal and the commands in force in n simulations; what a robot's command loop remembers for one."""
+    """Current goals and commands of n simulations, as a robot's command loop keeps them for one."""
 
     ROWS = ("goal", "command", "velocity", "gripper", "last_action", "reference")
 
@@ -28,7 +28,7 @@ class ActionChain(Rows):
         self.goal, self.command, self.velocity = (torch.zeros(num_envs, joints, device=device) for _ in range(3))
         """Last admitted goal, and the last command with its velocity: (n, J), rad and rad/s."""
         self.gripper = torch.zeros(num_envs, 1, device=device)
-        """Width asked for, m."""
+        """Target width, m."""
         self.last_action = torch.zeros(num_envs, actions, device=device)
         """Executed (n, A), in [-1, 1]."""
         self.reference = pipeline.controller.reference(num_envs)
@@ -36,10 +36,10 @@ class ActionChain(Rows):
         if self.reference is ABSENT:
             self.reference = torch.zeros(num_envs, 0, device=device)
         self.events = torch.zeros(len(REASONS), dtype=torch.long, device=device)
-        """How many goals the shield changed, for each of `REASONS`."""
+        """Number of goals that the shield changed, for each of `REASONS`."""
 
     def reset(self, ids: Tensor) -> None:
-        """Forget the action before and open the gripper of robots `ids`."""
+        """Clear the last action and open the gripper of robots `ids`."""
         robot = self.pipeline.robot
         self.last_action[ids] = 0.0
         if self.reference.shape[1]:
@@ -47,7 +47,7 @@ class ActionChain(Rows):
         self.gripper[ids] = robot.gripper.width if robot.gripper else 0.0
 
     def refer(self, state: RobotState, ids: Tensor | None = None) -> RobotState:
-        """Return measured states with the reference in force, for controllers that have one."""
+        """Return measured states with the current reference, for controllers that have one."""
         if not self.reference.shape[1]:
             return state
         return replace(state, reference=self.reference if ids is None else self.reference[ids])
@@ -58,9 +58,9 @@ class ActionChain(Rows):
         self.velocity[ids] = 0.0
 
     def decide(self, state: RobotState, actions: Tensor) -> Tensor:
-        """Return joint commands (n, ticks, J), as far as the shield lets actions (n, A) at measured states.
+        """Return joint commands (n, ticks, J) for actions (n, A) at measured states, after the shield.
 
-        An action that is not finite leaves goal and gripper as they were; standing still counts as executed.
+        A non-finite action leaves goal and gripper unchanged; the executed action is then `still`.
         """
         pipeline = self.pipeline
         target = pipeline.target(state, actions)
@@ -71,7 +71,7 @@ class ActionChain(Rows):
         executed = torch.where(refused, still, actions.clamp(-1, 1))
         if target.reference is not ABSENT:
             self.reference = torch.where(refused, self.reference, target.reference)
-        # Robots along the fastest axis: each tick looks for the joint that limits its robot.
+        # Robots are the fastest axis: each tick reduces over joints.
         start, end, command, velocity = (x.T.contiguous().T for x in (self.goal, goal, self.command, self.velocity))
         path, step = ramp(start, end, self.ticks)
         commands = []

@@ -1,4 +1,4 @@
-"""Demonstrations by a task's scripted expert, written as they finish."""
+"""Record demonstrations by a task's scripted expert."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from sim.env import TaskEnv
 
 @dataclass
 class Collected:
-    """What came of it."""
+    """Counts of a collection."""
 
     episodes: int
-    """In the dataset."""
+    """Count in the dataset."""
     frames: int
-    """In the dataset."""
+    """Count in the dataset."""
     new_episodes: int
-    """Recorded now; fewer than the dataset's after a resume."""
+    """Episodes recorded in this call."""
     attempts: int
-    """Made now."""
+    """Attempts of this call."""
     successes: int
-    """Of these attempts."""
+    """Successful attempts."""
 
 
 SETTINGS = "meta/collect.json"
-"""Beside LeRobot's own files: with what the demonstrations were recorded, so that a resume does not mix two kinds."""
+"""File beside LeRobot's with the settings of the recording, so that a resume does not mix two kinds."""
 
 
-class Onlooker:
+class PrivilegedExpert:
     """A demonstrator that sees other terms of the measured state than the policy of its environment."""
 
     def __init__(self, env: TaskEnv, skill: str, seed: int):
@@ -57,7 +57,7 @@ class Onlooker:
 def make_expert(env: TaskEnv, skill: str, seed: int) -> Any:
     """Return the expert of an environment's task; `skill` names a constant of its module, for example "CLUMSY"."""
     if env.task.expert_observations:
-        return Onlooker(env, skill, seed)
+        return PrivilegedExpert(env, skill, seed)
     return env.task.make_expert(env.pipeline, env.num_envs, skill, seed)
 
 
@@ -77,8 +77,8 @@ def collect(
 
     Cameras that the policy sees are recorded at its pictures' size, the others at `image_size`; 0: not at all.
 
-    Episodes are on disk as soon as they end. After a kill, `resume` goes on behind the last one, with fresh seeds.
-    Each environment owes its share: keeping whichever ended first would fill the dataset with the easy, near objects.
+    Episodes are on disk as soon as they end. After a kill, `resume` continues after the last one, with fresh seeds.
+    Each environment records an equal share: keeping the first to end would prefer easy, near objects.
     """
     if not env.task.expert:
         raise UserError(f"task {env.task.name!r} has no scripted demonstrator; learn it with train --recipe ppo")
@@ -108,7 +108,7 @@ def collect(
         while any(owed):
             action = expert.act(observation)
             physical = env.pipeline.actions.to_physical(action)
-            due = np.flatnonzero(owed)  # nothing is kept of those whose share is written
+            due = np.flatnonzero(owed)  # environments whose share is complete record no more
             pictures: dict[str, list[Any]] = {}
             for camera in cameras:
                 frames = dict(zip(due, env.engine.render_batch(due, camera, image_size, image_size), strict=True))
@@ -151,7 +151,7 @@ def collect(
 
 
 def _on_host(tree: Any) -> Any:
-    """Return the same nested dicts and tuples with all tensors on the CPU, where demonstrators and datasets are."""
+    """Return nested dicts and tuples with all tensors on the CPU, for demonstrators and datasets."""
     if isinstance(tree, dict):
         return {key: _on_host(value) for key, value in tree.items()}
     if isinstance(tree, tuple):
@@ -160,14 +160,14 @@ def _on_host(tree: Any) -> Any:
 
 
 def _settings(env: TaskEnv, seed: int, skill: str, image_size: int, keep_failures: bool) -> dict[str, Any]:
-    """All that decides what the episodes are; by the names of the command's options."""
+    """Return the settings that determine the episodes, by the names of the command's options."""
     options = {"skill": skill, "image_size": image_size, "keep_failures": keep_failures}
     where = {"num_envs": env.num_envs, "mjcf": env.mjcf} | env.simulation
     return {"task": env.task.name, "seed": seed} | options | where
 
 
 def _go_on(writer: DatasetWriter, now: dict[str, Any]) -> None:
-    """Note the settings of a new dataset; refuse to mix others into one that has episodes."""
+    """Store the settings of a new dataset; raise ConfigError if an existing one has others."""
     file = writer.root / SETTINGS
     if not writer.num_episodes:
         replace_file(file, json.dumps(now, indent=2).encode())

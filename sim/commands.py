@@ -1,4 +1,4 @@
-"""What is asked of the robots in simulation, changing while an episode runs."""
+"""Velocity commands in simulation, changing during an episode."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from robot_rl.interface.spec import VectorSpec
 from sim.randomization.noise import episode_keys, uniforms
 
 PURPOSE = 1
-"""Of the numbers that an episode draws its commands from."""
+"""Purpose of the random numbers of an episode's commands."""
 
 
 @dataclass(frozen=True)
 class CommandSchedule:
-    """Commands drawn uniformly within the ranges of the interface, each held for a while.
+    """Commands sampled uniformly from the ranges of the interface, each held for a while.
 
-    An episode begins with nothing asked; one command becomes the next within `COMMAND_RAMP`, on a straight line.
+    An episode begins with a zero command; commands change linearly, within `COMMAND_RAMP`.
     """
 
     hold: float = 4.0
     """Time between two commands, s."""
     standing: float = 0.1
-    """Share of commands that ask for nothing."""
+    """Share of zero commands."""
 
     def __call__(self, spec: VectorSpec, keys: Tensor, steps: Tensor, rate: float) -> Tensor:
-        """Commands (n, C) of episodes `keys` (n,) in their control periods `steps` (n,) at `rate` Hz."""
+        """Return commands (n, C) of episodes `keys` (n,) in their control periods `steps` (n,) at `rate` Hz."""
         hold = round(self.hold * rate)
         number, since = steps // hold, steps % hold
-        # The command of now and the one before it, in one call.
+        # The current command and the one before, in one call.
         u = uniforms(torch.cat([keys, keys]), torch.cat([number, number - 1]), spec.size + 1)
         low, high = spec.bounds(keys.device)
         command = torch.where(u[:, :1] < self.standing, 0.0, low + u[:, 1:] * (high - low))
@@ -40,5 +40,5 @@ class CommandSchedule:
         return torch.lerp(before, now, (since / (COMMAND_RAMP * rate)).clamp(max=1.0)[:, None])
 
     def of_episode(self, spec: VectorSpec, seed: int, step: int, rate: float) -> Tensor:
-        """The command (1, C) of the first episode of `seed` in one control period: on a robot as in simulation."""
+        """Return the command (1, C) in one control period of the first episode of `seed`, for a robot."""
         return self(spec, episode_keys([seed], 0, PURPOSE), torch.tensor([step]), rate)

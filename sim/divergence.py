@@ -1,7 +1,7 @@
-"""Episodes whose physics diverged, kept as they happen; `sim.replay` plays one again.
+"""Keep episodes whose physics diverged; `sim.replay` replays one.
 
-An episode follows from its seed, its number and its actions alone, whatever ran beside it. So a file of a few KB holds
-it, and the running ones cost one copy of the actions per step and num_envs x horizon x A floats: 12 MB for 256 Go2s.
+An episode is determined by its seed, number and actions. So a file of a few KB holds it. Running episodes cost one copy
+of the actions per step and num_envs x horizon x A floats: 12 MB for 256 Go2s.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file, sync_folder
 
 MOST = 8
-"""Files that one process writes: a task that always diverges does not fill the disk. All are counted."""
+"""Most files that one process writes, so that a task that always diverges does not fill the disk."""
 _FORMAT = 1
 _ENGINES = {"mujoco": "mujoco", "genesis": "genesis-world"}
-"""Whose version decides about the floats."""
+"""Packages whose versions determine the floats."""
 
 
 def quiet() -> None:
@@ -40,18 +40,18 @@ def quiet() -> None:
 
 
 class Recorder:
-    """Keeps the actions of the running episodes and writes those of one that diverges to a folder."""
+    """Keep the actions of running episodes, and write those of one that diverges to a folder."""
 
     def __init__(
         self, folder: Path, settings: dict[str, Any], num_envs: int, horizon: int, actions: int, device: torch.device
     ):
-        """`settings` are what the environment was built with: task, engine, device, mjcf, randomize, without."""
+        """`settings` are those of the environment: task, engine, device, mjcf, randomize, without."""
         self.folder, self.settings = folder, settings
         self.actions = torch.zeros(num_envs, horizon, actions, device=device)
         self.length = torch.zeros(num_envs, dtype=torch.long, device=device)
         """Actions of each running episode so far."""
         self.whole = torch.zeros(num_envs, dtype=torch.bool, device=device)
-        """Whether these are all of its actions: no resume fell into it."""
+        """Whether these are all actions of the episode: false if it was resumed."""
         self.kept = 0
         self._rows = torch.arange(num_envs, device=device)
 
@@ -60,7 +60,7 @@ class Recorder:
         self.length[ids], self.whole[ids] = 0, True
 
     def forget(self) -> None:
-        """Keep none of the running episodes: their first actions are not known."""
+        """Drop the running episodes, whose first actions are unknown."""
         self.length[:], self.whole[:] = 0, False
 
     def step(self, actions: Tensor) -> None:
@@ -71,7 +71,7 @@ class Recorder:
     def keep(self, broken: Tensor, describe: Callable[[int], dict[str, Any]]) -> None:
         """Write the running episodes of environments `broken` (n,), whose physics diverged.
 
-        `describe` returns seed, episode, steps and drawn values of the running episode of one environment.
+        `describe` returns seed, episode, steps and sampled values of the running episode of one environment.
         """
         for i in broken.nonzero().squeeze(-1).tolist():
             if self.whole[i] and self.kept < MOST:
@@ -87,7 +87,7 @@ class Recorder:
             "seed": episode["seed"],
             "episode": episode["episode"],
             "begun": episode["steps"] - length,
-            "drawn": episode["drawn"],
+            "drawn": episode["sampled"],
             "version": engine_version(self.settings["engine"]),
         }
         content = save({"actions": self.actions[i, :length].cpu().clone()}, {"episode": json.dumps(head)})
@@ -101,18 +101,18 @@ class Recorder:
 
 
 def engine_version(engine: str) -> str:
-    """Return the package behind an engine, with its version."""
+    """Return the package of an engine, with its version."""
     package = _ENGINES[engine]
     return f"{package} {metadata.version(package)}"
 
 
 def report(folder: Path) -> dict[str, str]:
-    """Return what a command's result says about episodes kept in a folder: nothing where there are none."""
+    """Return result entries about the episodes kept in a folder; empty if there are none."""
     return {"diverged": str(folder)} if any(folder.glob("*.safetensors")) else {}
 
 
 def read(file: Path) -> tuple[dict[str, Any], Tensor]:
-    """Return what is known about a kept episode, and its actions (T, A)."""
+    """Return the header of a kept episode, and its actions (T, A)."""
     if file.is_dir():
         inside = sorted(p.name for p in (*file.glob("*.safetensors"), *file.glob("diverged/*.safetensors")))
         raise UserError(f"{file} is a folder; name one of its files: {', '.join(inside) or 'it has none'}")

@@ -59,14 +59,14 @@ class TaskEnv(VectorEnv):
         without: Sequence[str] = (),
         diverged: Path | None = None,
     ):
-        """`without` names parameters that are not randomized; the others are sampled as if they were. `diverged` is the
-        folder in which episodes whose physics diverge are kept for `sim.replay.replay`; None keeps none.
+        """`without` names parameters that are not randomized; the others are sampled as before. `diverged` is the
+        folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         self.num_envs, self.rate = num_envs, self.task.interface.controller.rate
         self.robot = robots.get(self.task.interface.robot)
         kind: type[Engine] = engines.get(engine)
-        if device not in DEVICES:  # before an engine refuses it for what it cannot do
+        if device not in DEVICES:  # before an engine refuses a parameter
             raise UnknownName("device", device, DEVICES)
         columns, without = choose(self.task, engine, randomize, without)
         self.randomization = tuple(self.task.randomization[k] for k in columns)
@@ -79,7 +79,7 @@ class TaskEnv(VectorEnv):
         self.pipeline = Pipeline(self.task.interface, self.robot, self.device)
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
         self.simulation = {"engine": engine, "device": self.device.type, "without": without}
-        """What differs between two simulations of the task; belongs beside every figure measured in one."""
+        """Settings of this simulation, to report beside its figures."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
@@ -87,7 +87,7 @@ class TaskEnv(VectorEnv):
         self.single_observation_space = self.observation_spec.gymnasium_space()
         self.observation_space = self.observation_spec.gymnasium_space(num_envs)
         self.divergences = 0
-        """Episodes that ended because their physics blew up."""
+        """Episodes that ended because their physics diverged."""
         self.recorder: Recorder | None = None
         if diverged:
             settings = {"task": self.task.name, "mjcf": self.mjcf, "randomize": randomize} | self.simulation
@@ -96,7 +96,7 @@ class TaskEnv(VectorEnv):
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
-        """Every key of an observation."""
+        """Return the spec of an observation."""
         true, boxes = self.episodes.privileged.spec, self.task.scene.boxes
         names = [
             *true.names,
@@ -113,10 +113,9 @@ class TaskEnv(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start new episodes everywhere; with a seed, episode 0 of environment i is that of seed + i.
-
-        With options {"stagger": True} these begin at different times of their clock, so that they are not all
-        truncated in the same step. With {"episode": e} and a seed, episode e is the first.
+        """Start new episodes everywhere; with a seed, environment i starts episode 0 of seed + i. With options
+        {"stagger": True} the episodes begin at different steps, so that they are not all truncated at once. With
+        {"episode": e} and a seed, episode e is the first.
         """
         options = options or {}
         if seed is not None:
@@ -130,7 +129,7 @@ class TaskEnv(VectorEnv):
 
     @single_threaded()
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Act for one control period; the class says what is returned."""
+        """Act for one control period; see the class for the results."""
         actions = torch.as_tensor(actions, dtype=torch.float32, device=self.device)
         if actions.shape != self.action_space.shape:
             shape, given = self.action_space.shape, tuple(actions.shape)
@@ -151,7 +150,7 @@ class TaskEnv(VectorEnv):
         return observation, verdict.reward, verdict.terminated, verdict.truncated, infos
 
     def _restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Begin new episodes in environments `ids` (k,); return a copy of the observation with theirs."""
+        """Begin new episodes in environments `ids` (k,); return a copy of the observation with their first ones."""
         first = self.prefetched.begin(self.episodes, ids) if self.prefetched else self.episodes.begin(ids)
         if self.recorder:
             self.recorder.begin(ids)
@@ -160,12 +159,12 @@ class TaskEnv(VectorEnv):
 
     @cached_property
     def prefetched(self) -> PrefetchedResets | None:
-        """None where the engine makes no second set of simulations."""
+        """Return the prefetched resets; None if the engine has no siblings."""
         ahead = self.episodes.sibling()
         return PrefetchedResets(ahead) if ahead else None
 
     def _pictures(self, rows: np.ndarray) -> dict[str, Tensor]:
-        """Return what the interface's cameras see in environments `rows` (k,): uint8 (k, H, W, 3) by key."""
+        """Return pictures of the interface's cameras in environments `rows` (k,): uint8 (k, H, W, 3) by key."""
         return {
             p.key: torch.from_numpy(
                 self.engine.render_batch(rows, p.camera, p.height, p.width)
@@ -188,10 +187,10 @@ class TaskEnv(VectorEnv):
         if prefetched := vars(self).pop("prefetched", None):
             prefetched.ahead.engine.close()
 
-    # ---- what is known about the running episodes ---------------------------------------------------------------
+    # ---- running episodes ---------------------------------------------------------------------------------------
     @property
     def seed(self) -> int:
-        """Of environment 0; environment i has seed + i."""
+        """Return the seed of environment 0; environment i has seed + i."""
         return self.episodes.sampler.seed
 
     @seed.setter
@@ -200,27 +199,27 @@ class TaskEnv(VectorEnv):
 
     @property
     def true(self) -> RobotState:
-        """True state of all environments."""
+        """Return the true state of all environments."""
         return self.episodes.true
 
     @property
     def state(self) -> RobotState:
-        """State of all environments as the sensors report it."""
+        """Return the measured state of all environments."""
         return self.episodes.state
 
     @property
     def steps(self) -> Tensor:
-        """Control periods (n,) of the running episodes so far."""
+        """Return the control periods (n,) of the running episodes so far."""
         return self.episodes.steps
 
     @property
-    def drawn(self) -> Tensor:
-        """Randomized values (n, P) of the running episodes, in the order of `randomization`."""
-        return self.episodes.sampler.drawn
+    def sampled(self) -> Tensor:
+        """Return the randomized values (n, P) of the running episodes, in the order of `randomization`."""
+        return self.episodes.sampler.sampled
 
     @property
     def shield_events(self) -> dict[str, int]:
-        """How many goals the shield changed, by reason."""
+        """Return the number of goals that the shield changed, by reason."""
         return dict(zip(REASONS, self.episodes.chain.events.tolist(), strict=True))
 
     def episode_number(self, index: int) -> int:
@@ -228,27 +227,27 @@ class TaskEnv(VectorEnv):
         return int(self.episodes.sampler.next_episode[index]) - 1
 
     def episode_record(self, index: int) -> dict[str, float]:
-        """Return what randomization sampled for the running episode of one environment."""
-        drawn = zip(self.randomization, self.drawn[index].tolist(), strict=True)
-        return {f"randomization/{r.parameter}": value for r, value in drawn}
+        """Return the randomized values of the running episode of one environment by name."""
+        sampled = zip(self.randomization, self.sampled[index].tolist(), strict=True)
+        return {f"randomization/{r.parameter}": value for r, value in sampled}
 
     def _description(self, index: int) -> dict[str, Any]:
-        """Return what identifies the running episode of one environment, for its replay."""
+        """Return the description of the running episode of one environment, for its replay."""
         return {
             "seed": self.seed + index,
             "episode": self.episode_number(index),
             "steps": int(self.steps[index]),
-            "drawn": self.episode_record(index),
+            "sampled": self.episode_record(index),
         }
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything that a resumed run needs to go on with the same floats."""
+        """Return a copy of everything that a resumed run needs to continue with the same floats."""
         return self.episodes.state_dict() | {"divergences": self.divergences}
 
     @single_threaded()
     def load_state_dict(self, state: dict[str, Any]) -> dict[str, Tensor]:
-        """Restore `state_dict` and return the observation that belongs to it."""
+        """Restore `state_dict`; return its observation."""
         self.episodes.load_state_dict(state)
         self.divergences = state["divergences"]
         if self.recorder:

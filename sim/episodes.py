@@ -1,4 +1,4 @@
-"""The running episodes of n simulations: everything that a reset begins and a resume restores."""
+"""The running episodes of n simulations: all state of resets and resumes."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Episodes(Rows):
         """Control periods (n,) of the running episodes so far."""
         self.true: RobotState
         self.state: RobotState
-        """As the sensors report it."""
+        """State measured by the sensors."""
         self._engine_parameters = [name for name in self.sampler.names if name in engine.parameters]
         self._sensor_parameters = [name for name in self.sampler.names if name in PARAMETERS]
 
     @property
     def parts(self) -> dict[str, Rows]:
-        """Everything with rows of its own."""
+        """Return all parts with rows."""
         parts: dict[str, Rows] = {"sampler": self.sampler, "chain": self.chain, "sensors": self.sensors}
         parts["judge"] = self.judge
         return parts | ({"feet": self.feet} if self.feet else {})
@@ -64,7 +64,7 @@ class Episodes(Rows):
     def begin(self, ids: Tensor, stagger: bool = False) -> dict[str, Tensor]:
         """Begin the next episodes of environments `ids` (k,), sorted, and return their first observations (k, D).
 
-        With `stagger` all of them begin at different times of their clock.
+        With `stagger` they begin at different steps of their horizon.
         """
         rows = ids.cpu().numpy()
         sample = self.sampler.sample(rows)
@@ -88,10 +88,10 @@ class Episodes(Rows):
             self.true, self.state = true, state
         else:
             self.true, self.state = self.true.put(ids, true), self.state.put(ids, state)
-        return self.observe(true, state, self.sampler.drawn[ids])
+        return self.observe(true, state, self.sampler.sampled[ids])
 
     def sibling(self) -> Episodes | None:
-        """Return as many other simulations, none of them begun; None where the engine has no siblings."""
+        """Return a second set of simulations, not yet reset; None if the engine has no siblings."""
         engine = self.engine.sibling()
         if engine is None:
             return None
@@ -103,7 +103,7 @@ class Episodes(Rows):
         return other
 
     def adopt(self, ids: Tensor, other: Episodes) -> None:
-        """Go on in environments `ids` (k,) with the episodes of a sibling."""
+        """Continue environments `ids` (k,) with the episodes of a sibling."""
         rows = ids.cpu().numpy()
         self.sampler.next_episode[rows] = other.sampler.next_episode[rows]
         self.engine.adopt(rows, other.engine)
@@ -111,7 +111,7 @@ class Episodes(Rows):
         theirs = other.parts
         for name, part in self.parts.items():
             part.take_rows(ids, theirs[name])
-        # In place: the states are of this very step, and nobody else holds their views yet.
+        # In place: the states belong to this step, and nothing else holds their views yet.
         for mine, new in ((self.true, other.true), (self.state, other.state)):
             views = new.views
             for name, view in mine.views.items():
@@ -123,15 +123,15 @@ class Episodes(Rows):
         commands = self.chain.decide(self.state, actions)
         if self.sampler.pushes:
             self.engine.push(self.sampler.push_velocity(self.steps))
-        # Motors servo on their encoders: they rest below the command by what these report too much.
+        # Motors servo on their encoders: they rest below the command by the encoder offset.
         commands = commands - self.sensors.encoder_offset[:, None]
         self.engine.step(commands, self.chain.gripper[:, None].expand(-1, commands.shape[1], -1))
 
     def perceive(self) -> Verdict:
-        """Measure and judge the control period that has passed."""
+        """Measure and judge the last control period."""
         self.steps = self.steps + 1
         broken, before, now = self.engine.diverged(), self.true, self._true_state()
-        # Where physics diverged the last sound state is kept: a learner must not see what is left.
+        # Where physics diverged the last valid state is kept, so that a learner sees no NaN.
         last, rows = before.views, broken[:, None]
         self.true = now.map(lambda name, view: torch.where(rows, last[name], view))
         verdict = self.judge.judge(before, self.true, self.steps, broken, self.feet)
@@ -141,9 +141,9 @@ class Episodes(Rows):
         verdict.infos.update(episode)
         return verdict
 
-    def observe(self, true: RobotState, state: RobotState, drawn: Tensor) -> dict[str, Tensor]:
+    def observe(self, true: RobotState, state: RobotState, sampled: Tensor) -> dict[str, Tensor]:
         """Return the observations (k, D) of true and measured states with randomized values (k, P)."""
-        privileged = [*true.objects.values(), drawn.float()]
+        privileged = [*true.objects.values(), sampled.float()]
         if self.task.privileged:
             privileged.insert(0, self.privileged(true))
         return {
@@ -152,11 +152,11 @@ class Episodes(Rows):
         }
 
     def observation(self) -> dict[str, Tensor]:
-        """Return the observations (n, D) of now."""
-        return self.observe(self.true, self.state, self.sampler.drawn)
+        """Return the current observations (n, D)."""
+        return self.observe(self.true, self.state, self.sampler.sampled)
 
     def _true_state(self, ids: Tensor | None = None) -> RobotState:
-        """Return the true state of environments `ids`; None: of all."""
+        """Return the true state of environments `ids`; None: all."""
 
         def rows(view: Tensor) -> Tensor:
             return view if ids is None else view[ids]
@@ -175,7 +175,7 @@ class Episodes(Rows):
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything that a resumed run needs to go on with the same floats."""
+        """Return a copy of everything that a resumed run needs to continue with the same floats."""
         return {
             "seed": self.sampler.seed,
             "next_episode": self.sampler.next_episode.copy(),

@@ -22,13 +22,12 @@ class FootTracker(Rows):
         nothing = torch.zeros(num_envs, feet, device=device)
         self.touching, self.contact, self.landed = (nothing.bool() for _ in range(3))
         self.air_time, self.swing_height = nothing.clone(), nothing.clone()
-        """Of the running swing, or in the control period of landing of the one that ended: its time so far, s, and the
-        greatest height of the sole, m; 0 on the ground."""
+        """Duration, s, and greatest sole height, m, of the current swing, or of the one that ended in this period; else
+        0."""
 
     def update(self, state: RobotState) -> None:
-        """Take in true states.
-
-        `contact`: on the ground now or a control period ago, for light touches flicker; `landed`: only just.
+        """Update from true states. `contact`: on the ground now or one control period ago, since light contacts
+        flicker; `landed`: since this period.
         """
         over = self.contact
         touching = state.foot_force > CONTACT_FORCE
@@ -40,11 +39,11 @@ class FootTracker(Rows):
         self.swing_height = torch.maximum(self.swing_height, self.sole(state)) * swings
 
     def sole(self, state: RobotState) -> Tensor:
-        """Height (n, F) of the lowest point of each foot, m."""
+        """Return the height (n, F) of the lowest point of each foot, m."""
         return state.foot_position[:, 2::3] - self.radius
 
     def reset(self, ids: Tensor) -> None:
-        """Robots `ids` stand."""
+        """Reset robots `ids` to standing."""
         for name in ("landed", "air_time", "swing_height"):
             getattr(self, name)[ids] = 0
         self.contact[ids] = self.touching[ids] = True

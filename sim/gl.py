@@ -1,7 +1,6 @@
-"""MuJoCo, also where its GL library cannot be loaded: physics needs none, and pictures say what is missing.
-
-MuJoCo loads the library that MUJOCO_GL names when it is imported, and fails as the library happens to. Everything in
-`sim` that needs MuJoCo imports it from here.
+"""Import MuJoCo also if its GL library cannot be loaded: physics needs none, and rendering reports what is missing.
+MuJoCo loads the library that MUJOCO_GL names when it is imported, and may raise any error. Everything in `sim` that
+needs MuJoCo imports it from here.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ BACKEND = os.environ.get("MUJOCO_GL", "").strip().lower()
 _missing: Exception | None = None
 try:
     import mujoco
-except (AttributeError, ImportError, OSError, TypeError) as error:  # as PyOpenGL and ctypes please
+except (AttributeError, ImportError, OSError, TypeError) as error:  # any error of PyOpenGL and ctypes
     _missing = error
     os.environ["MUJOCO_GL"] = "disable"
     try:
@@ -33,15 +32,15 @@ _REMEDIES = {
 
 
 def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Renderer:
-    """An offscreen renderer, or one sentence about what it lacks here."""
+    """Return an offscreen renderer, or raise with the reason and remedy."""
     try:
         if _missing is not None:
             raise _missing
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", module="glfw")  # its errors are warnings, and a crash comes of them
+            warnings.filterwarnings("error", module="glfw")  # its errors are warnings, and lead to a crash
             return mujoco.Renderer(model, height, width)
-    except Exception as error:  # the GL stack raises whatever it likes: ImportError, AttributeError, RuntimeError
-        # What an AttributeError says is of a library that is None, and PyOpenGL's word on its variable is a raw {!r}.
+    except Exception as error:  # the GL stack may raise anything: ImportError, AttributeError, RuntimeError
+        # The messages of AttributeError and PyOpenGL are of no help to the user.
         said = "" if isinstance(error, AttributeError) or _platform_differs() else f" ({error})"
         raise UserError(
             f"cannot open an offscreen renderer with MUJOCO_GL={BACKEND or 'glfw'}{said}; {_remedy()}, "
@@ -50,7 +49,7 @@ def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Rend
 
 
 def _platform_differs() -> bool:
-    """Whether PYOPENGL_PLATFORM asks for another library than the one that MuJoCo is to render with."""
+    """Return whether PYOPENGL_PLATFORM names another library than MUJOCO_GL."""
     return BACKEND in _REMEDIES and os.environ.get("PYOPENGL_PLATFORM", BACKEND) != BACKEND
 
 

@@ -4,8 +4,8 @@
 >>> env = gymnasium.make("robot_rl/PandaLift-v0")         # or in one: gymnasium.make("sim.gym:robot_rl/PandaLift-v0")
 >>> envs = gymnasium.make_vec("robot_rl/PandaLift-v0", num_envs=64)      # natively batched, tensors in and out
 
-An observation is the vector that the robot itself has, `observation.state`. With `privileged=True`, and for tasks with
-pictures, it is a dict by LeRobot's keys.
+An observation is the robot's vector `observation.state`. With `privileged=True`, and for tasks with pictures, it is a
+dict by LeRobot's keys.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def register() -> None:
 
 
 def _unseeded(task: Task | str, num_envs: int, **kwargs: Any) -> TaskEnv:
-    """Return the environment of a task; without a `seed` it draws one, as Gymnasium's contract has it."""
+    """Return the environment of a task; without a `seed` it samples one, as Gymnasium requires."""
     from sim.env import TaskEnv
 
     env = TaskEnv(task, num_envs, **kwargs)
@@ -48,7 +48,7 @@ def _unseeded(task: Task | str, num_envs: int, **kwargs: Any) -> TaskEnv:
 
 
 class _View:
-    """The part of an observation that Gymnasium's users see."""
+    """The part of an observation that Gymnasium environments return."""
 
     def __init__(self, env: TaskEnv, privileged: bool):
         spec = env.observation_spec
@@ -99,10 +99,10 @@ class GymTask(gym.Env[Any, np.ndarray]):
         self.action_space = self.vector.single_action_space
         self.observation_space = self.view.space()
         self._next: Any = None
-        """First observation of the episode that began when the last one ended, until `reset` or another step."""
+        """First observation of the episode that follows one that ended, until `reset` or another step."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; without a seed, the next one of the last seed, at first of a random one."""
+        """Start an episode; without a seed, the next one of the last seed, or of a random one at first."""
         super().reset(seed=seed)
         first, self._next = self._next, None
         # When an episode ends, the vector environment begins the next: another reset would skip it.
@@ -113,7 +113,7 @@ class GymTask(gym.Env[Any, np.ndarray]):
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Act for one control period."""
         observation, reward, terminated, truncated, infos = self.vector.step(np.asarray(action)[None])
-        # The vector environment has started the next episode already: what ended is in final_obs.
+        # The vector environment has started the next episode already: the last observation is in final_obs.
         last = infos.get("final_obs")
         self._next = None if last is None else self._numpy(observation)
         info = {"success": bool(infos["success"][0])}

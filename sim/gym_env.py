@@ -31,7 +31,10 @@ class Remote:
             raise ConfigError(
                 f"--env-python {python}: {error.strerror}; name the Python of a virtual environment"
             ) from None
-        header, _ = self._receive()
+        try:
+            header, _ = self._receive()
+        except UserError as error:
+            raise ConfigError(f"{error}; it needs gymnasium, numpy and the environment's package") from None
         if "error" in header:
             self.close()
             raise gym_worker.Unsuitable(header["error"])
@@ -51,7 +54,7 @@ class Remote:
 
     def _ask(self, call: str, **arrays: np.ndarray) -> dict[str, np.ndarray]:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # its last words are read next
+        with suppress(BrokenPipeError):  # its error message is read next
             gym_worker.send(self.process.stdin, {"call": call}, arrays)  # type: ignore[arg-type]
         return self._receive()[1]
 
@@ -75,7 +78,7 @@ class Remote:
 class GymEnv:
     """n copies of a Gymnasium environment behind the protocol of `robot_rl.interface.environment.VectorEnv`.
 
-    Observations are flat float32 tensors, a Dict's parts end to end in its order; actions in [-1, 1] are scaled to the
+    Observations are flat float32 tensors, a Dict's parts concatenated in order; actions in [-1, 1] are scaled to the
     environment's limits. It has no state to restore: a resumed run begins new episodes.
     """
 

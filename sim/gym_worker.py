@@ -1,7 +1,7 @@
-"""A batch of one Gymnasium environment, in this process or behind the standard streams of another Python.
+"""A batch of one Gymnasium environment, in this process or in another Python process, over its standard streams.
 
-This file needs gymnasium and numpy alone, so that any virtual environment runs it: `PYTHON gym_worker.py ID COUNT`.
-A message is a length (4 bytes), a JSON header of it, and the arrays that the header lists.
+This file needs gymnasium and numpy alone, so that any virtual environment runs it: `PYTHON gym_worker.py ID COUNT`. A
+message is a length (4 bytes), a JSON header of that length, and the arrays that the header lists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Unsuitable(Exception):  # noqa: N818 - it crosses a process by its text
-    """An environment that cannot be learned from."""
+    """An environment is not supported."""
 
 
 class Batch:
@@ -50,7 +50,7 @@ class Batch:
         }
 
     def _success_key(self) -> str:
-        """Return the name under which a step's info tells success, or an empty text."""
+        """Return the key of a step's info that reports success, or an empty string."""
         self.envs[0].reset(seed=0)
         info = self.envs[0].step(((self.low + self.high) / 2).astype(self.envs[0].action_space.dtype))[4]
         return next((key for key in ("is_success", "success") if key in info), "")
@@ -66,7 +66,7 @@ class Batch:
         return {"observation": np.stack([self._flat(o) for o in first])}
 
     def step(self, actions: np.ndarray) -> dict[str, np.ndarray]:
-        """Step every environment; one that ends is reset, and `final` holds what it ended with."""
+        """Step every environment; one that ends is reset, and `final` holds its last observation."""
         rows = []
         share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
         for env, unit in zip(self.envs, share, strict=True):
@@ -114,7 +114,7 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
 def serve(name: str, count: int) -> None:
     """Answer messages until the other side closes the stream."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the environment prints does not get into the answers
+    os.dup2(2, 1)  # keep what the environment prints out of the answers
     questions = sys.stdin.buffer
     try:
         batch = Batch(name, count)

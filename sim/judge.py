@@ -25,7 +25,7 @@ class Verdict:
     terminated: Tensor
     truncated: Tensor
     infos: dict[str, Any]
-    """Parts of the reward and metrics, where the task has them."""
+    """Reward terms and metrics, if the task has them."""
 
 
 class Judge(Rows):
@@ -49,7 +49,7 @@ class Judge(Rows):
     ) -> Verdict:
         """Judge the control period from true state `before` to `now`, number `steps` (n,) of its episode.
 
-        Where physics diverged, `broken` (n,), nothing is earned and the episode is truncated.
+        Where physics diverged, `broken` (n,), the reward is 0 and the episode is truncated.
         """
         interface, pipeline = self.task.interface, self.pipeline
         late = steps >= interface.horizon

@@ -30,7 +30,8 @@ def describe(task: str, env_python: Path | None = None) -> EnvInfo:
 
 
 def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:
-    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, and nothing to other packages'."""
+    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, ignored for other packages'
+    environments."""
     if is_foreign(task):
         return GymEnv(task, num_envs, env_python)
     from sim.env import TaskEnv
@@ -43,7 +44,7 @@ def make(task: str, num_envs: int, env_python: Path | None = None, **simulation:
 
 
 def mirror_of(task: Any, randomization: Sequence[Any]) -> Mirror | None:
-    """Return the task's mirror, if it has one, where only the given parameters of all it declares are randomized.
+    """Return the task's mirror, if any, reduced to the parameters that are randomized.
 
     Their values are the end of the privileged observation.
     """

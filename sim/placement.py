@@ -1,4 +1,4 @@
-"""Where the objects of a scene stand when an episode begins."""
+"""Initial poses of the objects of a scene."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resets that are made before they are needed."""
+"""Resets made in advance."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sim.episodes import Episodes
 class PrefetchedResets:
     """A second set of simulations, one episode ahead of the running ones.
 
-    To begin one episode takes hundreds of small operations, to begin a hundred takes the same number; to copy one takes
-    a tenth of the time. An episode follows from its seed and number alone, so all environments without a prefetched
-    episode get theirs as soon as one of them is needed, and nothing of this is saved for a resume.
+    A reset takes hundreds of small operations, for one episode or a hundred; a copy takes a tenth of the time. An
+    episode is determined by its seed and number, so one reset prefetches for all environments that lack an episode, and
+    nothing needs to be saved for a resume.
     """
 
     def __init__(self, ahead: Episodes):
@@ -35,7 +35,7 @@ class PrefetchedResets:
 
     def _prepare(self, episodes: Episodes, rows: np.ndarray) -> None:
         ahead, ids = self.ahead, torch.as_tensor(rows, device=episodes.device)
-        self.ready[rows] = -1  # should Ctrl-C interrupt
+        self.ready[rows] = -1  # in case Ctrl-C interrupts
         ahead.sampler.seed = episodes.sampler.seed
         ahead.sampler.next_episode[rows] = episodes.sampler.next_episode[rows]
         first = ahead.begin(ids)

@@ -13,7 +13,7 @@ from sim.gl import mujoco, open_renderer
 
 
 class SceneRenderer:
-    """Renders one simulation's joint positions through a private MjData.
+    """Render one simulation's joint positions through a private MjData.
 
     "fast" draws collision shapes without shadows, reflections, skybox or multisampling; "video" draws the visual
     meshes; "high" adds the rest. On Mesa's software rasterizer that is 1,100, 20 and under 1 frame/s for a Panda at
@@ -78,7 +78,7 @@ class Renderers:
     def batch(self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None) -> np.ndarray:
         """Return fast frames (k, height, width, 3) uint8 at joint positions (k, nq), on all cores.
 
-        Every thread has an OpenGL context and a copy of the model of its own.
+        Every thread has its own OpenGL context and copy of the model.
         """
         frames = np.empty((len(qpos), height, width, 3), np.uint8)
 

@@ -1,4 +1,4 @@
-"""Play a kept episode whose physics diverged again, alone, and look at every tick."""
+"""Replay a kept episode whose physics diverged, and inspect every tick."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Replay:
     episode: dict[str, Any]
     """As recorded."""
     recorded: int
-    """Step in which it diverged, counted from 1."""
+    """Recorded step of divergence, counted from 1."""
     diverged: int | None = None
     """The same in the replay."""
     first: str = ""
-    """Which degree of freedom went first."""
+    """Degree of freedom that diverged first."""
     version: str = ""
-    """Of the engine, now."""
+    """Version of the engine."""
     trace: list[dict[str, Any]] = field(default_factory=list)
-    """A row per tick of the joint commands."""
+    """One row per tick of the joint commands."""
 
 
 def replay(
@@ -40,7 +40,7 @@ def replay(
     mjcf: str = "",
     task: Task | None = None,
 ) -> Replay:
-    """Run the episode again, alone; the arguments replace what was recorded."""
+    """Replay the episode alone; the arguments replace recorded settings."""
     head, actions = read(file)
     env = TaskEnv(
         task or head["task"], 1, engine=head["engine"], seed=head["seed"], threads=1, mjcf=mjcf or head["mjcf"],
@@ -74,7 +74,7 @@ def replay(
 
 
 class _Traced:
-    """An engine of one environment that is stepped and inspected tick by tick."""
+    """An engine of one environment, inspected at every tick."""
 
     def __init__(self, engine: Any):
         self._engine, self.first = engine, ""
@@ -101,7 +101,7 @@ class _Traced:
                 broken = bool(engine.diverged()[0])
                 self.trace.append(self._look(k + 1, joints[0, k]) | {"diverged": broken})
                 first = self._first() if broken else ""
-        # An episode ends at the end of its control period; one that is sound again by then goes on.
+        # Divergence is checked at the end of a control period; a state that is valid again by then goes on.
         self.first = first if engine.diverged()[0] else ""
 
     def _look(self, tick: int, command: Tensor) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class _Traced:
         return row
 
     def _first(self) -> str:
-        """MuJoCo names what was no number; elsewhere, and where it was only too fast, the fastest tells."""
+        """Return the degree of freedom in MuJoCo's warning, or else the fastest one."""
         if hasattr(self._engine, "batch"):
             from sim.gl import mujoco
 

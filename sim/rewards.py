@@ -32,23 +32,23 @@ class Transition:
 
     @cached_property
     def commanded(self) -> Tensor:
-        """(n,) bool: the command was not to stand still."""
+        """Return (n,) bool: the command was not zero."""
         return is_commanded(self.before)
 
     @cached_property
     def foot_speed(self) -> Tensor:
-        """Squared horizontal speed (n, F) of the feet, m^2/s^2."""
+        """Return the squared horizontal speed (n, F) of the feet, m^2/s^2."""
         return self.now.foot_velocity.unflatten(1, (-1, 3))[..., :2].square().sum(-1)
 
 
 @dataclass(frozen=True)
 class Reward:
-    """A term of a task's reward; per second, so that it does not depend on the control rate."""
+    """A term of a task's reward, per second: independent of the control rate."""
 
     name: str
     weight: float
     term: Callable[[Transition], Tensor]
-    """(n,) of a Transition."""
+    """Function of a Transition; returns (n,)."""
 
 
 def total(rewards: tuple[Reward, ...], transition: Transition) -> tuple[Tensor, dict[str, Tensor]]:
@@ -69,7 +69,7 @@ def yaw_error(m: Transition) -> Tensor:
 
 
 def alive(m: Transition) -> Tensor:
-    """Return 1: a fall ends what could still be earned."""
+    """Return 1: a fall forfeits the remaining reward."""
     return torch.ones_like(m.now.joint_position[:, 0])
 
 
@@ -110,7 +110,7 @@ def joint_torque(m: Transition) -> Tensor:
 
 
 def joint_power(m: Transition) -> Tensor:
-    """Mechanical power that the motors give or take, W."""
+    """Mechanical power of the motors, positive or negative, W."""
     return (m.now.joint_torque * m.now.joint_velocity).abs().sum(1)
 
 
@@ -125,13 +125,13 @@ def action_rate(m: Transition) -> Tensor:
 
 
 def posture(m: Transition) -> Tensor:
-    """Squared distance of the joints from home; ten times as much under the command to stand."""
+    """Squared distance of the joints from home; tenfold while the command is zero."""
     off = (m.now.joint_position - m.home).square().sum(1)
     return torch.where(m.commanded, off, 10 * off)
 
 
 def trot_gait(m: Transition) -> Tensor:
-    """Share of the feet in the contact that a trot has: one diagonal pair on the ground in each half of the clock."""
+    """Share of the feet whose contact fits a trot: one diagonal pair on the ground in each half of the clock."""
     assert m.feet is not None
     first = m.before.phase < 0.5
     trot = torch.cat([first, ~first, ~first, first], 1)  # front left and rear right, then the others
@@ -152,14 +152,14 @@ def feet_slip(m: Transition) -> Tensor:
 
 
 def feet_air_standing(m: Transition) -> Tensor:
-    """Number of feet in the air under the command to stand."""
+    """Number of feet in the air while the command is zero."""
     assert m.feet is not None
     return (~m.feet.contact).sum(1) * ~m.commanded
 
 
 # ---- measurements, not rewarded ------------------------------------------------------------------------------------
 def gait_metrics(m: Transition) -> dict[str, Tensor]:
-    """Figures of merit of a gait (n,), NaN where there is nothing to measure in this control period."""
+    """Return measures of a gait (n,); NaN where undefined in this control period."""
     assert m.feet is not None
     on, landed = m.feet.touching.float(), m.feet.landed.float()
     landings = landed.sum(1)

@@ -1,4 +1,4 @@
-"""What differs between episodes, sampled from (seed, episode) alone."""
+"""Sample the differences between episodes from (seed, episode)."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from sim.rows import Rows
 from sim.tasks.base import Task
 
 _NOISE, _PUSH = 0, 2
-"""With COMMAND, the purposes of the numbers that an episode samples while it runs: each has a key of its own."""
+"""With COMMAND, the purposes of random numbers during an episode; each has its own key."""
 
 
 @dataclass(frozen=True)
 class EpisodeSample:
-    """How k episodes begin."""
+    """Initial conditions of k episodes."""
 
     values: dict[str, np.ndarray]
-    """(k,) of every randomized parameter."""
+    """Value (k,) of every randomized parameter."""
     joints: np.ndarray
     """(k, J) rad."""
     objects: dict[str, np.ndarray]
     """Pose (k, 7) of every box."""
     bias_direction: Tensor
-    """(k, biases) in [-1, 1], of the sensors' biases."""
+    """Directions (k, biases) in [-1, 1] of the sensors' biases."""
 
 
 class EpisodeSampler(Rows):
-    """Samples episode e of environment i from (seed + i, e), on the host; what runs every period is on the device."""
+    """Sample episode e of environment i from (seed + i, e): resets on the host, every control period on the device."""
 
-    ROWS = ("keys", "drawn", "push_speed", "push_every")
+    ROWS = ("keys", "sampled", "push_speed", "push_every")
 
     def __init__(
         self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
         device: torch.device,
     ):  # fmt: skip
-        """`columns` are the places in the task's randomization of the parameters that are randomized; the others are
-        sampled as if they were, so that the rest stays as it is."""
+        """`columns` are the indices of the parameters that are randomized; the others are sampled too, so that leaving
+        one out does not change the rest."""
         self.robot, self.seed, self.biases, self.device = robot, seed, biases, device
         self.rate = task.interface.controller.rate
         self.declared, self.columns = len(task.randomization), columns
@@ -55,10 +55,10 @@ class EpisodeSampler(Rows):
         self.placements = [Placement.by_name(box, self.names) for box in task.scene.boxes]
         self.pushes = "push.speed" in self.names
         self.next_episode = np.zeros(num_envs, np.int64)
-        """Number of the episode that each environment begins next."""
+        """Number of each environment's next episode."""
         self.keys = torch.zeros(num_envs, 3, dtype=torch.long, device=device)
-        """Of the running episodes: noise, commands, pushes."""
-        self.drawn = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
+        """Keys of the running episodes: noise, commands, pushes."""
+        self.sampled = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
         """Randomized values of the running episodes, in the order of `randomization`."""
         self.push_speed = torch.zeros(num_envs, device=device)
         """m/s"""
@@ -80,9 +80,9 @@ class EpisodeSampler(Rows):
         keys = [episode_keys(seeds, numbers, purpose) for purpose in (_NOISE, COMMAND, _PUSH)]
         self.keys[at] = torch.stack(keys, 1).to(self.device)
         self.next_episode[ids] += 1
-        drawn = quantiles(self.randomization, u[:, self.columns])
-        self.drawn[at] = torch.from_numpy(drawn).to(self.device)
-        values = {name: drawn[:, k] for k, name in enumerate(self.names)}
+        sampled = quantiles(self.randomization, u[:, self.columns])
+        self.sampled[at] = torch.from_numpy(sampled).to(self.device)
+        values = {name: sampled[:, k] for k, name in enumerate(self.names)}
         zero = np.zeros(len(ids))
         self.push_speed[at] = torch.from_numpy(values.get("push.speed", zero)).float().to(self.device)
         every = torch.from_numpy(values.get("push.interval", zero) * self.rate).long()
@@ -98,7 +98,7 @@ class EpisodeSampler(Rows):
         return normals(self._keys(_NOISE, ids), steps, width)
 
     def command_keys(self, ids: Tensor | None = None) -> Tensor:
-        """Return what the commands of environments `ids` are sampled from."""
+        """Return the keys of the commands of environments `ids`."""
         return self._keys(COMMAND, ids)
 
     def _keys(self, purpose: int, ids: Tensor | None) -> Tensor:
@@ -106,13 +106,13 @@ class EpisodeSampler(Rows):
         return keys if ids is None else keys[ids]
 
     def staggered(self, horizon: int) -> Tensor:
-        """Return a control period (n,) in [0, horizon) for each environment to begin at."""
+        """Return a first control period (n,) in [0, horizon) for each environment."""
         counter = torch.tensor(-1, device=self.device)
         return (uniforms(self.keys[:, _PUSH], counter, 1)[:, 0] * horizon).long()
 
     def push_velocity(self, steps: Tensor) -> Tensor:
-        """Return what pushes add to the trunks' velocities before control periods `steps` (n,): (n, 3) float64, m/s,
-        world, in a random horizontal direction; 0 where none is due."""
+        """Return the velocities (n, 3), float64, m/s, world, that pushes add to the trunks before control periods
+        `steps` (n,): in a random horizontal direction; 0 without a push."""
         due = (self.push_every > 0) & (steps > 0) & (steps % self.push_every.clamp_min(1) == 0)
         angle = 2 * math.pi * uniforms(self.keys[:, _PUSH], steps, 1)[:, 0].double()
         speed = self.push_speed.double() * due

@@ -18,18 +18,18 @@ Cone = Literal["elliptic", "pyramidal"]
 
 @dataclass(frozen=True)
 class Box:
-    """A free cube on the table; its height follows from its size unless the task places it."""
+    """A free cube; it rests on the table unless the task places it."""
 
     name: str
     size: float
-    """Half of its edge, m."""
+    """Half of the edge, m."""
     mass: float
     """kg"""
     friction: float = 1.0
     """Sliding friction coefficient."""
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
     solid: bool = True
-    """False: a mark, which stays where it is placed and collides with nothing."""
+    """False: a marker that stays in place and does not collide."""
 
     def __post_init__(self) -> None:
         if not self.name or ":" in self.name:  # which separates the arguments of a term
@@ -74,11 +74,11 @@ class Scene:
     timestep: float = 0.005
     """Physics step, s."""
     iterations: PositiveInt = 50
-    """Most iterations of the contact solver in a step."""
+    """Largest number of contact solver iterations per step."""
     cone: Cone = "elliptic"
-    """Shape of friction: elliptic is exact, pyramidal a quarter faster."""
+    """Friction cone: elliptic is exact, pyramidal a quarter faster."""
     impratio: PositiveFloat = 10.0
-    """Stiffness of friction against that of normal contact; large values stop grasped objects from creeping."""
+    """Ratio of friction to normal stiffness; large values stop grasped objects from creeping."""
 
     def __post_init__(self) -> None:
         if not 0 < self.timestep < math.inf:
@@ -89,7 +89,7 @@ class Scene:
 
 
 def time_grid(timestep: float, command_rate: float, rate: float) -> tuple[float, int]:
-    """Return the length of a tick, s, and the ticks in a control period; refuse periods that do not fit together.
+    """Return the length of a tick, s, and the ticks in a control period; raise if the periods do not divide.
 
     A tick is a period of the robot's commands, or a physics step where that is longer.
     """
@@ -125,14 +125,14 @@ def robot_model(robot: RobotSpec, path: str = "") -> Path:
     if Path(robot.model).is_absolute():
         if not Path(robot.model).is_file():
             raise ConfigError(
-                f"robot model {robot.model}: no such file; mend `model` of robot {robot.name!r} in its spec"
+                f"robot model {robot.model}: no such file; correct `model` of robot {robot.name!r} in its spec"
             )
         return Path(robot.model)
     looked = f"{robot.model} is not beside the spec of {robot.name!r}, and"
     package = importlib.util.find_spec("genesis")
     if package is None or not package.submodule_search_locations:
         raise UserError(
-            f"{looked} genesis-world, whose assets may hold it, is not installed: "
+            f"{looked} genesis-world, which may contain it, is not installed: "
             'pip install "robot-rl[sim]", or name a model file with --mjcf'
         )
     model = Path(package.submodule_search_locations[0]) / "assets" / robot.model

@@ -1,4 +1,4 @@
-"""What the robot's sensors report of the true state: noise, bias and delay, per environment."""
+"""Sensor model: noise, bias and delay, per environment."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ PARAMETERS = (
     "sensor.object_noise", "sensor.object_bias", "sensor.object_delay",
 )  # fmt: skip
 UNSEEN = ("base_position", "base_velocity", "foot_position", "foot_velocity", "joint_torque")
-"""Views that no sensor of a robot measures."""
+"""Views that robots do not measure."""
 _OF_TRUNK = ("sensor.velocity_noise", "sensor.gyro_noise", "sensor.gyro_bias", "sensor.tilt_noise", "sensor.tilt_bias")
 
 
 def can_randomize(robot: RobotSpec, objects: int) -> set[str]:
-    """The parameters that do something to this robot with this many objects."""
+    """Return the parameters that affect this robot with this many objects."""
     return {p for p in PARAMETERS if (robot.base or p not in _OF_TRUNK) and (objects or ".object_" not in p)}
 
 
 @dataclass(frozen=True)
 class Channel:
-    """Some numbers of the measurement, and the parameters that spoil them."""
+    """Some components of the measurement, and their error parameters."""
 
     view: str
     width: int
@@ -39,16 +39,15 @@ class Channel:
     noise: str = ""
     bias: str = ""
     direction: int = 0
-    """Where the directions of its biases begin."""
+    """First column of its bias directions."""
     start: int = 0
     """First column of the view."""
 
 
 class SensorModel(Rows):
-    """Corrupts state views; with every parameter at zero it passes them on unchanged. What no sensor sees is absent.
-
-    What has no channel (`gripper_width`, `foot_force`) is always passed on as it is: exact, and without delay.
-    All channels of a robot stand side by side in one row: reported = late(true) + noise * normal + bias.
+    """Add errors to state views; with every parameter at zero they stay unchanged. Views without a sensor are absent.
+    Views without a channel (`gripper_width`, `foot_force`) are exact and undelayed. All channels of a robot are one
+    row: reported = delayed(true) + noise * normal + bias.
     """
 
     ROWS = ("values", "lag", "noise", "bias", "previous")
@@ -75,35 +74,34 @@ class SensorModel(Rows):
             noisy += [Channel(name, 3, late, "sensor.object_noise", "sensor.object_bias", joints + 6)]
             exact += [Channel(name, 4, late, start=3)]
         self.channels = (*noisy, *exact)
-        """Of the true state, those with noise first."""
+        """Components of the true state, those with noise first."""
         self.biases = joints + 6 + 3
-        """Directions in [-1, 1] that an episode draws: of encoders, gyroscope, tilt, and objects."""
+        """Number of bias directions per episode: of encoders, gyroscope, tilt, and objects."""
         self.noises = sum(c.width for c in (*noisy, *tilt))
-        """Standard normal numbers of one measurement."""
+        """Number of standard normal numbers per measurement."""
         self.seen = sum(c.width for c in noisy)
         with self.device:
             self._delays = self._parameters(self.channels, "delay")
             self._noises, self._biases = (self._parameters((*noisy, *tilt), kind) for kind in ("noise", "bias"))
             self._directions = torch.cat([torch.arange(c.direction, c.direction + c.width) for c in (*noisy, *tilt)])
             self.values = torch.zeros(num_envs, len(PARAMETERS) + 1)
-            """Of the parameters; the last column is 0."""
+            """Values of the parameters; the last column is 0."""
             self.lag, self.previous = (torch.zeros(num_envs, sum(c.width for c in self.channels)) for _ in range(2))
             self.noise, self.bias = (torch.zeros(num_envs, self.noises) for _ in range(2))
 
     @property
     def encoder_offset(self) -> Tensor:
-        """What the encoders report too much (n, J), rad. Motors servo on them: a joint comes to rest by as much below
-        its set-point."""
+        """Return the encoder offsets (n, J), rad. Motors servo on them: a joint rests that far below its set-point."""
         return self.bias[:, : len(self.robot.joints)]
 
     @staticmethod
     def _parameters(channels: Sequence[Channel], kind: str) -> Tensor:
-        """The column of `values` that each number of the channels depends on."""
+        """Return the column of `values` for each component of the channels."""
         names = [getattr(c, kind) for c in channels for _ in range(c.width)]
         return torch.tensor([PARAMETERS.index(n) if n else len(PARAMETERS) for n in names])
 
     def set(self, names: Sequence[str], ids: Tensor, values: Sequence[np.ndarray]) -> None:
-        """Set parameters of robots `ids` (k,) to their values (k,), in force from their next reset."""
+        """Set parameters of robots `ids` (k,) to values (k,), effective from their next reset."""
         for name, new in zip(names, values, strict=True):
             most = new.max(initial=0.0)
             if name.endswith("_delay") and most > self.period + 1e-9:
@@ -125,8 +123,8 @@ class SensorModel(Rows):
     def measure(self, true: RobotState, normals: Tensor, ids: Tensor | None = None) -> RobotState:
         """Return the reported state of robots `ids` (None: all). Call once per control period: it advances delay lines.
 
-        `normals` (k, noises) are standard normal numbers: the caller decides what they depend on. A delayed number is
-        what it was then, on the straight line between the last two control periods.
+        `normals` (k, noises) are standard normal numbers from the caller. Delayed components are interpolated linearly
+        between the last two control periods.
         """
         signal = self._signal(true)
         previous, lag, bias, noise = self.previous, self.lag, self.bias, self.noise
@@ -155,7 +153,7 @@ def _unit(vector: Tensor) -> Tensor:
 
 
 def _turned(quat: Tensor, angle: Tensor) -> Tensor:
-    """Orientations (n, 4) turned by small rotation vectors (n, 3), rad, of the trunk's frame."""
+    """Return orientations (n, 4) rotated by small rotation vectors (n, 3), rad, in the trunk's frame."""
     w, x, y, z = quat.unbind(-1)
     a, b, c = (angle / 2).unbind(-1)
     turned = torch.stack(

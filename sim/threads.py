@@ -1,4 +1,4 @@
-"""How environments use torch, whatever mode their caller is in."""
+"""Torch settings of environments, independent of their caller's."""
 
 from __future__ import annotations
 

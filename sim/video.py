@@ -17,7 +17,7 @@ from sim.env import TaskEnv
 
 HEIGHT, WIDTH = 360, 480
 MOST = 25
-"""Pictures per second of film that a faster task is thinned out to."""
+"""Largest frame rate of a video; faster tasks skip frames."""
 
 
 def record(
@@ -29,7 +29,7 @@ def record(
     execution: Execution | None = None,
     **simulation: Any,
 ) -> None:
-    """Play `episodes` episodes, number k drawn from seed + k, and write them one after the other to an mp4.
+    """Run `episodes` episodes, number k with seed + k, and write them one after the other to an mp4.
 
     `simulation` are keywords of `TaskEnv`, for example engine="genesis".
     """
@@ -37,12 +37,12 @@ def record(
     rate = env.task.interface.controller.rate
     every = max(1, round(rate / MOST))
     runner = ChunkExecutor(policy, 1, execution, env.still)
-    write_film(_frames(env, runner, episodes, seed, every), path, round(rate / every))
+    write_video(_frames(env, runner, episodes, seed, every), path, round(rate / every))
     env.close()
 
 
 def _frames(env: TaskEnv, runner: ChunkExecutor, episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
-    """Every so many pictures of some episodes, one at a time: a minute of them would take gigabytes."""
+    """Yield every few frames of some episodes, one at a time: a minute of them would take gigabytes."""
     camera = env.task.scene.cameras[0].name
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
@@ -57,6 +57,6 @@ def _frames(env: TaskEnv, runner: ChunkExecutor, episodes: int, seed: int, every
             done = bool(terminated[0] | truncated[0])
 
 
-def write_film(frames: Iterable[np.ndarray], path: Path, rate: int) -> None:
-    """Write pictures (H, W, 3) to an mp4, `rate` per second; it appears only when it is whole."""
+def write_video(frames: Iterable[np.ndarray], path: Path, rate: int) -> None:
+    """Write frames (H, W, 3) to an mp4, `rate` per second; the file appears only when complete."""
     replace_file(path, encode_video(frames, rate))

@@ -170,13 +170,13 @@ def _shipped(name: str) -> Callable[..., Any]:
 
 @pytest.fixture
 def task() -> Callable[..., Any]:
-    """The shipped lift task; keywords go to its interface, `randomization` replaces what is drawn."""
+    """The shipped lift task; keywords go to its interface, `randomization` replaces the task's."""
     return _shipped("panda-lift")
 
 
 @pytest.fixture
 def walk() -> Callable[..., Any]:
-    """The shipped walking task; `commands` replaces who asks, the rest as for `task`."""
+    """The shipped walking task; `commands` replaces the schedule, the rest as for `task`."""
     return _shipped("go2-velocity")
 
 

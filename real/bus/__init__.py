@@ -1,4 +1,4 @@
-"""One face for ROS 2's topics, two backends: rclpy when ROS 2 is sourced, CycloneDDS from PyPI otherwise.
+"""One interface to ROS 2's topics with two backends: rclpy when ROS 2 is sourced, CycloneDDS from PyPI otherwise.
 
 ::
 

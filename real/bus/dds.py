@@ -21,8 +21,8 @@ from real.bus.participant import ANY, Participant, acquire, delete, release, to_
 from real.bus.qos import QoS
 from real.bus.rosargs import RosArgs
 
-_UNSIGNED = 0xFFFFFFFFFFFFFFFF  # cyclonedds gives handles signed in one place and unsigned in the other
-_POLICIES = {  # DDS's ids of the policies that peers can disagree on
+_UNSIGNED = 0xFFFFFFFFFFFFFFFF  # cyclonedds returns signed handles in one place and unsigned ones in another
+_POLICIES = {  # DDS's ids of policies that peers can disagree on
     2: ("durability", "give both sides the same transient_local, or subscribe with transient_local=False"),
     4: ("deadline", "do not ask for a deadline that the publisher does not offer"),
     6: ("ownership", "use shared ownership, as ROS does"),
@@ -33,7 +33,7 @@ _POLICIES = {  # DDS's ids of the policies that peers can disagree on
 
 
 class _Endpoint:
-    """What a DDS writer and a DDS reader have in common: matches, mismatches, a place in the graph."""
+    """Common base of DDS writers and readers: matches, mismatches, a place in the graph."""
 
     def __init__(self, owner: DdsNode, topic: str, type_name: str, entity: Any, writer: bool) -> None:
         self.owner, self.topic, self.type_name = owner, topic, type_name
@@ -47,7 +47,7 @@ class _Endpoint:
         self._on_status()  # peers in this process matched before the mask was set
 
     def handles(self) -> list[int]:
-        """Instance handles of the matched peers."""
+        """Return the instance handles of the matched peers."""
         if self.closed:
             return []
         entity = self.entity
@@ -55,7 +55,7 @@ class _Endpoint:
 
     def _on_status(self) -> None:
         if self.writer:
-            self.entity.get_publication_matched_status()  # reading a status is what re-arms it
+            self.entity.get_publication_matched_status()  # reading a status re-arms it
             status = self.entity.get_offered_incompatible_qos_status()
         else:
             self.entity.get_subscription_matched_status()
@@ -65,7 +65,7 @@ class _Endpoint:
         self.owner.participant.notify()
 
     def complaints(self) -> list[str]:
-        """Say which peers on this topic cannot be matched, and why."""
+        """Return messages about peers on this topic that cannot be matched, and why."""
         participant = self.owner.participant
         peers = participant.endpoints("readers" if self.writer else "writers", dds_topic(self.topic))
         matched = {h & _UNSIGNED for h in self.handles()}
@@ -82,7 +82,7 @@ class _Endpoint:
                 strangers.append(name)
         for policy in sorted(self.policies):
             if policy not in _POLICIES and said:
-                continue  # the type, and that has been said
+                continue  # the type, which was reported above
             unknown = (f"the type (policy {policy})", "define the type alike on both sides")
             what, remedy = _POLICIES.get(policy, unknown)
             who = ", ".join(sorted(set(strangers))) or "a peer that has left"
@@ -150,7 +150,7 @@ class DdsSubscription(Subscription):
         self._ref = reader._ref
         self._batch = min(qos.depth, 64)
         self.endpoint = _Endpoint(owner, topic, type_name, reader, writer=False)
-        # A condition, not the data-available status: it stays triggered until all has been taken.
+        # A condition, not the data-available status: it stays triggered until all samples are taken.
         self._condition = ReadCondition(reader, ANY)
         self._token = dds.attach(self._condition, self._on_data)
 

@@ -19,7 +19,7 @@ MAX_DOMAIN = 232  # RTPS port 7400 + 250 * domain must stay below 65536
 
 
 def domain_id(given: int | None, env: Mapping[str, str] = os.environ) -> int:
-    """Give the domain: the argument, else ROS_DOMAIN_ID, else 0."""
+    """Return the domain: the argument, else ROS_DOMAIN_ID, else 0."""
     text = env.get("ROS_DOMAIN_ID") or "0" if given is None else str(given)
     if not text.isdigit() or int(text) > MAX_DOMAIN:
         source = "ROS_DOMAIN_ID" if given is None else "domain"
@@ -28,7 +28,7 @@ def domain_id(given: int | None, env: Mapping[str, str] = os.environ) -> int:
 
 
 def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None) -> str:
-    """Give Cyclone's configuration: ours, a comma, then CYCLONEDDS_URI, so the user's XML wins."""
+    """Return Cyclone's configuration: ours, a comma, then CYCLONEDDS_URI, so the user's XML wins."""
     allowed = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
     scope = env.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
     peers = [p.strip() for p in env.get("ROS_STATIC_PEERS", "").split(";") if p.strip()]
@@ -41,11 +41,11 @@ def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None) -
         return user
     general = "" if scope == "SUBNET" else "<General><AllowMulticast>false</AllowMulticast></General>"
     if scope == "OFF":
-        # A private tag: nothing that does not know this process's id can match.
+        # A private tag: only processes that know this process's id can match.
         tag = f"ros_discovery_off_{os.getpid() if pid is None else pid}"
         discovery = f"<ParticipantIndex>none</ParticipantIndex><Tag>{tag}</Tag>"
     else:
-        # The range that ROS peers look in: processes beyond it would not find each other.
+        # ROS peers search this range; processes beyond it would not find each other.
         discovery = "<ParticipantIndex>auto</ParticipantIndex>"
         discovery += "<MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>"
         peers = (["localhost"] if scope == "LOCALHOST" else []) + peers
@@ -55,7 +55,7 @@ def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None) -
 
 
 def check_version() -> None:
-    """Refuse a cyclonedds whose private byte calls may not be what we know."""
+    """Raise for a version of cyclonedds with unknown private byte calls."""
     try:
         found = version("cyclonedds")
         from cyclonedds import _clayer
@@ -99,7 +99,7 @@ def _c_stderr() -> Iterator[Callable[[], str]]:
 
 
 def open_domain(domain: int) -> Any:
-    """Create the Cyclone domain object of this process, or say why it cannot be."""
+    """Create the Cyclone domain object of this process; raise BusError with the reason otherwise."""
     check_version()
     from cyclonedds.core import DDSException
     from cyclonedds.domain import Domain

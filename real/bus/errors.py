@@ -1,4 +1,4 @@
-"""The one error of the bus."""
+"""The error of the bus."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from robot_rl.util.errors import UserError
 
 
 class BusError(UserError, RuntimeError):
-    """Say in one sentence what is wrong with the bus, and in the next what to do about it."""
+    """An error of the bus: one sentence on what is wrong, and one on what to do."""

@@ -1,4 +1,4 @@
-"""`ros_discovery_info`: who we are to `ros2 node list`, and who the others are to us."""
+"""`ros_discovery_info`: announce our nodes to `ros2 node list`, and read the others' announcements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entry:
 
 
 def graph_bytes(participant: bytes, nodes: Iterable[Entry], store: Typestore) -> bytes:
-    """Encode the message of a participant: whole, as each change is announced.
+    """Encode a participant's whole message, as sent at each change.
 
     The gid has the store's size: 16 bytes, or 24 up to Humble, there padded with zeros.
     """
@@ -43,14 +43,14 @@ def graph_bytes(participant: bytes, nodes: Iterable[Entry], store: Typestore) ->
 
 
 class Graph:
-    """What the other participants announced; survives messages it cannot read."""
+    """Announcements of the other participants; unreadable messages are ignored."""
 
     def __init__(self, store: Typestore) -> None:
         self._store = store
         self._nodes: dict[bytes, list[Entry]] = {}
 
     def update(self, raw: bytes) -> None:
-        """Take in a participant's message; it replaces that participant's last one."""
+        """Store a participant's message, which replaces its last one."""
         try:
             info: Any = self._store.deserialize_cdr(raw, TYPE)
         except Exception:  # from another distro: its gids have another size; topics still flow
@@ -75,7 +75,7 @@ class Graph:
 
 
 def owner(guid: bytes, entries: Iterable[Entry]) -> str:
-    """Give the full name of the node that an endpoint belongs to."""
+    """Return the full name of the node of an endpoint."""
     for entry in entries:
         if guid in entry.readers or guid in entry.writers:
             return f"{entry.namespace.rstrip('/')}/{entry.name}"

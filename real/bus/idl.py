@@ -1,6 +1,6 @@
 """Cyclone type objects from message definitions, at run time.
 
-They are never instantiated: discovery needs their names and shapes, the data itself is rosbags' CDR.
+They are never instantiated: discovery needs their names and shapes; rosbags encodes the data as CDR.
 """
 
 from __future__ import annotations

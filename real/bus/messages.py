@@ -22,12 +22,12 @@ _DTYPE = {
     "uint32": "uint32", "int32": "int32", "uint64": "uint64", "int64": "int64",
     "float32": "float32", "float64": "float64",
 }  # fmt: skip
-# Zeros everywhere else, but a quaternion of zeros is no rotation at all; ROS gives w = 1 too.
+# A quaternion of zeros is no rotation; w is 1, as in ROS. Everything else is 0.
 _DEFAULTS = {("geometry_msgs/msg/Quaternion", "w"): 1.0}
 
 
 def gid_size() -> int:
-    """Bytes of a gid in `ros_discovery_info`: 24 up to Humble, 16 since Iron, under one type name."""
+    """Return the bytes of a gid in `ros_discovery_info`: 24 up to Humble, 16 since Iron, under one type name."""
     return 24 if os.environ.get("ROS_DISTRO") in {"foxy", "galactic", "humble"} else 16
 
 
@@ -53,7 +53,7 @@ def _char_is_uint8(desc: Any) -> Any:
 
 @cache
 def store() -> Typestore:
-    """Give the process's typestore (built once, 0.1 s)."""
+    """Return the process's typestore (built once, 0.1 s)."""
     return load_store(gid_size())
 
 
@@ -63,7 +63,7 @@ def register(type_name: str, definition: str) -> None:
 
 
 def message(type_name: str) -> type:
-    """Give the message class of ``package/msg/Name``; its constructor wants every field (see `make`)."""
+    """Return the message class of ``package/msg/Name``; its constructor needs every field (see `make`)."""
     known = store().types
     if type_name not in known:
         short = {name.rsplit("/", 1)[1].lower(): name for name in known}
@@ -117,7 +117,7 @@ def _check_length(where: str, kind: int, length: int, got: int) -> None:
 
 
 def encode(msg: Any, type_name: str) -> bytes | memoryview:
-    """Serialize to CDR with its 4-byte header, padded to 4 bytes as Cyclone's C side wants."""
+    """Serialize to CDR with its 4-byte header, padded to 4 bytes as Cyclone's C code expects."""
     if (given := getattr(msg, "__msgtype__", type(msg).__name__)) != type_name:
         raise BusError(f"cannot publish {given} on a topic of {type_name}")
     _check_arrays(msg, type_name)

@@ -18,11 +18,11 @@ class Remap:
     old: str
     new: str
     node: str | None = None
-    """Node name that the rule is for; None is for all."""
+    """Node name of the rule; None: all nodes."""
 
 
 def check_node_name(name: str) -> str:
-    """Return the node name, or refuse it with a sentence."""
+    """Return the node name; raise BusError if it is not valid."""
     if not _TOKEN.fullmatch(name):
         raise BusError(f"node name {name!r} is not valid: use letters, digits and '_', and start with no digit")
     return name
@@ -34,7 +34,7 @@ def check_namespace(namespace: str) -> str:
 
 
 def check_name(name: str, what: str = "name") -> str:
-    """Return a fully qualified name, or refuse it with a sentence that says what is wrong with it."""
+    """Return a fully qualified name; raise BusError if it is not valid."""
     problem = ""
     if "//" in name:
         problem = "has an empty part ('//')"

@@ -1,4 +1,4 @@
-"""The face that both backends share: nodes, publishers, subscriptions, received samples."""
+"""The interface of both backends: nodes, publishers, subscriptions, received samples."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ class Stamped:
         self.raw = raw
         """CDR bytes as received."""
         self.received = received
-        """Local `time.monotonic()` in seconds when it was taken: what an age is computed from."""
+        """Local `time.monotonic()` in seconds at arrival, for ages."""
         self.source_ns = source_ns
-        """The writer's wall clock in nanoseconds; 0 where the backend does not know it."""
+        """The writer's wall clock in nanoseconds; 0 if unknown."""
         self.count = count
-        """How many samples the subscription had received, this one included."""
+        """Number of samples received so far, including this one."""
         self._type = type_name
         self._msg: Any = None
 
     @property
     def msg(self) -> Any:
-        """The decoded message; its arrays are read-only."""
+        """Return the decoded message; its arrays are read-only."""
         if self._msg is None:
             self._msg = decode(self.raw, self._type)
         return self._msg
 
 
 class Publisher(ABC):
-    """Sends messages of one type on one topic."""
+    """Send messages of one type on one topic."""
 
     def __init__(self, type_name: str, topic: str, qos: QoS) -> None:
         self.type_name, self.topic, self.qos = type_name, topic, qos
@@ -64,26 +64,26 @@ class Publisher(ABC):
     @property
     @abstractmethod
     def matched(self) -> int:
-        """Number of subscriptions that receive from here."""
+        """Return the number of matched subscriptions."""
 
     @abstractmethod
     def readers(self) -> list[str]:
-        """Full names of the nodes that subscribe to the topic, one for each subscription."""
+        """Return the full names of the nodes that subscribe to the topic, one for each subscription."""
 
     @abstractmethod
     def other_writers(self) -> list[str]:
-        """Full names of the nodes that publish on this topic too; a command topic wants none."""
+        """Return the full names of other nodes that publish on this topic; a command topic should have none."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop publishing here, for instance to hand a command topic to another writer. Twice is fine."""
+        """Stop publishing, for instance to leave a command topic to another writer. Idempotent."""
 
     @abstractmethod
     def _write(self, raw: bytes | memoryview) -> bool: ...
 
 
 class Subscription(ABC):
-    """Holds the latest sample of one topic; hands each to the callback, if there is one."""
+    """Hold the latest sample of one topic; call the callback, if any, with each."""
 
     def __init__(
         self,
@@ -110,15 +110,15 @@ class Subscription(ABC):
     @property
     @abstractmethod
     def matched(self) -> int:
-        """Number of publishers that this subscription receives from."""
+        """Return the number of matched publishers."""
 
     @abstractmethod
     def writers(self) -> list[str]:
-        """Full names of the nodes that publish on the topic, one for each publisher."""
+        """Return the full names of the nodes that publish on the topic, one for each publisher."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop receiving; ``latest`` stays as it is. Twice is fine."""
+        """Stop receiving; ``latest`` keeps its value. Idempotent."""
 
     def _deliver(self, raw: bytes, received: float, source_ns: int) -> None:
         sample = Stamped(raw, self.type_name, received, source_ns, self._count + 1)
@@ -146,7 +146,7 @@ class Node(ABC):
         self._rosout = self.publisher("rcl_interfaces/msg/Log", "/rosout", ROSOUT)
 
     def resolve(self, name: str) -> str:
-        """Give the full name of a topic, after expansion and remapping."""
+        """Return the full name of a topic, after expansion and remapping."""
         return names.resolve(name, self.name, self.namespace, self._remaps)
 
     def publisher(self, type_name: str, topic: str, qos: QoS = DEFAULT) -> Publisher:
@@ -179,7 +179,7 @@ class Node(ABC):
             "file": caller.f_code.co_filename, "function": caller.f_code.co_name, "line": caller.f_lineno,
         }  # fmt: skip
         stamp = {"sec": sec, "nanosec": nanosec}
-        name = self.full_name.strip("/").replace("/", ".")  # the logger's name: what rosout readers look nodes up by
+        name = self.full_name.strip("/").replace("/", ".")  # the logger's name, by which rosout readers find nodes
         self._rosout.publish(make("rcl_interfaces/msg/Log", stamp=stamp, level=number, name=name, msg=text, **where))
 
     @abstractmethod
@@ -192,11 +192,11 @@ class Node(ABC):
 
     @abstractmethod
     def incompatible(self) -> list[str]:
-        """Say in sentences which peers cannot talk with this node, why, and what to change."""
+        """Return sentences about peers that cannot talk with this node: why, and what to change."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the graph; publishers and subscriptions of the node end with it. Twice is fine."""
+        """Leave the graph; publishers and subscriptions of the node end with it. Idempotent."""
 
     def __enter__(self) -> Node:
         return self

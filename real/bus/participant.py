@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False) -> Any:
-    """Map a QoS as rmw_cyclonedds does, but for the blocking time, which is finite here."""
+    """Map a QoS as rmw_cyclonedds does, but with a finite blocking time."""
     keep = Policy.History.KeepAll if keep_all else Policy.History.KeepLast(qos.depth)
     reliable = Policy.Reliability.Reliable(int(qos.blocking * 1e9))
     policies = [
@@ -60,7 +60,7 @@ def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False) -> An
     ]
     if writer:
         policies.append(Policy.WriterDataLifecycle(autodispose=False))
-        if qos.transient_local:  # Cyclone keeps what late joiners get by this policy, not by the history
+        if qos.transient_local:  # Cyclone keeps samples for late joiners by this policy, not by the history
             policies.append(Policy.DurabilityService(0, keep, -1, -1, -1))
         if qos.lifespan is not None:
             policies.append(Policy.Lifespan(int(qos.lifespan * 1e9)))
@@ -70,7 +70,7 @@ def to_dds(qos: QoS, type_name: str, writer: bool, keep_all: bool = False) -> An
 
 
 def delete(entity: Entity) -> None:
-    """Delete a DDS entity now, rather than when Python's garbage collector comes to it."""
+    """Delete a DDS entity now, not at the next garbage collection."""
     entity.__del__()
 
 
@@ -119,10 +119,10 @@ class Participant:
         self._thread.start()
 
     def attach(self, entity: Entity, handler: Callable[[], None]) -> int:
-        """Have the reader thread call the handler whenever the entity triggers; gives a token to detach."""
+        """Make the reader thread call the handler when the entity triggers; return a token to detach."""
         token = next(self._tokens)
         self._handlers[token] = handler
-        # The token travels through the wait set, so a wake-up tells which of many entities triggered.
+        # The token passes through the wait set, so a wake-up identifies the entity.
         self._waitset._waitset_attach(self._waitset._ref, entity._ref, ctypes.c_void_p(token))
         return token
 
@@ -132,7 +132,7 @@ class Participant:
         self._handlers.pop(token, None)
 
     def topic(self, name: str, type_name: str) -> Topic[Any]:
-        """Give the DDS topic, one object for each name and type."""
+        """Return the DDS topic, one object for each name and type."""
         with self.lock:
             key = (name, type_name)
             if key not in self._topics:
@@ -140,14 +140,14 @@ class Participant:
             return self._topics[key]
 
     def announce(self) -> None:
-        """Publish our nodes and their endpoints, whole."""
+        """Publish all our nodes and their endpoints."""
         with self.lock:
             raw = graph.graph_bytes(self.dds.guid.bytes, self.entries, self._store)
             ddspy_write(self._graph_writer._ref, raw)
         self.notify()
 
     def notify(self) -> None:
-        """Wake those who wait for a change of the graph."""
+        """Wake all waiters for a change of the graph."""
         with self.changed:
             self.changed.notify_all()
 
@@ -156,8 +156,8 @@ class Participant:
         return [e for e in list(self._seen[kind].values()) if e.topic_name == dds_topic]
 
     def owner(self, guid: bytes) -> str:
-        """Give the full name of the node that an endpoint belongs to."""
-        # No lock: predicates of `wait_for` come here, and `announce` notifies them.
+        """Return the full name of the node of an endpoint."""
+        # No lock: predicates of `wait_for` call this, and `announce` notifies them.
         return graph.owner(guid, [*self.entries, *self._graph.entries()])
 
     def _on_graph(self) -> None:
@@ -188,7 +188,7 @@ class Participant:
                 try:
                     handler()
                 except Exception:  # never let the one reader thread die
-                    if not self._stopping and token in self._handlers:  # deleted while it ran: fine
+                    if not self._stopping and token in self._handlers:  # deleted while it ran
                         _log.exception("bus reader thread")
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ _lock = threading.Lock()
 
 
 def acquire(domain: int) -> Participant:
-    """Give this process's participant of a domain, made on first use; `release` it when done."""
+    """Return this process's participant of a domain, made on first use; `release` it when done."""
     with _lock:
         found = _open.get(domain)
         if found is not None and found.pid != os.getpid():
@@ -219,7 +219,7 @@ def acquire(domain: int) -> Participant:
 
 
 def release(participant: Participant) -> None:
-    """Give a participant back; the last user closes it."""
+    """Release a participant; the last user closes it."""
     with _lock:
         participant.users -= 1
         last = participant.users == 0
@@ -230,7 +230,7 @@ def release(participant: Participant) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    # A clean exit is seen by the others at once; without it they would wait for the lease, about 10 s.
+    # Peers see a clean exit at once; otherwise they would wait for the lease, about 10 s.
     for participant in list(_open.values()):
         if participant.pid == os.getpid():
             participant.close()

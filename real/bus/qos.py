@@ -1,4 +1,4 @@
-"""Quality of service: the four profiles robots use, and room for others."""
+"""Quality of service: four common profiles, and others."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from real.bus.errors import BusError
 
 @dataclass(frozen=True)
 class QoS:
-    """What a publisher offers or a subscription asks for; a subscription may ask at most what is offered."""
+    """Quality of service that a publisher offers or a subscription requests; a request may not exceed the offer."""
 
     depth: int = 10
     """Samples kept (keep-last)."""
     reliable: bool = True
-    """Resend what was lost; False is ROS's best effort."""
+    """Resend lost samples; False is ROS's best effort."""
     transient_local: bool = False
-    """Hand the last ``depth`` samples to those who join late."""
+    """Send the last ``depth`` samples to late joiners."""
     lifespan: float | None = None
     """Seconds after which a sample is dropped; None keeps it."""
     blocking: float = 0.1
-    """Seconds at most that ``publish`` waits for a reliable reader that does not keep up. ROS waits for ever;
-    a dead reader must not stall a control loop."""
+    """Longest time, s, that ``publish`` waits for a slow reliable reader. ROS waits forever; a dead reader must not
+    stall a control loop."""
 
     def __post_init__(self) -> None:
         if self.depth < 1:

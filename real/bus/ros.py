@@ -60,7 +60,7 @@ _lock = threading.Lock()
 
 
 _UNKNOWN = "_NODE_NAME_UNKNOWN_"
-"""What rclpy calls the node of an endpoint that is in nobody's graph message."""
+"""rclpy's name for the node of an endpoint that no graph message mentions."""
 
 
 def _profile(qos: QoS) -> Any:
@@ -81,8 +81,8 @@ def _ros_type(type_name: str) -> Any:
 
 
 def _names(endpoints: Sequence[Any]) -> list[str]:
-    """Full names of the nodes that endpoints belong to, one for each endpoint; those that no node announced are told
-    apart by their participants."""
+    """Return the full names of the nodes of endpoints, one for each endpoint; unannounced ones are named by their
+    participants."""
     unnamed = "an unnamed DDS participant ({})"
     return sorted(
         unnamed.format(bytes(e.endpoint_gid)[:12].hex())
@@ -111,7 +111,7 @@ class RosPublisher(Publisher):
 
     def other_writers(self) -> list[str]:
         found = _names(self._owner.ros.get_publishers_info_by_topic(self.topic))
-        if self._owner.full_name in found:  # one of them is this publisher: rclpy does not tell its gid
+        if self._owner.full_name in found:  # one of them is this publisher: rclpy does not give its gid
             found.remove(self._owner.full_name)
         return found
 
@@ -159,7 +159,7 @@ class RosSubscription(Subscription):
 
 
 class RosNode(Node):
-    """An rclpy node behind the bus's face."""
+    """An rclpy node behind the bus's interface."""
 
     def __init__(self, args: RosArgs, domain: int | None) -> None:
         self._domain, self._closed = domain, False
@@ -174,7 +174,7 @@ class RosNode(Node):
             namespace=args.namespace,
             context=self._ros.context,
             use_global_arguments=False,
-            enable_rosout=False,  # the face publishes /rosout itself, alike for both backends
+            enable_rosout=False,  # the bus publishes /rosout itself, for both backends
             parameter_overrides=[Parameter(k, value=v) for k, v in args.parameters.items() if v is not None],
             automatically_declare_parameters_from_overrides=True,
         )
@@ -182,7 +182,7 @@ class RosNode(Node):
         super().__init__(args)
 
     def on_mismatch(self, what: str, topic: str) -> Callable[[Any], None]:
-        """Give the event callback that notes a QoS mismatch."""
+        """Return the event callback that notes a QoS mismatch."""
 
         def note(event: Any) -> None:
             policy = qos_policy_name_from_kind(event.last_policy_kind).lower()

@@ -18,7 +18,7 @@ LEVELS = {"debug": 10, "info": 20, "warn": 30, "error": 40, "fatal": 50}
 
 @dataclass
 class RosArgs:
-    """What the ROS arguments say about one node."""
+    """The ROS arguments of one node."""
 
     name: str
     namespace: str
@@ -38,7 +38,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) -> RosArgs:
-    """Read everything between ``--ros-args`` and ``--``; what is outside belongs to the program.
+    """Parse everything between ``--ros-args`` and ``--``; the rest belongs to the program.
 
     Later arguments win, whether parameter or file, as in ROS.
     """
@@ -74,7 +74,7 @@ def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) ->
 
 
 def parameters_for(full_name: str, tree: Any, source: str = "parameters") -> dict[str, Any]:
-    """Take from a parameter file what is for this node, nested names joined by dots.
+    """Return a node's parameters from a parameter file, nested names joined by dots.
 
     Keys are node names with their namespace (`/arm/policy`, or `arm: policy:`); `*` stands for one part
     of it and `**` for any number, so `/**` is every node.

@@ -1,4 +1,4 @@
-"""Drivers: a robot's own topics on one side, the named state views on the other."""
+"""Drivers: convert between a robot's topics and the named state views."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def open_driver(
     node: Node, robot: RobotSpec, objects: Sequence[str] = (), cameras: Sequence[str] = (), dry_run: bool = False
 ) -> Driver:
-    """The driver for the topics that this robot speaks."""
+    """Return the driver for a robot's topics."""
     if isinstance(robot.ros, UnitreeInterface):
         from real.robots.unitree import UnitreeDriver
 

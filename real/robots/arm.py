@@ -18,9 +18,7 @@ from robot_rl.interface.state import ABSENT, RobotState
 
 
 class ArmDriver(Driver):
-    """Joints are matched by name, never by index; a message may hold more joints, or come in parts from several
-    publishers.
-    """
+    """Driver of an arm. Joints are matched by name; a message may hold more joints, or only some of them."""
 
     def __init__(
         self,
@@ -38,7 +36,7 @@ class ArmDriver(Driver):
         self._velocity = np.zeros(len(self._index))
         self._stamp = np.full(len(self._index), -np.inf)
         self._named: set[tuple[str, ...]] = set()
-        """Joints that came in one message: a publisher for each, or two send the same."""
+        """Joints that arrived in one message; a second publisher of the same joints is refused."""
         self._lock = threading.Lock()
         ros = robot.ros
         assert isinstance(ros, RosInterface)
@@ -66,7 +64,7 @@ class ArmDriver(Driver):
                         self._velocity[at] = velocity[k]
 
     def reading(self) -> JointReading | None:
-        """The latest complete joint state, or None before the first; its age is that of the oldest joint."""
+        """Return the latest complete joint state, or None before the first; its age is that of the oldest joint."""
         with self._lock:
             oldest = float(self._stamp.min())
             if oldest == -np.inf:
@@ -77,7 +75,7 @@ class ArmDriver(Driver):
             )
 
     def state(self, last_action: Tensor) -> RobotState | None:
-        """The named views (n = 1), or None while joints or objects are missing."""
+        """Return the named views (n = 1), or None while joints or objects are missing."""
         reading = self.reading()
         poses, _ = self.object_poses()
         if reading is None or len(poses) < len(self.poses):

@@ -1,4 +1,4 @@
-"""What every driver is: the robot's newest state as the named views, and a way to send one command."""
+"""The interface of drivers: the robot's newest state as named views, and sending one command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JointReading:
     position: np.ndarray
     """(J,) rad"""
     velocity: np.ndarray
-    """(J,) rad/s, zeros where the driver reports none"""
+    """(J,) rad/s, zeros if the driver reports none"""
     gripper: float
     """Distance between the fingers, m."""
     received: float
@@ -39,20 +39,19 @@ class JointReading:
 
     @property
     def upright(self) -> float:
-        """Cosine of the trunk's tilt; 1 for a robot that is bolted down."""
+        """Return the cosine of the trunk's tilt; 1 for a fixed robot."""
         return 1.0
 
 
 class Driver(ABC):
-    """Subscribes to a robot's state, objects and cameras; publishes its commands.
-
-    With `dry_run` there is no command publisher: everything happens except the sending.
+    """Subscribe to a robot's state, objects and cameras; publish its commands. With `dry_run` there is no command
+    publisher.
     """
 
     joints: Subscription
-    """Where the joint states come from."""
+    """Subscription of the joint states."""
     command: Publisher
-    """Absent in a dry run."""
+    """Publisher of commands; None in a dry run."""
     needed: tuple[str, ...] = ()
     """Cameras that the policy sees: nothing runs without them."""
 
@@ -76,26 +75,25 @@ class Driver(ABC):
             for name in objects
         }
         self.accepted = dict.fromkeys(objects, 0)
-        """Number of poses of each object that were finite."""
+        """Number of finite poses of each object."""
         self._seen: dict[str, tuple[Tensor, float]] = {}
-        """The newest of them (1, 7), and when it came, monotonic s."""
+        """The newest finite pose (1, 7) of each object, and its arrival, monotonic s."""
         self.images = {
             name: node.subscribe("sensor_msgs/msg/Image", robot.ros.image.format(camera=name), qos.SENSOR)
             for name in cameras
         }
         self.rejected = 0
-        """States that were malformed or not finite."""
+        """Number of malformed or non-finite states."""
         self.rejected_poses = 0
-        """Poses of objects that were not finite."""
+        """Number of non-finite object poses."""
 
     @abstractmethod
     def reading(self) -> JointReading | None:
-        """The latest complete joint state, or None before the first."""
+        """Return the latest complete joint state, or None before the first."""
 
     def next_reading(self, timeout: float) -> JointReading | None:
-        """The latest joint state after waiting for one that comes from now on, up to `timeout` seconds.
-
-        What this process has is old when it stood still itself, and says nothing of whether the robot speaks.
+        """Return the latest joint state after waiting for a new one, up to `timeout` seconds. If this process was
+        suspended, its last state is old although the robot still sends.
         """
         now = time.monotonic()
         began, deadline = now, now + timeout
@@ -106,31 +104,31 @@ class Driver(ABC):
 
     @abstractmethod
     def state(self, last_action: Tensor) -> RobotState | None:
-        """The named views (n = 1), or None while something is missing."""
+        """Return the named views (n = 1), or None while one is missing."""
 
     @abstractmethod
     def send(self, position: np.ndarray, gripper: float) -> None:
         """Publish one command: joint positions (J,) in rad and the gripper's width in m."""
 
     def damp(self) -> None:
-        """Let go of the joints and brake their motion; for robots that sink down instead of holding."""
+        """Damp all joints; for robots that sink down instead of holding."""
         raise NotImplementedError(f"{self.robot.name} holds its position")
 
     def objection(self, now: float) -> str:
-        """Why commands do not reach the motors, where something between them and us says so; empty if they do."""
+        """Return why commands do not reach the motors, if a guard reports it; empty if they do."""
         return ""
 
     @property
     def damped(self) -> dict[str, int]:
-        """How often what is between us and the motors began to damp the robot, by reason."""
+        """Return how often a guard began to damp the robot, by reason."""
         return {}
 
     @abstractmethod
     def _missing_state(self) -> list[str]:
-        """What of the robot's own state has not come yet."""
+        """Return the missing parts of the robot's state."""
 
     def _heed(self) -> None:
-        """On the first state, make the thread that brings it a real-time one."""
+        """On the first state, make its thread a real-time one."""
         if self._ordinary:
             self._ordinary = False
             prefer_realtime_bus()
@@ -146,25 +144,27 @@ class Driver(ABC):
         self.accepted[name] += 1
 
     def object_poses(self) -> tuple[dict[str, Tensor], float]:
-        """Poses (1, 7) w x y z of the tracked objects, and the monotonic time of the oldest; empty before the first."""
+        """Return poses (1, 7) w x y z of the tracked objects, and the monotonic time of the oldest; empty before the
+        first."""
         seen = {name: self._seen[name] for name in self.poses if name in self._seen}
         if len(seen) < len(self.poses):
             return {}, -float("inf")
         return {name: pose for name, (pose, _) in seen.items()}, min((t for _, t in seen.values()), default=math.inf)
 
     def image(self, camera: str) -> np.ndarray | None:
-        """Latest picture (H, W, 3) rgb8, or None; other encodings are refused."""
+        """Return the latest picture (H, W, 3) rgb8, or None; raise for other encodings."""
         sample = self.images[camera].latest
         return None if sample is None else _picture(sample, camera)
 
     def image_received(self, camera: str) -> float:
-        """Monotonic time at which the latest picture came, s; minus infinity before the first."""
+        """Return the monotonic time of the latest picture, s; minus infinity before the first."""
         sample = self.images[camera].latest
         return sample.received if sample is not None else -float("inf")
 
     # ---- start -------------------------------------------------------------------------------------------------
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Wait for a first complete state and a picture of each camera; refuse a second writer of state or commands."""
+        """Wait for a complete state and a picture of each camera; raise if there is a second writer of state or
+        commands."""
         deadline = time.monotonic() + timeout
         missing = self._missing()
         while missing and time.monotonic() < deadline:
@@ -190,10 +190,10 @@ class Driver(ABC):
             self.node.log("warn", mismatch)
         if not self.dry_run and (others := self.command.other_writers()):
             raise NotReady(f"{', '.join(others)} already sends commands on {self.command.topic}; stop it first")
-        self.check_alone(deadline - time.monotonic())  # a publisher that was killed is remembered for some seconds
+        self.check_alone(deadline - time.monotonic())  # a killed publisher is remembered for some seconds
 
     def check_alone(self, patience: float = 0.0) -> None:
-        """NotReady if two publishers report the same for `patience` seconds: the mixture of two robots is none."""
+        """Raise NotReady if two publishers report the same for `patience` seconds: two robots would be mixed."""
         deadline = time.monotonic() + patience
         while crowded := self._crowded():
             if time.monotonic() >= deadline:
@@ -204,7 +204,7 @@ class Driver(ABC):
             self.joints.wait(0.1)
 
     def _crowded(self) -> str:
-        """Who sends on which topic besides another; empty if each thing is reported once."""
+        """Return topics with two publishers, and their nodes; empty if there are none."""
         for subscription in (self.joints, *self.poses.values(), *self.images.values()):
             writers = subscription.writers()
             if len(writers) > (self._parts() if subscription is self.joints else 1):
@@ -212,7 +212,7 @@ class Driver(ABC):
         return ""
 
     def _parts(self) -> int:
-        """How many publishers share in reporting the joints."""
+        """Return the number of publishers that together report the joints."""
         return 1
 
     def _missing(self) -> list[str]:

@@ -11,7 +11,7 @@ _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def crc32(words: bytes) -> int:
-    """Checksum of little-endian words: polynomial 0x04C11DB7, initial value 0xFFFFFFFF, no final XOR.
+    """Return the checksum of little-endian words: polynomial 0x04C11DB7, initial value 0xFFFFFFFF, no final XOR.
 
     zlib computes the same polynomial least significant bit first, so the bits go in and come out mirrored: 2 us for a
     LowCmd, where a table in Python takes 90.

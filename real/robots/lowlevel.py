@@ -1,4 +1,4 @@
-"""Commands to a robot with Unitree's motors: set-points, damping, and which commands are no good. Needs no torch."""
+"""Commands to a robot with Unitree's motors: set-points, damping, and checks. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from real.robots.wire import LOW_COMMAND, layout
 from robot_rl.interface.spec import RobotSpec, UnitreeInterface
 
 NO_POSITION, NO_SPEED = 2.146e9, 16000.0
-"""What a motor that is to do nothing is told: rad, rad/s."""
+"""Position, rad, and speed, rad/s, of an unused motor's command."""
 DAMPING = 5.0
-"""Of a robot that is to sink down, N m s/rad."""
+"""Damping of a robot that sinks down, N m s/rad."""
 FIRMEST = 1.5
-"""Share of the spec's stiffness with which a robot stands up: at a walking policy's it would sag on bent knees."""
+"""Multiple of the spec's stiffness for standing up: at a walking policy's it would sag on bent knees."""
 STATE_TIMEOUT = 0.05
 """Oldest state to move a robot on, s."""
 GUARD_TOPIC = "guard"
-"""std_msgs/String, JSON, at every change and GUARD_RATE: `damping`, why the guard damps now, empty while it passes
-commands on; `latched`, whether only standing up ends that; `damped`, how often it began to, by reason."""
+"""std_msgs/String, JSON, at every change and GUARD_RATE: `damping`, the reason for damping, empty while commands pass;
+`latched`, whether only standing up ends it; `damped`, how often it began, by reason."""
 GUARD_RATE = 50.0
 """Hz"""
 ARMING = 0.3
@@ -25,16 +25,16 @@ ARMING = 0.3
 NEAR = 0.3
 """Largest distance of a set-point from its joint with which standing up begins, rad."""
 JUMP, GROWTH = 0.6, 4.0
-"""Largest share of the spec's stiffness at the moment after one of at most `ARMING`, and how much it may be more with
-each second that goes by. Standing up, it grows by 2.5 to 3.3; a process that loses its mind must not be much faster."""
+"""Largest share of the spec's stiffness right after one of at most `ARMING`, and its largest growth per second.
+Standing up grows by 2.5 to 3.3 per second; a faulty process must not be much faster."""
 _SLACK = 0.01
-"""Of the guard's limits, rad: for what rounding and the shield's own margin leave."""
+"""Tolerance of the guard's position limits, rad, for rounding."""
 _ROUNDING = 1e-3
-"""Of gains."""
+"""Tolerance of gains."""
 
 
 _ASKED = ("q", "dq", "tau", "kp", "kd")
-"""What a command may ask of a motor; all else it holds stays as in a blank one."""
+"""Fields of a motor's command that may be set; all others stay as in a blank command."""
 
 
 class Motors:
@@ -43,10 +43,10 @@ class Motors:
     def __init__(self, robot: RobotSpec):
         assert isinstance(robot.ros, UnitreeInterface)
         self.motor = np.array([robot.ros.motors.index(name) for name in robot.joint_names])
-        """Number of each joint's motor, in the spec's order of joints."""
+        """Motor number of each joint, in the spec's order."""
         joints = [robot.joints[robot.joint_names.index(name)] for name in robot.ros.motors]
         self.joint = np.array([robot.joint_names.index(name) for name in robot.ros.motors])
-        """Place of each motor's joint in the spec."""
+        """Index of each motor's joint in the spec."""
         self.count = len(joints)
         self.stiffness, self.damping = (np.array([getattr(j, n) for j in joints]) for n in ("stiffness", "damping"))
         self.low, self.high = (np.array([getattr(j, n) for j in joints]) for n in ("low", "high"))
@@ -59,11 +59,11 @@ class Motors:
             asked["motor_cmd"][name][: self.count].view(np.uint32)[:] = 0xFFFFFFFF
         asked["crc"] = 0xFFFFFFFF
         self._rest = wire.content(asked) == 0
-        """Which bytes of a command ask nothing of the robot's own motors: they are those of a blank one."""
+        """Bytes of a command other than the robot's motors: they must be those of a blank one."""
         self._content, self._blank_rest = wire.content, wire.content(self._blank)[self._rest]
 
     def command(self, position: np.ndarray, firmness: float = 1.0) -> np.ndarray:
-        """LowCmd that pulls the joints to positions (J,), rad, in the spec's order, at a share of their stiffness."""
+        """Return a LowCmd with set-points (J,), rad, in the spec's order, at a share of the spec's stiffness."""
         command = self._blank.copy()
         motors = command["motor_cmd"][: self.count]
         motors["q"], motors["dq"] = position[self.joint], 0.0
@@ -71,29 +71,27 @@ class Motors:
         return command
 
     def damp(self) -> np.ndarray:
-        """LowCmd that lets every joint go and brakes its motion."""
+        """Return a LowCmd that damps every joint."""
         command = self._blank.copy()
         motors = command["motor_cmd"][: self.count]
         motors["q"], motors["dq"], motors["kd"] = 0.0, 0.0, DAMPING
         return command
 
     def firmness(self, command: np.ndarray) -> float:
-        """The largest share of the spec's stiffness that a LowCmd asks of a joint."""
+        """Return the largest share of the spec's stiffness in a LowCmd."""
         return float((command["motor_cmd"][: self.count]["kp"] / self.stiffness).max())
 
     def arms(self, command: np.ndarray, position: np.ndarray) -> bool:
-        """Whether a LowCmd is how standing up begins, with the motors at positions (M,), rad, in their own order: every
-        joint is pulled, little, and to where it is."""
+        """Return whether a LowCmd may begin standing up, with the motors at positions (M,), rad, in motor order: little
+        stiffness on every joint, and set-points near the measured positions."""
         motors = command["motor_cmd"][: self.count]
         gently = (motors["kp"] > 0) & (motors["kp"] <= ARMING * self.stiffness)
         return bool((gently & (np.abs(motors["q"] - position) <= NEAR)).all())
 
     def refusal(self, command: np.ndarray) -> str:
-        """Why a LowCmd must not reach the motors; empty if it may.
-
-        It may ask the robot's own motors for set-points and gains within their limits, stiffness never without its
-        damping, and nothing else: no torque, no speed, no mode, and nothing of other motors, the battery, lamps and
-        fans.
+        """Return why a LowCmd must not reach the motors; empty if it may. Only set-points and gains of the robot's own
+        motors may be set, within limits, and stiffness only with its damping: no torque, speed or mode, no other
+        motors, battery, lamps or fans.
         """
         motors = command["motor_cmd"][: self.count]
         q, dq, tau, kp, kd = (motors[name].astype(float) for name in _ASKED)

@@ -29,7 +29,7 @@ class TrunkReading(JointReading):
     gyroscope: np.ndarray
     """(3,) rad/s, trunk frame."""
     foot_force: np.ndarray
-    """(F,) as the robot reports it; of a Go2 in units of its sensor, about 1 N."""
+    """(F,) contact force as reported; a Go2's sensor unit is about 1 N."""
 
     @property
     def upright(self) -> float:
@@ -38,15 +38,13 @@ class TrunkReading(JointReading):
 
 
 GUARD_TIMEOUT = 0.3
-"""Age of the guard's last report at which it has gone, s: it sends one every 0.02 s."""
+"""Age of the guard's last report after which it counts as gone, s; it sends one every 0.02 s."""
 GUARD_GONE = "the guard has gone"
 
 
 class UnitreeDriver(Driver):
-    """Joints are matched by name, through the order of the motors in the spec.
-
-    Commands go to the guard's topic, not to the motors' own: a process that dies leaves its last command in force
-    there, and only the guard is sure to outlive this one.
+    """Driver of a robot with Unitree's messages. Joints are matched through the order of the motors in the spec.
+    Commands go to the guard and not to the motors, where a process that dies leaves its last command in force.
     """
 
     def __init__(
@@ -63,13 +61,13 @@ class UnitreeDriver(Driver):
         self.motors = Motors(robot)
         self._foot = np.array([ros.feet.index(name) for name in robot.base.feet])
         self.firmness = 1.0
-        """Share of the spec's stiffness in what is sent."""
+        """Share of the spec's stiffness in commands."""
         self._sent: tuple[bytes, float, bytes] = (b"", 0.0, b"")
-        """The set-points, their firmness and the message of the last command: most are repeated."""
+        """Set-points, stiffness and message of the last command: most are repeated."""
         self._damping = b""
         self._latest: TrunkReading | None = None
         self._tick = -1
-        """Count of ms that the robot sent the latest state with."""
+        """The latest state's count of ms."""
         self._state, self._command = layout(LOW_STATE), layout(LOW_COMMAND)
         self.joints = node.subscribe(LOW_STATE, ros.low_state, qos.SENSOR, self._on_state)
         self._guard: dict[str, Any] = {"damping": "", "damped": {}}
@@ -86,7 +84,7 @@ class UnitreeDriver(Driver):
         if message is None:
             self.rejected += 1
             return
-        if message["tick"] == self._tick:  # a robot that hung may repeat itself for ever: that is silence
+        if message["tick"] == self._tick:  # a robot that hangs may repeat its state: that counts as silence
             return
         motors, imu = message["motor_state"], message["imu_state"]
         position, velocity = (motors[name][self.motors.motor].astype(float) for name in ("q", "dq"))
@@ -106,7 +104,7 @@ class UnitreeDriver(Driver):
         self._guard_heard = sample.received
 
     def objection(self, now: float) -> str:
-        """What the guard does instead of passing commands on."""
+        """Return what the guard does instead of passing commands on."""
         if self.dry_run:
             return ""
         if now - self._guard_heard > GUARD_TIMEOUT:
@@ -115,15 +113,15 @@ class UnitreeDriver(Driver):
 
     @property
     def damped(self) -> dict[str, int]:
-        """What the guard counted since `wait_ready`."""
+        """Return the guard's counts since `wait_ready`."""
         return dict(Counter(self._guard["damped"]) - self._damped_before)
 
     def reading(self) -> TrunkReading | None:
-        """The latest state, or None before the first."""
+        """Return the latest state, or None before the first."""
         return self._latest
 
     def state(self, last_action: Tensor) -> RobotState | None:
-        """The named views (n = 1), or None while state or objects are missing; nobody's command."""
+        """Return the named views (n = 1) without a command, or None while state or objects are missing."""
         reading = self._latest
         poses, _ = self.object_poses()
         if reading is None or len(poses) < len(self.poses):
@@ -150,13 +148,13 @@ class UnitreeDriver(Driver):
         self.command.publish(self._sent[2])
 
     def damp(self) -> None:
-        """Let go of the joints and brake their motion."""
+        """Damp all joints."""
         self._damping = self._damping or self._command.seal(self.motors.damp())
         if not self.dry_run:
             self.command.publish(self._damping)
 
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Besides the state, wait for the guard, without which no command arrives."""
+        """Wait for the state and for the guard, without which no command arrives."""
         super().wait_ready(timeout)
         if self.dry_run:
             return
@@ -167,7 +165,7 @@ class UnitreeDriver(Driver):
             )
         if not self.reports.wait(timeout):
             raise NotReady(
-                f"the guard says nothing on {self.reports.topic}, so nobody would know when it damps the robot; start "
+                f"the guard says nothing on {self.reports.topic}, so its damping would not be noticed; start "
                 f"one of this version: robot-rl guard {self.robot.name}"
             )
         self._damped_before = Counter(self._guard["damped"])

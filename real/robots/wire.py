@@ -1,7 +1,7 @@
 """Unitree's fixed-size messages as numpy records: views of all motors at once, their checksum, and CDR bytes.
 
-A message is a 0-d record laid out as the C struct that the checksum is defined on; on the bus it travels as CDR, which
-pads less. At 500 Hz in three processes on one computer, objects for each motor would cost more than the control.
+A message is a 0-d record laid out as the C struct that the checksum is defined on; on the bus it is CDR, which pads
+less. At 500 Hz in three processes on one computer, objects for each motor would cost more than the control.
 
     command = layout("unitree_go/msg/LowCmd").empty()
     command["motor_cmd"]["kp"][:12] = 25.0
@@ -21,11 +21,11 @@ from real.robots.crc import crc32
 
 LOW_COMMAND, LOW_STATE = "unitree_go/msg/LowCmd", "unitree_go/msg/LowState"
 _HEADER = b"\x00\x01\x00\x00"
-"""Of CDR in little-endian order."""
+"""Header of little-endian CDR."""
 
 
 def _fields(type_name: str) -> Iterator[tuple[str, str, int, bool]]:
-    """Name, type, count and whether it is a message, of each field."""
+    """Yield name, type, count and whether it is a message, of each field."""
     fields: Any = store().fielddefs[type_name][1]
     for name, (kind, rest) in fields:
         (inner, base), count = (rest[0], rest[1]) if kind == ARRAY else ((kind, rest), 1)
@@ -33,7 +33,7 @@ def _fields(type_name: str) -> Iterator[tuple[str, str, int, bool]]:
 
 
 def _record(type_name: str) -> np.dtype[Any]:
-    """The C struct, with its padding."""
+    """Return the C struct's dtype, with its padding."""
     return np.dtype(
         [
             (name, *((_record(base) if nested else base,) + ((count,) if count > 1 else ())))
@@ -74,17 +74,17 @@ class Layout:
             self._end += size * count
 
     def empty(self) -> np.ndarray:
-        """A message of zeros."""
+        """Return a message of zeros."""
         return np.zeros((), self.dtype)
 
     def content(self, message: np.ndarray) -> np.ndarray:
-        """The bytes of all fields, in their order, without the padding."""
+        """Return the bytes of all fields, in order, without padding."""
         content: np.ndarray = np.frombuffer(message.tobytes(), np.uint8)[self._struct]
         return content
 
     def checksum(self, message: np.ndarray) -> int:
-        """The checksum of what stands in front of it."""
-        struct = np.zeros(self.dtype.itemsize, np.uint8)  # padding counts as zero; numpy's copies leave it as it is
+        """Return the checksum of all fields before it."""
+        struct = np.zeros(self.dtype.itemsize, np.uint8)  # padding counts as zero; numpy does not clear it in copies
         struct[self._struct] = self.content(message)
         return crc32(struct.tobytes()[:-4])
 
@@ -108,5 +108,5 @@ class Layout:
 
 @cache
 def layout(type_name: str) -> Layout:
-    """The layout of a type, built once."""
+    """Return the layout of a type, built once."""
     return Layout(type_name)

@@ -1,9 +1,9 @@
-"""A person's hands on the robot: devices that read them, one message that carries them, one reader.
+"""Operator input: devices, one message, one reader.
 
 ::
 
     publishing   with until_signal() as wait, closing(Gamepad()) as device: stream(node, device, 30.0, wait)
-    receiving    hands = OperatorInput(node);  operator = hands.read()   # None: nobody is there
+    receiving    inputs = OperatorInput(node);  operator = inputs.read()   # None: no device
 """
 
 from __future__ import annotations

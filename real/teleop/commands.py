@@ -1,4 +1,4 @@
-"""What an operator's device says: one `sensor_msgs/msg/Joy` on `teleop/joy`; and how the robot hears it."""
+"""Operator input as `sensor_msgs/msg/Joy` on `teleop/joy`, and its reader on the robot."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import Any
 from real.bus import Node, QoS, make
 
 TOPIC = "teleop/joy"
-"""Relative to the node's namespace; published at 20 to 50 Hz for as long as a device is open."""
+"""Relative to the node's namespace; published at 20 to 50 Hz while a device is open."""
 TYPE = "sensor_msgs/msg/Joy"
 QOS = QoS(depth=10, blocking=0.02)
-"""Reliable and ten deep, so that a short press arrives; a reader that hangs costs 20 ms at most."""
+"""Reliable with depth 10, so that a short press arrives; a hanging reader costs 20 ms at most."""
 AXES = ("x", "y", "z", "gripper", "roll", "pitch", "yaw")
-"""A message without the last three is read too: it does not rotate."""
+"""The last three may be missing: no rotation."""
 BUTTONS = ("hold", "success", "failure", "stop", "reset")
 PRESSES = BUTTONS[1:]
 
 DEAD_BAND = 0.03  # of full deflection
-RELEASE = 0.05  # s without `held` before control goes back, so that one flicker of the button does not
+RELEASE = 0.05  # s without `held` before control goes back, to ignore flicker of the button
 TIMEOUT = 0.1  # s
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One reading of the operator's hands.
+    """One reading of the operator's input.
 
     Fields:
-        held: the dead-man: the person wants control. Motion and gripper mean nothing without it.
+        held: the dead-man: the person has control. Motion and gripper count only with it.
         motion: -1 to 1 of the permitted speed along x (forward), y (left), z (up) of the robot's base frame; of a
-            robot that walks forward, left, and turning left.
+            walking robot forward, left, and turning left.
         rotation: -1 to 1 of the permitted turning speed about x, y, z of the base frame, right-handed, of an arm whose
             controller turns its tool.
-        gripper: -1 close, 1 open; 0 leaves it as it was last told, so that taking over drops nothing.
+        gripper: -1 close, 1 open; 0 keeps the last value, so that a takeover drops nothing.
         success: the episode succeeded.
         failure: the episode failed.
         stop: emergency stop; the robot stays stopped until `reset`.
         reset: clear the stop, or begin the next episode.
-        lost: the device fell silent with the dead-man down; only `OperatorInput` says so. Nothing is held then.
+        lost: the device fell silent with the dead-man down; set by `OperatorInput` only, with nothing held.
 
-    From a device the last four are levels, true while the button is down and in one reading at least. From
-    `OperatorInput` each press is told once, but `stop` for as long as it is down.
+    From a device the buttons are levels, true while down and in at least one reading. From `OperatorInput` each press
+    is reported once, but `stop` while it is down.
     """
 
     held: bool = False
@@ -75,9 +75,8 @@ def to_joy(operator: Operator) -> Any:
 def from_joy(msg: Any) -> Operator:
     """Read the message; never raises.
 
-    A Joy with other numbers of axes or buttons is another program's and gives `RELEASED`. With an axis that
-    is not finite nothing is held, but presses count: a stop must get through. The dead-man is down only at
-    exactly 1, the stop at anything but 0.
+    A Joy with other numbers of axes or buttons gives `RELEASED`. With a non-finite axis nothing is held, but buttons
+    count: a stop must get through. The dead-man is down only at exactly 1, the stop at anything but 0.
     """
     try:
         if len(msg.axes) not in (4, len(AXES)) or len(msg.buttons) != len(BUTTONS):
@@ -122,8 +121,8 @@ class OperatorInput:
 
     ::
 
-        hands = OperatorInput(node)
-        operator = hands.read()     # in the loop: does not wait
+        inputs = OperatorInput(node)
+        operator = inputs.read()     # in the loop: does not wait
         if operator is not None and operator.held: ...
 
     Thread-safe: messages arrive in the bus's thread.
@@ -133,7 +132,7 @@ class OperatorInput:
         self._lock = threading.Lock()
         self._latest: Operator | None = None
         self._received = -math.inf
-        self._let_go = -math.inf  # when the first reading came that held no more
+        self._let_go = -math.inf  # time of the first reading without `held`
         self._pressed: set[str] = set()  # since the last `read`
         self._subscription = node.subscribe(
             TYPE, TOPIC, QOS, callback=lambda sample: self.receive(from_joy(sample.msg), sample.received)
@@ -141,25 +140,24 @@ class OperatorInput:
 
     @property
     def devices(self) -> int:
-        """Number of publishers heard on the topic: more than one is one too many."""
+        """Return the number of publishers on the topic; it should be one."""
         return self._subscription.matched
 
     def receive(self, operator: Operator, now: float) -> None:
-        """Take in a reading that arrived at ``now``, in seconds of the monotonic clock."""
+        """Store a reading that arrived at ``now``, in seconds of the monotonic clock."""
         with self._lock:
             before = self._latest or RELEASED
             if before.held and not operator.held:
-                # After a silence control has gone back already: nothing is left to soften.
+                # After a silence control has gone back already.
                 self._let_go = now if now - self._received <= TIMEOUT else -math.inf
             self._pressed |= {n for n in PRESSES if getattr(operator, n) and not getattr(before, n)}
             self._latest, self._received = operator, now
 
     def read(self, now: float | None = None) -> Operator | None:
-        """Give the operator's hands now, or None: nothing arrived in time, the operator is gone.
-
-        A device that fell silent with the dead-man down is `lost` instead, until it speaks again. Motion
-        within the dead-band is 0. For 50 ms after letting go `held` stays, without motion. A press is told
-        exactly once; one that nobody read before the device fell silent is still told, with nothing held.
+        """Return the operator's input, or None if nothing arrived in time. A device that fell silent with the dead-man
+        down is `lost` instead, until it returns. Motion within the dead-band is 0. For 50 ms after release `held`
+        stays, without motion. A press is reported exactly once, also after its device fell silent, with nothing held
+        then.
         """
         now = time.monotonic() if now is None else now
         with self._lock:

@@ -1,8 +1,8 @@
 """A gamepad as the operator's device, read through Linux's joystick interface (joydev).
 
-Axes and buttons are found by the kernel's names for them, so that an Xbox pad by cable or Bluetooth and a
-PlayStation pad work alike; a device that does not report its names is read as an Xbox pad by cable. The package evdev
-is not used: it is compiled on installation, and its devices cannot be tested without /dev/uinput.
+Axes and buttons are found by the kernel's codes, so that Xbox pads, by cable or Bluetooth, and PlayStation pads work
+alike; a device that does not report its names is read as an Xbox pad by cable. The package evdev is not used: it is
+compiled on installation, and its devices cannot be tested without /dev/uinput.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Gamepad:
             except OSError:
                 data = b""
             if not data and chunks:
-                return chunks  # what came last counts; the next call raises
+                return chunks  # use the last state; the next call raises
             if not data:
                 raise UserError(f"the gamepad {self.path} is gone; plug it in and start teleop again")
             chunks.append(data)

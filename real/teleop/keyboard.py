@@ -1,6 +1,6 @@
 """A terminal's keyboard as the operator's device.
 
-A terminal tells no key's release, only its repeats::
+A terminal does not report a key's release, only its repeats::
 
     key goes down    0.25 to 0.66 s nothing    a byte every 10 to 90 ms        key goes up: nothing
     |                                          | | | | | | | | | | | | | | |
@@ -39,7 +39,7 @@ _PRESS = {"y": "success", "n": "failure", "x": "stop", "\r": "reset", "\n": "res
 
 HELP = """\
 w / s   forward / back        space   close / open the gripper
-a / d   left / right          h       hands on: keep control without a key, until h again
+a / d   left / right          h       keep control without a key, until h again
 r / f   up / down             y / n   the episode succeeded / failed
 j / l   turn left / right     x       EMERGENCY STOP
 i / k   lean forward / back   enter   reset        q   quit
@@ -48,7 +48,7 @@ Turning and leaning need a policy that turns the tool.
 You have control while you hold or tap a motion key; the robot goes on by itself when you let go.
 """
 WALK_HELP = """\
-w / s   forward / back        h       hands on: keep control without a key, until h again
+w / s   forward / back        h       keep control without a key, until h again
 a / d   left / right          y / n   the episode succeeded / failed
 j / l   turn left / right     x       EMERGENCY STOP: the robot goes limp
 Shift   slower                enter   reset: it stands up and goes on      q   quit
@@ -57,10 +57,10 @@ The robot walks as you say while you hold or tap a motion key, and as it was tol
 
 
 class Keyboard:
-    """Keys of the terminal at ``fd``, which is given back as it was by `close`.
+    """Keys of the terminal at ``fd``, which `close` restores.
 
-    Ctrl-C keeps its meaning. Ctrl-Z, Ctrl-\\ and Ctrl-S lose theirs, for they would leave the terminal
-    without echo, or the operator's loop standing still.
+    Ctrl-C keeps its meaning. Ctrl-Z, Ctrl-\\ and Ctrl-S lose theirs, since they would leave the terminal
+    without echo, or suspend the loop.
     """
 
     def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, walks: bool = False):
@@ -95,7 +95,7 @@ class Keyboard:
         termios.tcsetattr(self._fd, termios.TCSAFLUSH, mode)  # and forget what was typed before
 
     def read(self) -> Operator:
-        """Give the hands now; `Finished` after q, `UserError` when the terminal is gone."""
+        """Return the input; raise `Finished` after q, `UserError` if the terminal is gone."""
         if self._finished:
             raise Finished
         now = self._clock()
@@ -110,7 +110,7 @@ class Keyboard:
         return Operator(held, (x, y, z), self._gripper, **presses, rotation=(roll, pitch, yaw))
 
     def close(self) -> None:
-        """Give the terminal back as it was. Twice is fine."""
+        """Restore the terminal. Idempotent."""
         before, self._before = self._before, None
         if before is not None:
             with suppress(termios.error):  # it was closed meanwhile
@@ -150,7 +150,7 @@ class Keyboard:
             self._finished = True
 
     def _within_escape(self, char: str, now: float) -> bool:
-        """Swallow what arrow and function keys send: ESC [ D is no Shift-d."""
+        """Ignore the sequences of arrow and function keys: ESC [ D is no Shift-d."""
         state, late = self._escape, now - self._escaped > _SEQUENCE
         self._escape = ""
         if char == "\x1b":

@@ -1,4 +1,4 @@
-"""A scripted operator of an arm: watches the robot's topics as a person would and publishes what their hands do."""
+"""A scripted operator of an arm: watches the robot's topics and publishes operator input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from robot_rl.operators.corrector import Corrector, Demonstrator
 
 
 class ArmOperator:
-    """A device whose hands are a `Corrector`'s."""
+    """A device with the input of a `Corrector`."""
 
     help = "a scripted person takes over where the policy stalls or is about to miss"
 
@@ -44,7 +44,7 @@ class ArmOperator:
         self._now = told["episode"], told["phase"]
 
     def read(self) -> Operator:
-        """Return the hands as they are now."""
+        """Return the current input."""
         now, state, (episode, phase) = self.clock(), self.driver.state(self._action), self._now
         if state is None or phase != "running":
             self._watched = -1
@@ -52,7 +52,7 @@ class ArmOperator:
         if episode != self._watched:
             self._watched = episode
             self.corrector.reset(now)
-        for name, seen in self._eyes.items():  # a person sees the object, not the tracker's idea of it
+        for name, seen in self._eyes.items():  # a person sees the true object, not the tracker's estimate
             if seen.latest is not None:
                 p = seen.latest.msg.pose.position
                 state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])

@@ -1,4 +1,4 @@
-"""A scripted person beside a robot that walks: steers it, stops it in mid-walk, lets it stand up, and walks it on."""
+"""A scripted operator of a walking robot: steers it, stops it in mid-walk, resets it, and goes on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from real.teleop.commands import RELEASED, Operator
 from real.topics import EPISODE_TOPIC
 
 Route = tuple[tuple[float, str, Operator], ...]
-"""For so many seconds, what, and with which hands."""
+"""Duration, s, name and input of each part of the route."""
 
 
 def _steer(forward: float, left: float = 0.0, turn: float = 0.0) -> Operator:
-    """Shares of the ends of the task's ranges."""
+    """Return input with shares of the ends of the task's ranges."""
     return Operator(held=True, motion=(forward, left, turn))
 
 
@@ -36,7 +36,7 @@ AGAIN = 5.0
 
 
 class Walker:
-    """Hands that follow a route in every episode, and press stop at the end of the first one's."""
+    """A device that follows a route in every episode, and presses stop at the end of the first one's."""
 
     help = "a scripted person steers, stops and resumes"
 
@@ -50,7 +50,7 @@ class Walker:
     ):
         self.route, self.lie, self.clock, self._say = route, lie, clock, say
         self._now: tuple[int, str, float] = (-1, "", clock())
-        """Episode, its phase, and since when."""
+        """Episode, its phase, and the phase's begin, monotonic s."""
         self._stopped, self._did = False, ""
         self._episodes = node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
 
@@ -59,14 +59,14 @@ class Walker:
         self._now = (told["episode"], told["phase"], self.clock())
 
     def read(self) -> Operator:
-        """Return the hands as they are now."""
-        did, hands = self._hands()
+        """Return the current input."""
+        did, inputs = self._input()
         if did and did != self._did:
             self._say(did)
         self._did = did
-        return hands
+        return inputs
 
-    def _hands(self) -> tuple[str, Operator]:
+    def _input(self) -> tuple[str, Operator]:
         episode, phase, since = self._now
         elapsed = self.clock() - since
         if phase == "resetting" and self._stopped:
@@ -75,9 +75,9 @@ class Walker:
         if phase != "running":
             return "", RELEASED
         self._stopped &= episode == 0
-        for seconds, did, hands in self.route:
+        for seconds, did, inputs in self.route:
             if elapsed < seconds:
-                return did, hands
+                return did, inputs
             elapsed -= seconds
         if episode == 0:
             self._stopped = True

@@ -15,21 +15,21 @@ from real.bus import Node
 from real.teleop.commands import QOS, RELEASED, TOPIC, TYPE, Operator, to_joy
 from robot_rl.util.errors import UserError
 
-_CHECK = 1.0  # s between looks at who else is on the topic
+_CHECK = 1.0  # s between checks of the topic's other nodes
 
 
 class Finished(Exception):  # noqa: N818 - no error: the operator is done
-    """Raised by a device's `read` when the operator ended it."""
+    """A device's `read` raises this when the operator quits."""
 
 
 class Device(Protocol):
-    """Something that reads an operator's hands."""
+    """A source of operator input."""
 
     def read(self) -> Operator:
-        """Give the hands as they are now, without waiting; `Finished` or `UserError` ends the stream."""
+        """Return the current input without waiting; `Finished` or `UserError` ends the stream."""
 
     def close(self) -> None:
-        """Give the device back as it was found. Twice is fine."""
+        """Restore the device. Idempotent."""
 
 
 def stream(
@@ -39,13 +39,12 @@ def stream(
     wait: Callable[[float], int],
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Publish the device's readings at ``rate`` Hz, and at the end one that holds nothing.
+    """Publish the device's readings at ``rate`` Hz, and a released one at the end. If the device is lost during a
+    correction (unplugged, its terminal closed) that last one is not sent: the operator fell silent and has not given
+    control back.
 
-    Where the device is lost in the middle of a correction (unplugged, its terminal closed) that last one is kept back:
-    to the robot this is an operator who fell silent, who has not given control back.
-
-    ``wait`` sleeps for the given seconds and says which signal asks to end, see `until_signal`; ``say`` shows the
-    operator who listens and who has control. Raises the device's `UserError`.
+    ``wait`` sleeps for the given seconds and returns the signal that ends the stream, see `until_signal`; ``say`` shows
+    messages to the operator. Raises the device's `UserError`.
     """
     publisher = node.publisher(TYPE, TOPIC, QOS)
     company = _Company(publisher.topic, say)
@@ -62,7 +61,7 @@ def stream(
             if now >= looked:
                 looked = now + _CHECK
                 company.look(publisher.matched, publisher.other_writers())
-            due = max(due + 1.0 / rate, now)  # late once is late once: no burst to catch up
+            due = max(due + 1.0 / rate, now)  # no burst to catch up after a late tick
             if ended := wait(due - now):
                 lost = ended == signal.SIGHUP
                 break
@@ -82,7 +81,7 @@ def stream(
 
 
 class _Company:
-    """Say once what changes on the topic: nobody listens, or somebody else talks."""
+    """Report changes on the topic once: no subscriber, or a second publisher."""
 
     def __init__(self, topic: str, say: Callable[[str], None]):
         self._topic, self._say = topic, say
@@ -102,7 +101,7 @@ class _Company:
 
 @contextmanager
 def until_signal() -> Iterator[Callable[[float], int]]:
-    """Turn SIGINT, SIGTERM, SIGQUIT and SIGHUP into the answer of a sleep, so that all is closed in order.
+    """Turn SIGINT, SIGTERM, SIGQUIT and SIGHUP into the result of a sleep, so that all is closed in order.
 
     ::
 

@@ -1,4 +1,4 @@
-"""The twin of an arm: joints, a gripper, and a tracker of the objects on the table that is not quite right."""
+"""The twin of an arm: joints, a gripper, and an imperfect tracker of the objects."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from sim.randomization import episode_uniforms
 from sim.tasks.base import PLACE, Task
 
 TRUTH_TOPIC = "twin/{object}/pose"
-"""geometry_msgs/PoseStamped: where an object really is, as eyes see it; the robot's tracker reports something else."""
+"""geometry_msgs/PoseStamped: true pose of an object; the robot's tracker reports a disturbed one."""
 
 
 @dataclass(frozen=True)
 class HiddenArm:
-    """What is different about this robot; each number lies outside what panda-lift's training draws."""
+    """Hidden properties of this robot; each lies outside panda-lift's training range."""
 
     action_delay: float = 0.06
-    """s; training draws at most 0.05"""
+    """s; training samples at most 0.05"""
     stiffness_scale: float = 0.7
-    """Servo stiffness; training draws 0.75 to 1.3"""
+    """Servo stiffness; training samples 0.75 to 1.3"""
     damping_scale: float = 1.35
-    """Servo damping; training draws 0.75 to 1.3"""
+    """Servo damping; training samples 0.75 to 1.3"""
     joint_friction: float = 0.8
-    """N m; training draws at most 0.5"""
+    """N m; training samples at most 0.5"""
     object_mass: float = 0.35
-    """kg; training draws at most 0.3"""
+    """kg; training samples at most 0.3"""
     object_size: float = 0.027
-    """Half edge, m; training draws 0.018 to 0.026"""
+    """Half edge, m; training samples 0.018 to 0.026"""
     object_friction: float = 0.55
-    """Training draws 0.6 to 1.4"""
+    """Scale of friction; training samples 0.6 to 1.4"""
     object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
-    """Error of the object tracker, m; training draws at most 0.005 on an axis"""
+    """Error of the object tracker, m; training samples at most 0.005 on an axis"""
     object_noise: float = 0.0025
-    """Standard deviation of the object tracker, m; training draws at most 0.002"""
+    """Standard deviation of the object tracker, m; training samples at most 0.002"""
     object_latency: float = 0.06
-    """s; training draws at most 0.05"""
+    """s; training samples at most 0.05"""
     joint_noise: float = 0.0006
-    """rad; training draws at most 0.0005"""
+    """rad; training samples at most 0.0005"""
     object_rate: float = 30.0
     """Hz; in training every control period, 20 Hz, sees the object anew"""
 
@@ -62,7 +62,7 @@ class ArmTwin(Twin):
         cameras: bool = True,
         mjcf: str = "",
     ):
-        # A tick of physics is a period of the robot's commands, or the clock would run faster than the wall's.
+        # A tick of physics must be a period of the robot's commands, to run in real time.
         period = 1 / robots.get(task.interface.robot).command_rate
         scene = replace(task.scene, timestep=min(task.scene.timestep, period))
         super().__init__(node, task, scene, seed, cameras, mjcf)
@@ -102,7 +102,7 @@ class ArmTwin(Twin):
         self._set(values)
 
     def place(self, seed: int, robot_too: bool = False) -> None:
-        """Put the objects where episode `seed` wants them, and at the start the robot at home."""
+        """Place the objects of episode `seed`, and at the start the robot at home."""
         places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in PLACE]
         u = episode_uniforms(seed, 0, len(places))
         drawn = {r.parameter: float(r.quantile(u[k : k + 1])[0]) for k, r in enumerate(places)}
@@ -117,10 +117,10 @@ class ArmTwin(Twin):
         else:
             for name, where in objects.items():
                 self.engine.place(name, where)
-            self._seen.clear()  # what the tracker has yet to tell is of before
+            self._seen.clear()  # the tracker's delayed poses are old
 
     def tick(self, count: int) -> None:
-        """Follow the newest command, and report joints, and at times objects."""
+        """Follow the newest command; publish joints, and objects at their rate."""
         self.target = self._latest(self.command, self.target)
         self.width = self._latest(self.gripper, self.width)
         self.engine.step(self.target, self.width)
@@ -130,7 +130,7 @@ class ArmTwin(Twin):
             self._publish_objects(self._seen[0])
 
     def _latest(self, subscription: Any, current: torch.Tensor) -> torch.Tensor:
-        """The newest command if it is usable; a forward controller keeps the last one for ever, and so do we."""
+        """Return the newest valid command; like a forward controller, keep the last one forever."""
         sample = subscription.latest
         if sample is None:
             return current

@@ -1,4 +1,4 @@
-"""The loop that every twin runs: requests of the person it stands in for, one tick of physics, pictures."""
+"""The loop of every twin: reset requests, one tick of physics, pictures."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 
 class Twin(ABC):
-    """Runs one simulated robot in real time until `close`. One engine tick is one command period of the robot."""
+    """Run one simulated robot in real time until `close`. One engine tick is one command period of the robot."""
 
     camera_rate: ClassVar[float] = 20.0
     """Hz"""
     image_size: ClassVar[int] = 96
     """pixels"""
     states: Publisher
-    """Where the robot reports its joints."""
+    """Topic of the robot's joint states."""
 
     def __init__(self, node: Node, task: Task, scene: Scene, seed: int, cameras: bool, mjcf: str):
         self.node, self.task = node, task
@@ -49,14 +49,14 @@ class Twin(ABC):
 
     @abstractmethod
     def place(self, seed: int) -> None:
-        """What a person does before episode `seed`."""
+        """Reset the scene for episode `seed`, as a person would."""
 
     @abstractmethod
     def tick(self, count: int) -> None:
-        """Obey, step and report, for the `count`th time."""
+        """Apply commands, step and publish, for the `count`th time."""
 
     def check_alone(self, seconds: float = 1.0) -> None:
-        """Refuse a domain in which a robot reports its state already; listens for so many seconds."""
+        """Raise if a robot reports its state in this domain already; listen for this time, s."""
         other = self.node.subscribe(self.states.type_name, self.states.topic, qos.SENSOR)
         if other.wait(seconds, after=0):
             raise UserError(
@@ -82,11 +82,11 @@ class Twin(ABC):
         self.timing = ticker.timing.summary()
 
     def close(self) -> None:
-        """Let `run` return."""
+        """Make `run` return."""
         self._closing.set()
 
     def summary(self) -> str:
-        """What happened, in one line."""
+        """Return a one-line summary."""
         late = self.timing["lateness_us"]
         return f"{self.timing['ticks']} ticks, lateness p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us"
 
@@ -97,7 +97,7 @@ class Twin(ABC):
             logger.warning("ignored a malformed message on %s: %r", RESET_TOPIC, sample.msg.data)
 
     def _set(self, values: dict[str, float]) -> None:
-        """Hide parameters in the engine; in force from its next reset on."""
+        """Set hidden parameters in the engine, effective from its next reset."""
         for name, value in values.items():
             self.engine.parameters[name](np.array([0]), np.array([value]))
 
@@ -126,6 +126,6 @@ class Twin(ABC):
 
 
 def pose(position: np.ndarray, quat: np.ndarray) -> dict[str, Any]:
-    """Fields of a geometry_msgs/Pose; quat w x y z."""
+    """Return the fields of a geometry_msgs/Pose; quat w x y z."""
     (px, py, pz), (w, x, y, z) = position.tolist(), quat.tolist()
     return {"position": {"x": px, "y": py, "z": pz}, "orientation": {"x": x, "y": y, "z": z, "w": w}}

@@ -1,4 +1,4 @@
-"""The twin of a robot that walks: Unitree's messages, motors that obey their last command for ever, a body to fall."""
+"""The twin of a walking robot: Unitree's messages, motors that obey their last command, a body that can fall."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from robot_rl.interface.spec import UnitreeInterface
 from sim.tasks.base import Task
 
 TRUTH_RATE = 100.0
-"""Of the trunk's true motion, Hz."""
+"""Rate of the trunk's true motion, Hz."""
 TIMESTEP = 0.002
 """Physics step, s: one for each state that the robot reports."""
 
 
 @dataclass(frozen=True)
 class HiddenQuadruped:
-    """What is different about this robot: each property of it at the edge of what training randomizes or beyond, all
-    at once (`sim/tasks/go2_velocity.py`)."""
+    """Hidden properties of this robot: each at the edge of training's range or beyond, all at once
+    (`sim/tasks/go2_velocity.py`)."""
 
     action_delay: float = 0.02
-    """s, of a whole command; training sees at most 0.02, and the way of messages, some 7 ms, comes on top"""
+    """delay of commands, s; training sees at most 0.02, and transport adds some 7 ms"""
     stiffness_scale: float = 0.83
-    """Of the gains that a command asks for; training sees 0.85 to 1.15"""
+    """Scale of commanded gains; training sees 0.85 to 1.15"""
     damping_scale: float = 1.35
     """Training sees 0.7 to 1.3"""
     strength_scale: float = 0.84
@@ -41,11 +41,11 @@ class HiddenQuadruped:
     payload_mass: float = 2.2
     """kg; training sees at most 2"""
     com_x: float = 0.03
-    """Of the trunk's centre of mass, m; training sees at most 0.03"""
+    """Shift of the trunk's centre of mass, m; training sees at most 0.03"""
     ground_friction: float = 0.45
     """Training sees 0.5 to 1.25"""
     push_speed: float = 0.5
-    """What a shove adds to the trunk's horizontal velocity, m/s; training sees at most 1: it is not the robot's"""
+    """Horizontal velocity that a push adds to the trunk, m/s; training sees at most 1"""
     encoder_offset: float = 0.021
     """rad, at most; training sees at most 0.02"""
     joint_noise: float = 0.011
@@ -65,7 +65,7 @@ class HiddenQuadruped:
 class QuadrupedTwin(Twin):
     """A simulated robot that lies on the ground until its motors are commanded. It has no accelerometer and no battery.
 
-    `push_every` seconds somebody shoves it; 0: nobody does.
+    It is pushed every `push_every` seconds; 0: never.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class QuadrupedTwin(Twin):
         self._push_every = round(push_every * self.robot.command_rate)
         self._every_truth = round(self.robot.command_rate / TRUTH_RATE)
         self._offsets = self.rng.uniform(-1, 1, (3, max(3, len(self.robot.joints))))
-        """Directions of the errors of encoders, gyroscope and tilt."""
+        """Directions of the biases of encoders, gyroscope and tilt."""
         self._encoder_offset = self.hidden.encoder_offset * self._offsets[0, : len(self._motor)]
         self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
         self._report = self._state.empty()
@@ -97,13 +97,13 @@ class QuadrupedTwin(Twin):
         self._report["motor_state"]["mode"][: self.motors.count] = 1
         self._ordinary = True
         self._raw = b""
-        """The last sound command, as it came: most of them are repeated, and looked at once."""
+        """The last valid command as received: most are repeated, and decoded once."""
         self._asked = self._meaning(self.motors.damp())
         self._springs = self._asked[2][:0]
         self._way = deque([self._asked], maxlen=max(1, round(self.hidden.action_delay / TIMESTEP)) + 1)
-        """The commands of the last ticks: the oldest is in force."""
+        """Commands of the last ticks; the oldest is applied."""
         self.rejected = 0
-        """Commands whose checksum or length was wrong."""
+        """Number of commands with a wrong checksum or length."""
         self.states = node.publisher(LOW_STATE, ros.low_state, qos.SENSOR)
         self.truth = node.publisher("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR)
         self._hide()
@@ -130,15 +130,15 @@ class QuadrupedTwin(Twin):
             self._raw, self._asked = bytes(sample.raw), self._meaning(command)
 
     def _meaning(self, command: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which joints have a set-point, the set-points (J,), and stiffness, damping and torque (3, 1, J)."""
+        """Return which joints have a set-point, the set-points (J,), and stiffness, damping and torque (3, 1, J)."""
         motors = command["motor_cmd"][self._motor]
         q, dq, tau, kp, kd = np.nan_to_num([motors[name] for name in ("q", "dq", "tau", "kp", "kd")]).astype(float)
         on = motors["mode"] == 1
-        # Without stiffness a set-point says nothing, and may be Unitree's "no position" of 2e9.
+        # Without stiffness a set-point has no effect, and may be Unitree's "no position" of 2e9.
         return on & (kp > 0), q, np.stack([on * kp, on * kd, on * (tau + kd * dq)])[:, None]
 
     def place(self, seed: int) -> None:
-        """Lay the robot on its belly, legs folded, motors damped; where and how does not depend on the seed."""
+        """Lay the robot on its belly, legs folded, motors damped, whatever the seed."""
         self._raw, self._asked = b"", self._meaning(self.motors.damp())
         self._way.extend([self._asked] * (self._way.maxlen or 0))
         self.engine.reset(np.array([0]), self._lying, {})
@@ -147,7 +147,7 @@ class QuadrupedTwin(Twin):
         self.engine.step(settle, settle)
 
     def tick(self, count: int) -> None:
-        """Pull as the last command says, and report."""
+        """Apply the last command, step, and publish."""
         if self._push_every and count and count % self._push_every == 0:
             angle = self.rng.uniform(0, 2 * np.pi)
             way = torch.tensor([[np.cos(angle), np.sin(angle), 0.0]], dtype=torch.double)
@@ -157,14 +157,14 @@ class QuadrupedTwin(Twin):
         self._publish(count)
 
     def _obey(self) -> torch.Tensor:
-        """Set the motors' gains; return their set-points (1, 1, J), which take the engine one step more."""
+        """Set the motors' gains; return their set-points (1, 1, J), which the engine applies one step later."""
         self._way.append(self._asked)
         springs, (pulled, goal, _) = self._way[0][2], self._way[1]
         if springs is not self._springs:
             self._springs = springs
             self.engine.set_springs(*springs)
         here = self.engine.joint_state()[0][0].numpy()
-        goal = goal - self._encoder_offset  # motors servo on what they report
+        goal = goal - self._encoder_offset  # motors servo on their reported positions
         return torch.from_numpy(np.where(pulled, goal, here).astype(np.float32))[None, None]
 
     def _publish(self, count: int) -> None:
@@ -205,6 +205,6 @@ class QuadrupedTwin(Twin):
 
 
 def _times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Product of quaternions w x y z, of unit length where both are."""
+    """Return the product of quaternions w x y z."""
     w, x, y, z = a
     return np.array([[w, -x, -y, -z], [x, w, -z, y], [y, z, w, -x], [z, -y, x, w]]) @ b

@@ -1,4 +1,4 @@
-"""`robot-rl bench sim`: how fast the simulated tasks are, with peers in the same run."""
+"""`robot-rl bench sim`: measure the speed of the simulated tasks, with peers in the same run."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from robot_rl.util.limits import NonNegativeInt, PositiveFloat, PositiveInt
 
 @dataclass
 class Sim:
-    """Environment steps per second with everything on, beside bare physics and beside Gymnasium's vector environments.
+    """Measure environment steps per second, beside bare physics and beside Gymnasium's vector environments.
 
     Bare physics is `mujoco.Batch` on the same model, from the same states (delay lines and solver included), with the
-    same commands. All take turns, so that other load on the machine hits all of them."""
+    same commands. All take turns, so that other load on the machine affects all of them."""
 
     tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
     """Tasks to measure."""
     sizes: tuple[PositiveInt, ...] = (256, 1024)
     """Numbers of environments beside bare physics."""
     peers: NonNegativeInt = 64
-    """Number of environments beside Gymnasium's; 0 leaves them out."""
+    """Number of environments beside Gymnasium's; 0 skips them."""
     seconds: PositiveFloat = 10.0
     """Measuring time of each figure, s."""
     threads: PositiveInt = 2
-    """Threads of everything outside the physics; that uses all cores."""
+    """Threads outside the physics, which uses all cores."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -62,7 +62,7 @@ class Sim:
 
 
 class Bare:
-    """Physics alone: a `mujoco.Batch` on an engine's model, every copy of it as the model's file has it."""
+    """Physics alone: a `mujoco.Batch` with copies of an engine's model."""
 
     def __init__(self, engine: Any):
         from sim.gl import batch
@@ -70,21 +70,21 @@ class Bare:
         self.engine, self.batch = engine, batch.Batch(engine.model, nsim=engine.num_envs)
 
     def start(self) -> None:
-        """Begin where the engine is: positions and speeds, and what decides about the work to come besides, the
-        commands on their way through the delay lines and the forces that the solver begins with."""
+        """Copy the engine's state: positions, speeds, and what also affects the work, the delay lines and the solver's
+        initial forces."""
         for key, values in self.engine.state_dict().items():
             kind, name = key.split(".", 1)
             if kind == "state":
                 self.batch.bind(name)[:] = values
 
     def follow(self, commands: Sequence[Any]) -> None:
-        """Make the physics steps of controls (n, steps, actuators), as `recording` wrote them down."""
+        """Step through controls (n, steps, actuators) from `recording`."""
         for control in commands:
             self.batch.rollout(control.shape[1], control=control, record=())
 
 
 def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
-    """Steps/s of our environment and of bare physics, and their ratio."""
+    """Return steps/s of our environment and of bare physics, and their ratio."""
     import torch
 
     from sim.env import TaskEnv
@@ -117,14 +117,14 @@ def share_of_physics(task: str, size: int, seconds: float) -> dict[str, float]:
 
 
 def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
-    """Steps/s of our environment and of Gymnasium's vector environments of the same registered task."""
+    """Return steps/s of our environment and of Gymnasium's vector environments of the same registered task."""
     import gc
 
     import gymnasium as gym
 
     from sim.gym import IDS
 
-    gc.collect()  # a forked process that frees an engine waits for threads that it does not have
+    gc.collect()  # a forked process that frees an engine would wait for threads that it does not have
     identity = next(name for name, of in IDS.items() if of == task)
     kinds = {"ours": "vector_entry_point", "sync": "sync", "async": "async"}
     envs = {kind: gym.make_vec(identity, num_envs=size, vectorization_mode=mode) for kind, mode in kinds.items()}
@@ -148,7 +148,7 @@ def against_gymnasium(task: str, size: int, seconds: float) -> dict[str, float]:
 
 
 _ROUND, _BURST = 8, 10
-"""Steps between two looks at the clock."""
+"""Steps between two readings of the clock."""
 
 
 def _burst(step: Callable[[Any], Any], sample: Callable[[], Any]) -> float:

@@ -1,4 +1,4 @@
-"""`robot-rl bench loop`: how late a robot's commands are, beside a loop that does nothing."""
+"""`robot-rl bench loop`: measure how late a robot's commands are, beside an idle loop."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Loop:
-    """Lateness of the command loop of `robot-rl launch` against the twin, and of the guard where the robot has one.
+    """Measure lateness of the command loop of `robot-rl launch` on the twin, and of the guard, if the robot has one.
 
-    Twin, guard and policy are processes of their own, on a private ROS domain of this machine. A bare loop at the same
-    rate runs for half the time before them and for half after: what the machine adds by itself."""
+    Twin, guard and policy are separate processes, on a private ROS domain of this machine. A bare loop at the same rate
+    runs for half the time before and half after them: the machine's own lateness."""
 
     robot: tyro.conf.Positional[str] = "go2"
-    """Robot whose twin is commanded, see `robot-rl robots`."""
+    """Robot whose twin to command, see `robot-rl robots`."""
     policy: Path | None = None
-    """Bundle, or a run folder that holds one, that acts; default: zero actions, computed by a network."""
+    """Bundle, or a run folder that holds one; default: zero actions, computed by a network."""
     seconds: Annotated[float, Interval(ge=1)] = 60.0
     """Length of the episode, s; the loop also runs while the robot gets ready and ends."""
     json: bool = False
@@ -43,7 +43,7 @@ class Loop:
         robot = robots.get(self.robot)
         bundle = acting(robot, self.policy)
         half, rate = self.seconds / 2, robot.command_rate
-        # Lines and no live bar: its thread would make the loops late.
+        # Print lines instead of a live bar, whose thread would make the loops late.
         console.print(f"bare loop at {rate:g} Hz, {half:g} s")
         before = bare_loop(rate, half)
         console.print(f"command loop of {self.robot} and its twin, {self.seconds:g} s")
@@ -62,7 +62,7 @@ class Loop:
 
 
 def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
-    """The bundle to deploy; without one, zero actions in the robot's first task, computed by a network."""
+    """Return the bundle to deploy; without one, a network with zero actions for the robot's first task."""
     from torch import nn
 
     from policies.base import Size
@@ -83,12 +83,12 @@ def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
         assert isinstance(head, nn.Linear)
         nn.init.zeros_(head.weight)  # its bias is 0
         bundle = Bundle(network, interface, robot.fingerprint())
-    # An arm that has succeeded goes on: the clock alone ends its episode.
+    # An arm does not end its episode on success, but at the time limit.
     return replace(bundle, contract=replace(bundle.interface, success=""))
 
 
 def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> dict[str, Any]:
-    """One episode through the robot's launch file; the timing of its command loop and, if it has one, its guard."""
+    """Run one episode of the robot's launch file; return the timing of its command loop and, if any, its guard."""
     import os
     import tempfile
 

@@ -11,7 +11,7 @@ import tyro
 
 @dataclass
 class MakeBundle:
-    """Make a bundle of what a run has learned so far, whether it goes on, was stopped or has crashed."""
+    """Make a bundle from the newest checkpoint of a run that is running, was stopped or has crashed."""
 
     run_folder: tyro.conf.Positional[Path]
     """Run folder of `robot-rl train`."""

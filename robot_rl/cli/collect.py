@@ -24,7 +24,7 @@ class Collect:
     seed: Seed = 0
     """Seed of everything random; two seeds share no episode, nor does any with held-out evaluation."""
     num_envs: PositiveInt = 8
-    """Simulations side by side; each owes its share of the demonstrations."""
+    """Parallel simulations; each records an equal share of the demonstrations."""
     image_size: NonNegativeInt = 96
     """Height and width of the pictures of cameras that the policy does not see, pixels; 0 records none of these."""
     skill: str = "CLUMSY"
@@ -32,7 +32,7 @@ class Collect:
     keep_failures: bool = False
     """Keep failed episodes too."""
     resume: bool = False
-    """Go on with a dataset that was interrupted."""
+    """Continue an interrupted dataset."""
     log: Path | None = None
     """Folder for the report's dataset.json, randomization.json and provenance.json."""
     engine: str = "mujoco"
@@ -79,7 +79,7 @@ class Collect:
         summary |= {"divergences": env.divergences} | (report(out / "diverged") if env.divergences else {})
         if self.log:
             facts = summary | env.simulation | {"fps": env.task.interface.controller.rate}
-            if result.attempts:  # a resumed run may have had nothing left to do
+            if result.attempts:  # a resumed run may have nothing left to do
                 facts["success_of_demonstrator"] = result.successes / result.attempts
             files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization]}
             for name, content in (files | {"provenance": provenance()}).items():

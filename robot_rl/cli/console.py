@@ -22,7 +22,7 @@ console = Console(stderr=True, highlight=False)
 
 @contextmanager
 def bar(title: str) -> Iterator[Any]:
-    """Show a progress bar, or a line every 10 s without a terminal; call what it yields with (done, total, text)."""
+    """Show a progress bar, or a line every 10 s without a terminal; yield a function of (done, total, text)."""
     if not console.is_terminal:
         last = [time.monotonic()]
 

@@ -1,4 +1,4 @@
-"""`robot-rl dataset`: look at a dataset, and check it."""
+"""`robot-rl dataset`: show and check a dataset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Info:
     """Show what a dataset holds."""
 
     path: tyro.conf.Positional[Path]
-    """Folder of the dataset, the one with meta/ in it."""
+    """Folder of the dataset, with meta/ in it."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -70,7 +70,7 @@ class Verify:
     """Check every file and row of a dataset; exit status 1 when something is wrong."""
 
     path: tyro.conf.Positional[Path]
-    """Folder of the dataset, the one with meta/ in it."""
+    """Folder of the dataset, with meta/ in it."""
     json: bool = False
     """Print one JSON object instead of one line per problem."""
 

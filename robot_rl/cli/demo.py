@@ -1,4 +1,4 @@
-"""`robot-rl demo`: from demonstrations to a robot, each stage a command that a user could type."""
+"""`robot-rl demo`: from training to a robot; every stage is a command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from robot_rl.util.limits import Seed
 @dataclass
 class Demo:
     """panda-lift: a Panda learns to lift a cube, is deployed over ROS 2 topics, is corrected, and gets better.
-    go2: a Go2 learns to walk, walks in the other engine and on its own topics, and is steered, stopped and resumed.
+    go2: a Go2 learns to walk, is tested in the other engine and on its topics, and is steered, stopped and resumed.
 
     About eleven minutes on two CPU cores; ends with report.html."""
 
@@ -55,7 +55,7 @@ class Demo:
             raise UserError(f"{folder} exists; choose another --out") from None
         stages = journey.stages(Options(folder, self.seed, self.quick, self.robot))
         stages.append(("report", ["report", str(folder), "--out", str(folder / "report.html")]))
-        environment = private_domain() | os.environ  # unless the user says otherwise
+        environment = private_domain() | os.environ  # the user's setting wins
         begin = time.monotonic()
         for number, (stage, command) in enumerate(stages, 1):
             console.rule(f"[bold]{number}. {stage}", align="left")
@@ -66,7 +66,7 @@ class Demo:
             self.stages[stage] = {"seconds": round(now - start, 1), "since_start": round(now - begin, 1)}
             (folder / "demo.json").write_text(json.dumps(self.stages, indent=2))
             if code:
-                console.print(f"stage {stage} failed with status {code}; what came before is in {folder}")
+                console.print(f"stage {stage} failed with status {code}; earlier results are in {folder}")
                 return code
         console.rule(f"[bold]done in {(time.monotonic() - begin) / 60:.1f} minutes", align="left")
         if self.quick:
@@ -77,9 +77,8 @@ class Demo:
 
 
 def _finish(command: list[str], environment: dict[str, str]) -> int:
-    """Run a stage to its end, also after a signal: the stage saves its work and ends by itself.
-
-    No signal raises here: an exception between the end of the stage and the record of its status would lose it.
+    """Run a stage to its end, also after a signal, so that it saves its work. No signal raises here: an exception
+    between the end of the stage and the record of its status would lose it.
     """
     stage: subprocess.Popen[bytes] | None = None
     received: set[int] = set()
@@ -94,7 +93,7 @@ def _finish(command: list[str], environment: dict[str, str]) -> int:
         stage = subprocess.Popen(command, env=environment)
         if signal.SIGTERM in received:  # while it started
             stage.terminate()
-        return stage.wait() or (128 + min(received) if received else 0)  # it may have finished in spite of the signal
+        return stage.wait() or (128 + min(received) if received else 0)  # it may have finished despite the signal
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

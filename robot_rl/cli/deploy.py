@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Deploy:
     """Run a bundle's policy on a robot or its twin, and report success and timing.
 
-    Loading moves nothing. The command stream starts at the measured position; Ctrl-C brakes and holds. A robot that
-    walks stands up first, needs `robot-rl guard` beside it, and lies down at the end."""
+    Loading moves nothing. The command stream starts at the measured position; Ctrl-C brakes and holds. A walking robot
+    stands up first, needs `robot-rl guard` beside it, and lies down at the end."""
 
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one."""
@@ -30,18 +30,18 @@ class Deploy:
     episodes: PositiveInt = 10
     """Episodes to run."""
     seed: Seed = HELD_OUT
-    """Episode k is placed by seed + k where a twin places the objects, and commanded by it on schedule."""
+    """Episode k has seed + k, for object places on a twin and for commands on schedule."""
     seconds: NonNegativeFloat = 0.0
     """Length of an episode, s; 0: the task's."""
     commands: Literal["schedule", "person"] = "person"
-    """Source of a walking robot's commands without a teleop device or cmd_vel: the task's own schedule, with which
-    it walks by itself, or nobody, so that it stands."""
+    """Source of a walking robot's commands without a teleop device or cmd_vel: schedule is the task's, with which it
+    walks by itself; with person it stands."""
     out: Path | None = None
     """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
     """Name of the policy in the report."""
     video_episodes: NonNegativeInt = 3
-    """Episodes to film with the task's first camera, an error if it sends nothing; 0 needs none."""
+    """Episodes to record with the task's first camera, an error if it sends nothing; 0 needs none."""
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
@@ -66,7 +66,7 @@ class Deploy:
         from real.env import RobotEnv
         from real.journal import Journal
         from real.robots.base import NotReady
-        from real.session import Filming, stop_on_signals
+        from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.evaluation import Evaluation, evaluate, wilson
@@ -90,7 +90,7 @@ class Deploy:
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
         with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
             bare = bare_loop(robot.command_rate).summary()
-            film = Filming(self.video_episodes)
+            film = VideoRecorder(self.video_episodes)
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
                 operator=OperatorInput(node), dry_run=self.dry_run, schedule=self._schedule(interface),
@@ -117,7 +117,7 @@ class Deploy:
                     env.close()
                 finally:
                     journal.close()
-                    journal.drop_rows_from(len(result.success))  # a signal may come between a row and its result
+                    journal.drop_rows_from(len(result.success))  # a signal may arrive between a row and its result
             where = "twin" if env.on_twin else "robot"
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
             summary["corrected_episodes"] = sum(result.by_hand)
@@ -136,7 +136,7 @@ class Deploy:
             loop = env.summary() | {"bare": bare, "learner": "absent"}
             run.write("loop.json", loop)
             film.write(run.folder, self.label or "policy on the robot")
-            if interrupt:  # what had finished is measured and kept
+            if interrupt:  # finished episodes are kept
                 raise interrupt
         summary |= {"run": str(folder), "late_share": loop["late_share"], "lateness_p99_us": loop["lateness_us"]["p99"]}
         summary |= {"inference_p99_ms": loop["inference_ms"]["p99"]}

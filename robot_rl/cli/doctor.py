@@ -61,7 +61,7 @@ class Doctor:
 
 
 def run_all() -> Iterator[Check]:
-    """Run the checks one after the other, so that none disturbs another's timing."""
+    """Run the checks one after the other, so that none affects another's timing."""
     yield from packages()
     yield resources()
     yield rendering()
@@ -139,7 +139,7 @@ def transport() -> Check:
 
 
 def _probe(name: str) -> tuple[bool, str]:
-    """Run a probe in a process of its own, since a broken GL or DDS may hang or crash; return success and its text."""
+    """Run a probe in its own process, since a broken GL or DDS may hang or crash; return success and its text."""
     command = [sys.executable, "-m", "robot_rl.cli.probes", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=8, stdin=subprocess.DEVNULL)
@@ -150,7 +150,7 @@ def _probe(name: str) -> tuple[bool, str]:
 
 
 def realtime() -> Check:
-    """Try real-time priority, and look at how much memory may be locked."""
+    """Try real-time priority, and check the limit of locked memory."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -195,7 +195,7 @@ def gpu() -> Check:
 
 
 def gamepad() -> Check:
-    """Look for a gamepad that may be read."""
+    """Look for a readable gamepad."""
     pads = sorted(Path("/dev/input").glob("js*"))
     if not pads:
         return Check("gamepad", "warn", "none at /dev/input/js*", "plug one in, or use the keyboard: teleop:=keyboard")

@@ -20,11 +20,11 @@ class Evaluate:
     """Bundle, or a run folder that holds one; random:TASK for uniformly random actions, zero:TASK for the controller
     alone."""
     episodes: PositiveInt = 200
-    """Episodes; number k is drawn from seed + k, so two policies meet the same ones."""
+    """Episodes; number k has seed + k, so all policies face the same ones."""
     seed: Seed = HELD_OUT
     """First seed; held-out seeds start at 1000000000."""
     num_envs: PositiveInt = 100
-    """Simulations side by side."""
+    """Parallel simulations."""
     video: Path | None = None
     """Also record the first episodes to this mp4."""
     video_episodes: PositiveInt = 3
@@ -34,17 +34,17 @@ class Evaluate:
     out: Path | None = None
     """Also write the result to this JSON file."""
     runtime: Literal["torch", "onnx"] = "torch"
-    """What computes the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
+    """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
     """How chunks are executed while inference takes time: receding stops and waits; see docs/deploy.md."""
     inference_delay: NonNegativeFloat = 0.0
-    """Time that inference pretends to take, ms, rounded up to whole control periods: a slower machine, rehearsed."""
+    """Simulated inference time, ms, rounded up to whole control periods, to rehearse a slower machine."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task; default the one that the policy was trained with."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Where the physics runs: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
@@ -128,15 +128,15 @@ class Evaluate:
                 record(policy, task, self.video, self.video_episodes, self.seed, execution, **simulation)
                 summary["video"] = str(self.video)
                 _caption(self.video, f"{summary['label']}, in simulation")
-        finally:  # a film that fails does not take the result along
-            show(summary, self.json, "evaluation")  # first: neither does a disk that is full
+        finally:  # a failed video does not lose the result
+            show(summary, self.json, "evaluation")  # first: nor does a full disk
             if self.out:
                 write_json(self.out, summary)
         return 0
 
 
 def _caption(video: Path, text: str) -> None:
-    """Say in the video's folder what it shows, for the report."""
+    """Write the video's caption into its folder, for the report."""
     import json
 
     from robot_rl.training.run import write_json
@@ -144,6 +144,6 @@ def _caption(video: Path, text: str) -> None:
     path = video.parent / "captions.json"
     try:
         kept = json.loads(path.read_text())
-    except (OSError, ValueError):  # none yet, or damaged: what else it said cannot be had
+    except (OSError, ValueError):  # none yet, or damaged
         kept = {}
     write_json(path, (kept if isinstance(kept, dict) else {}) | {video.name: text})

@@ -1,4 +1,4 @@
-"""`robot-rl finetune`: go on learning on the robot while a person corrects it."""
+"""`robot-rl finetune`: keep learning on the robot while a person corrects it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Finetune(Generic[R]):
     robot: str = "panda"
     """Robot to drive; a bundle for another one is refused."""
     minutes: NonNegativeFloat = 3.0
-    """Length of the session, minutes; the episode that runs then is finished."""
+    """Length of the session, minutes; the last episode is finished."""
     dataset: Path | None = None
     """Demonstrations; default is the dataset that the bundle was trained on."""
     out: Path | None = None
@@ -37,11 +37,11 @@ class Finetune(Generic[R]):
     seed: Seed = 0
     """Seed of everything random."""
     resume: bool = False
-    """Go on with the session in --out, or the latest of this task and recipe: its dataset, weights and learner."""
+    """Continue the session in --out, or the latest of this task and recipe: its dataset, weights and learner."""
     camera: bool = True
-    """Record and film what the task's cameras see; one that sends nothing is an error."""
+    """Record the task's cameras; one that sends nothing is an error."""
     film: NonNegativeInt = 2
-    """Corrected episodes to film."""
+    """Corrected episodes to record as video."""
     json: bool = False
     """Print one JSON object instead of a table."""
     ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Finetune(Generic[R]):
         from real.clock import bare_loop
         from real.env import RobotEnv
         from real.finetune import LearnerProcess, Session
-        from real.session import Filming, stop_on_signals
+        from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.data.recording import load_episodes
@@ -81,7 +81,7 @@ class Finetune(Generic[R]):
         if not named or not (Path(named) / "meta" / "info.json").exists():
             raise UserError(f"no demonstrations at {named or '(unknown)'}: name the dataset with --dataset")
         dataset = Path(named)
-        load_episodes(dataset, Pipeline(bundle.interface))  # the learner will: a broken one is found before it moves
+        load_episodes(dataset, Pipeline(bundle.interface))  # the learner reads it too: check it before the robot moves
         which = Path("runs"), bundle.interface.task, self.recipe
         folder = self.out or (latest_folder(*which, "episodes.jsonl") if self.resume else new_folder(*which))
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
@@ -95,7 +95,7 @@ class Finetune(Generic[R]):
         ):
             bare = bare_loop(spec.command_rate).summary()
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
-            film = Filming(self.film, corrected_only=True)
+            film = VideoRecorder(self.film, corrected_only=True)
             env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node))
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
@@ -110,7 +110,7 @@ class Finetune(Generic[R]):
                     try:
                         session.learn(learner, 60 * self.minutes, update)
                     finally:
-                        env.close()  # the robot first: a learner takes its time to end
+                        env.close()  # the robot first: a learner takes a while to end
             except KeyboardInterrupt as interrupt:
                 number = interrupt.args[0]
             run.write("loop.json", env.summary() | {"bare": bare, "learner": "running beside"})
@@ -125,7 +125,7 @@ class Finetune(Generic[R]):
         show(summary, self.json, "fine-tuning")
         if number:
             raise Interrupted(
-                f"ended by {Signals(number).name} after {len(session.episodes)} episodes, without the one in hand; "
+                f"ended by {Signals(number).name} after {len(session.episodes)} episodes, without the running one; "
                 f"what was learned is in {folder / 'bundle'}; go on with --resume --out {folder}",
                 number,
             )

@@ -11,10 +11,10 @@ from robot_rl.util.limits import NonNegativeFloat
 
 @dataclass
 class Guard:
-    """Pass a policy's motor commands on to the robot, checked, and damp the robot when they stop or make no sense.
+    """Check a policy's motor commands and pass them on to the robot; damp it when they stop or are invalid.
 
-    Runs beside `robot-rl deploy`, which commands a walking robot through it alone. Ctrl-C ends it once nobody commands,
-    and so does closing its terminal; a second Ctrl-C ends it at once. The robot is damped then."""
+    Runs beside `robot-rl deploy`, which commands a walking robot only through it. Ctrl-C, or closing its terminal, ends
+    it once commands stop; a second Ctrl-C ends it at once. The robot is damped then."""
 
     robot: tyro.conf.Positional[str]
     """Name of the robot, see `robot-rl robots`."""
@@ -37,7 +37,7 @@ class Guard:
         from robot_rl.robots import robots
 
         def say(text: str) -> None:
-            with contextlib.suppress(OSError):  # who read this has gone, but the robot is still there
+            with contextlib.suppress(OSError):  # the reader has gone, but the robot is still there
                 print(text, file=sys.stderr)  # noqa: T201 - a console takes several ticks
 
         robot = robots.get(self.robot)
@@ -47,20 +47,21 @@ class Guard:
 
             def end(number: int, _: object) -> None:
                 guard.close()
-                if number == signal.SIGHUP:  # a terminal that closes may say so twice, and is in no hurry
+                if number == signal.SIGHUP:  # a closing terminal may signal twice, without hurry
                     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 signal.signal(number, end)
-            for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):  # motors obey one who sleeps for ever
+            # Suspended, its last command would stay in force.
+            for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
                 signal.signal(number, signal.SIG_IGN)
-            if hung_up is signal.SIG_IGN:  # started with nohup, to outlive its terminal
+            if hung_up is signal.SIG_IGN:  # started with nohup
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
             say(
-                f"guard of {self.robot} is up: {guard.wanted.topic} -> {guard.output.topic} "
+                f"guard of {self.robot} is up: {guard.commands.topic} -> {guard.output.topic} "
                 f"at {robot.command_rate:g} Hz; Ctrl-C ends it"
             )
-            # Nothing here makes reference cycles, and a collection would take longer than a tick.
+            # There are no reference cycles here, and a collection would take longer than a tick.
             gc.collect()
             gc.disable()
             guard.run(lambda text: say(f"guard: {text}"))

@@ -1,4 +1,4 @@
-"""The stages of the demonstrations, each a command that a user could type."""
+"""The stages of the demonstrations; each is a command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Options:
     folder: Path
     seed: int
     quick: bool
-    """Every stage small."""
+    """Run small stages."""
     robot: bool
     """Include the stages on the twin."""
 
@@ -58,7 +58,7 @@ class Scale:
 
 
 QUICK = Scale(10, 500, 12_000, 100, 1, 0.2, 1)
-"""Sizes for three minutes in all, enough to see that each stage works and learns."""
+"""Sizes for three minutes in all, enough to show that each stage works and learns."""
 
 
 def _panda(o: Options) -> list[Stage]:
@@ -145,14 +145,14 @@ def _go2(o: Options) -> list[Stage]:
             (
                 "steer, stop and resume on the twin",
                 ["launch", "quadruped", *twin, *person, intervene]
-                + ["label:=steered by a person, who stops the first of two walks"],
+                + ["label:=steered by a person, with a stop in the first of two walks"],
             ),
         ]
     return stages
 
 
 def _go2_learned(folder: Path) -> bool:
-    """Return whether it tracks better than standing still would."""
+    """Return whether it tracks better than a standing robot."""
     measured = json.loads((folder / "train" / "evaluation.json").read_text())
     return bool(measured["velocity_error"]["mean"] < 0.45)
 

@@ -1,4 +1,4 @@
-"""`robot-rl launch arm robot:=panda twin:=true`: what `ros2 launch` does, on a machine without ROS 2."""
+"""`robot-rl launch arm robot:=panda twin:=true`: run launch files on a machine without ROS 2."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue")
 
 
 class _Output(Console):
-    """A console that raises when its pipe is closed instead of exiting: the caller has processes to stop."""
+    """A console that raises if its pipe is closed instead of exiting: the caller has processes to stop."""
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
@@ -55,13 +55,13 @@ def main(argv: list[str]) -> int:
 
 
 def private_domain() -> dict[str, str]:
-    """Environment of nodes that stay on this machine, in a domain of their own."""
+    """Return environment variables for nodes in a private domain of this machine."""
     domain = random.SystemRandom().randint(100, 199)
     return {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "ROS_DOMAIN_ID": str(domain)}
 
 
 def parse(words: list[str]) -> dict[str, str]:
-    """Read `name:=value` words; the last one of a name wins, as in ROS 2."""
+    """Parse `name:=value` words; the last one of a name wins, as in ROS 2."""
     found = {}
     for word in words:
         name, separator, value = word.partition(":=")
@@ -73,7 +73,7 @@ def parse(words: list[str]) -> dict[str, str]:
 
 
 def _check_robot(name: str, nodes: Sequence[NodeProcess]) -> None:
-    """Refuse a robot that walks without a guard, and one that does not with one: before anything is started."""
+    """Raise if a walking robot has no guard in this launch file, or an arm has one."""
     walks, guarded = robots.get(name).base is not None, any(node.guards_robot for node in nodes)
     if any(node.commands_robot for node in nodes) and walks != guarded:
         rest = "which walks: use launch quadruped" if walks else "which does not walk: use launch arm"
@@ -81,17 +81,17 @@ def _check_robot(name: str, nodes: Sequence[NodeProcess]) -> None:
 
 
 def _check_known(values: Mapping[str, str]) -> None:
-    """Refuse a policy and a task that one of the processes would refuse while the others are up already."""
+    """Raise for a policy or task that one of the processes would refuse later."""
     if "policy" in values:
         _check_policy(Path(values["policy"]), values["robot"])
     if values["task"]:
-        from sim.tasks import task_of  # only here: a robot's own computer has no tasks
+        from sim.tasks import task_of  # imported late: a robot's computer has no tasks
 
         task_of(values["robot"], values["task"])
 
 
 def _check_policy(folder: Path, robot: str) -> None:
-    """Look for a bundle and whom it is for; the process that runs it looks at all of it, with torch."""
+    """Check that the bundle exists and is for the robot; the process that runs it checks the rest, with torch."""
     file = next((f for f in (folder / "bundle" / "policy.json", folder / "policy.json") if f.is_file()), None)
     if file is None:
         raise LaunchError(f"{folder} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 
 def _orphaned() -> bool:
-    """Whether standard input has come to its end: `finetune` holds the other side for as long as it lives."""
+    """Return whether standard input is closed: `finetune` holds the other side while it runs."""
     return bool(select.select([0], [], [], 0)[0]) and os.read(0, 1) == b""
 
 
 def learn(folder: Path) -> int:
-    """Learn as the run folder's config.json says, until SIGTERM or the parent's end."""
+    """Learn by the run folder's config.json, until SIGTERM or the parent's end."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

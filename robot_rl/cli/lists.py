@@ -37,7 +37,7 @@ def robots_main(argv: list[str]) -> int:
 
 
 def recipes_main(argv: list[str]) -> int:
-    """List the recipes, or print the file of the one that is named; --json prints one object."""
+    """List the recipes, or print the file of one recipe; --json prints one object."""
     from robot_rl.recipes import recipes
 
     if len(argv) != 1 or argv[0].startswith("-"):

@@ -13,8 +13,8 @@ from typing import Any
 from robot_rl.util.errors import Interrupted, UnknownName, UserError
 
 if "OMP_WAIT_POLICY" not in os.environ:
-    # PyTorch's threads wait for more work in a loop, by default for milliseconds. MuJoCo's threads, which step the
-    # environments meanwhile, then take 1.3 times as long. Read when PyTorch is imported.
+    # PyTorch's threads spin for milliseconds by default, and MuJoCo's threads, which step the environments meanwhile,
+    # take 1.3 times as long. The variable is read when PyTorch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -22,14 +22,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "collect": ("robot_rl.cli.collect:Collect", "record demonstrations of a task"),
     "train": ("robot_rl.cli.train:main", "train a policy with a recipe"),
     "evaluate": ("robot_rl.cli.evaluate:Evaluate", "measure a policy on held-out episodes"),
-    "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "show how an episode came to diverge"),
+    "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "show how an episode diverged"),
     "bundle": ("robot_rl.cli.bundle:MakeBundle", "make a bundle of a run's newest checkpoint"),
     "export": ("robot_rl.cli.export:Export", "write a bundle's policy as ONNX"),
     "twin": ("robot_rl.cli.twin:Twin", "a simulated robot behind real ROS 2 topics"),
     "guard": ("robot_rl.cli.guard:Guard", "the one writer of a walking robot's motor commands"),
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot, or on its twin"),
     "teleop": ("robot_rl.cli.teleop:Teleop", "publish a keyboard's, gamepad's or scripted operator's commands"),
-    "finetune": ("robot_rl.cli.finetune:main", "go on learning on the robot while a person corrects it"),
+    "finetune": ("robot_rl.cli.finetune:main", "keep learning on the robot while a person corrects it"),
     "launch": ("robot_rl.cli.launch:main", "start a launch file's nodes without ROS 2"),
     "report": ("robot_rl.cli.report:Report", "write report.html from run folders"),
     "bench sim": ("robot_rl.cli.bench:Sim", "measure the speed of simulation beside peers"),
@@ -55,7 +55,7 @@ def usage() -> str:
 
 
 def group_usage(group: str) -> str:
-    """Help of the first word of several commands."""
+    """Return the help of a group of commands."""
     head = f"usage: robot-rl {group} COMMAND [OPTIONS]      robot-rl {group} COMMAND --help"
     return "\n".join([head, "", *_listed(_grouped(group))])
 
@@ -127,17 +127,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def answer(command: Callable[[], int], debug: bool = False) -> int:
-    """Run something for the person at the keyboard: an error becomes one sentence on stderr and an exit status."""
+    """Run a command; an error becomes one sentence on stderr and an exit status."""
     try:
         code = command()
-        sys.stdout.flush()  # here, where a reader that left is no error
+        sys.stdout.flush()  # here, where a closed pipe is no error
         return code
     except UserError as error:
         if debug and not isinstance(error, Interrupted):
             raise
         return _say(str(error), error.code)
-    except KeyboardInterrupt as error:  # with the signal's number where that is not SIGINT
-        return _say("interrupted; what had finished is on disk", 128 + (error.args[0] if error.args else signal.SIGINT))
+    except KeyboardInterrupt as error:  # with the signal's number if it is not SIGINT
+        return _say("interrupted; finished work is on disk", 128 + (error.args[0] if error.args else signal.SIGINT))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

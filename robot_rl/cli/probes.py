@@ -1,4 +1,4 @@
-"""Tests that `robot-rl doctor` runs in a process of their own: `python -m robot_rl.cli.probes egl`."""
+"""Tests that `robot-rl doctor` runs in separate processes: `python -m robot_rl.cli.probes egl`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def egl() -> str:
 
 def bus() -> str:
     """Send one message to ourselves over the loopback interface; return how long it took."""
-    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"  # disturb no robot on the network
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"  # do not disturb robots on the network
     from real.bus import make, open_node, qos
 
     with open_node("doctor") as node:

@@ -14,7 +14,7 @@ _ROWS = 12
 
 @dataclass
 class ReplayNan:
-    """Replay an episode whose physics diverged, alone, and show what went first and what led there.
+    """Replay an episode whose physics diverged, and show what diverged first and what led there.
 
     train keeps such episodes in RUN/diverged/, collect in DATASET/diverged/, evaluate beside its --out."""
 

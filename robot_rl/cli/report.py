@@ -15,7 +15,7 @@ class Report:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders, or folders of run folders, in the order to show them."""
     out: Path | None = None
-    """File to write; by default report.html in the folder, or here when several are named."""
+    """File to write; default report.html in the folder, or here if several are named."""
     json: bool = False
     """Print one JSON object instead of a table."""
 

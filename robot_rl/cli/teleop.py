@@ -18,23 +18,22 @@ if TYPE_CHECKING:
     from real.teleop.scripted_walker import Walker
 
 DEVICES = ("keyboard", "gamepad", "scripted", "none")
-RATES = (20.0, 50.0)  # Hz: the robot takes silence of 0.1 s for an operator who is gone
+RATES = (20.0, 50.0)  # Hz: after 0.1 s of silence the robot takes the operator for gone
 
 
 @dataclass
 class Teleop:
-    """Publish what an operator's hands do, for `robot-rl deploy` and `robot-rl finetune` to obey.
+    """Publish an operator's input, for `robot-rl deploy` and `robot-rl finetune`.
 
     The keys are shown when it starts. The topic is teleop/joy (sensor_msgs/msg/Joy).
     """
 
     device: tyro.conf.Positional[str]
-    """keyboard, gamepad, scripted (for the twin: an operator who corrects an arm, or steers and stops a robot that
-    walks), or none."""
+    """keyboard, gamepad, scripted (for the twin: corrects an arm, or steers and stops a walking robot), or none."""
     task: str | None = None
-    """Task that the scripted operator of an arm knows; default the robot's first."""
+    """Task of an arm's scripted operator; default the robot's first."""
     robot: str = "panda"
-    """Robot to steer: on one that walks, motion is its speed and its turning."""
+    """Robot to steer; on a walking robot, motion is its velocity command."""
     rate: PositiveFloat = 30.0
     """Messages per second, Hz, 20 to 50."""
     seed: Seed = 0
@@ -94,7 +93,7 @@ class Teleop:
         from real.bus import BusError, open_node
         from real.teleop import Gamepad, Keyboard, stream, until_signal
 
-        with until_signal() as wait:  # before the terminal is touched, so that no signal leaves it so
+        with until_signal() as wait:  # before the terminal is changed, so that no signal leaves it changed
             device = Keyboard(walks=walks) if self.device == "keyboard" else Gamepad(self.path, walks)
             try:
                 with closing(device), open_node("teleop", ros_args=self.ros_args) as node:

@@ -19,8 +19,8 @@ _SIMULATION = ("engine", "without", "mjcf")
 
 @dataclass
 class Train(Generic[R]):
-    """Train a policy. Everything lands in one run folder; Ctrl-C saves a checkpoint and ends, a kill loses
-    the time since the last one, and --resume goes on from there."""
+    """Train a policy. All files go to one run folder; Ctrl-C saves a checkpoint and ends, a kill loses the time since
+    the last one, and --resume continues from there."""
 
     task: tyro.conf.Positional[str]
     """Name of the task, see `robot-rl tasks`; its import path, my_lab.drawer:TASK; or gym:ID, any Gymnasium one."""
@@ -37,18 +37,18 @@ class Train(Generic[R]):
     seed: Seed = 0
     """Seed of everything random."""
     resume: bool = False
-    """Go on from the checkpoint in --out, or in the latest run of this task and recipe; with ppo also beyond the end,
-    to more --training.steps."""
+    """Continue from the checkpoint in --out, or in the latest run of this task and recipe; ppo can continue to more
+    --training.steps."""
     threads: NonNegativeInt = 0
     """Threads of the learner; physics uses all cores. 0: all cores, at most 4, with recipes whose physics rests while
     they learn (bc, flow-bc, diffusion-bc, ppo), else 1."""
     precision: Literal["highest", "high", "medium"] = "medium"
-    """Of float32 matrix products, as torch names it: medium lets oneDNN compute them (half the time of the default on
-    AMD's AVX-512, to the same digits) and use bfloat16 where the processor multiplies it; highest never rounds."""
+    """Precision of float32 matrix products, as in torch: medium lets oneDNN compute them (half the time on AMD's
+    AVX-512, with the same digits) and use bfloat16 if the processor supports it; highest never rounds."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Where the learner works, and the physics of engine genesis: cpu, cuda, or auto for cuda where there is one."""
+    """Device of the learner, and of the physics of engine genesis: cpu, cuda, or auto for cuda if there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""
@@ -87,7 +87,7 @@ class Train(Generic[R]):
             )
         dataset = self.dataset or Path("datasets") / _file_name(self.task)
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
-        # What is not read may be elsewhere, or nowhere, when the run is resumed.
+        # Inputs that are not read may be gone when the run is resumed.
         settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
         settings |= {"base": str(self.base) if self.base else None} if "base" in recipe.needs else {}
         settings |= {"engine": self.engine, "device": self.device, "without": without}
@@ -122,7 +122,7 @@ class Train(Generic[R]):
         return 0
 
     def _check_read(self, needs: Sequence[str]) -> None:
-        """Refuse options that the recipe would not look at."""
+        """Raise ConfigError for options that the recipe does not use."""
         groups = dict.fromkeys(_SIMULATION, "environment") | {"base": "base", "dataset": "demonstrations"}
         for option in fields(self):
             what = groups.get(option.name)
@@ -132,19 +132,19 @@ class Train(Generic[R]):
 
 
 def _file_name(task: str) -> str:
-    """Return a task's name as a part of a folder's name."""
+    """Return a task's name as part of a folder's name."""
     return re.sub(r"[^\w.-]", ".", task)
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:
-    """What the last row of metrics says: steps in all, and of the last training episodes what was measured."""
+    """Return steps and training measures from the last row of metrics."""
     last = rows[-1] if rows else {}
     names = {"step": "steps", "train/success": "success", "train/return": "return", "bc/loss": "loss"}
     return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
 
 
 def recipe_named(argv: list[str], default: str) -> Any:
-    """The recipe class that --recipe names."""
+    """Return the recipe class that --recipe names."""
     from robot_rl.recipes import recipes
 
     name = default
@@ -157,14 +157,14 @@ def recipe_named(argv: list[str], default: str) -> Any:
 
 
 def _other_task(argv: Sequence[str], names: Collection[str]) -> str:
-    """Return the first word that is one of the names or an import path, and not the value of a flag; or ""."""
+    """Return the first word that is a name or an import path, and not a flag's value; or ""."""
     pairs = zip(["", *argv], argv, strict=False)
     words = [word for before, word in pairs if not before.startswith("--")]
     return next((word for word in words if word in names or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", word)), "")
 
 
 def main(argv: list[str]) -> int:
-    """Find the recipe first: its own options then appear in --help."""
+    """Find the recipe first, so that its options appear in --help."""
     from robot_rl.cli.main import parse
     from sim.tasks import is_foreign, tasks
 

@@ -11,12 +11,12 @@ from robot_rl.util.limits import NonNegativeFloat, Seed
 
 @dataclass
 class Twin:
-    """Run a simulated robot in real time behind the real robot's topics, with dynamics that training never saw."""
+    """Run a simulated robot in real time behind the real robot's topics, with dynamics unseen in training."""
 
     robot: tyro.conf.Positional[str]
     """Name of the robot, see `robot-rl robots`."""
     task: str | None = None
-    """Task of the robot, whose objects lie on the table; default the robot's first, see `robot-rl tasks`."""
+    """Task of the robot, with its objects; default the robot's first, see `robot-rl tasks`."""
     seed: Seed = 0
     """Seed of noise and of the objects' first places."""
     mjcf: str = ""
@@ -24,7 +24,7 @@ class Twin:
     camera: bool = True
     """Publish pictures."""
     push_every: NonNegativeFloat = 0.0
-    """Shove a robot that walks every so many seconds; 0: never."""
+    """Push a walking robot at this interval, s; 0: never."""
     seconds: NonNegativeFloat = 0.0
     """Stop after this time, s; 0 runs until Ctrl-C."""
     ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)

@@ -161,7 +161,8 @@ class Replay:
         return batch | {"discount": factor.to(self.device)}
 
     def _windows(self, lane: Tensor, row: Tensor, how: Sampling) -> Batch:
-        """The actions, or all columns, of `how.chunk` steps from each row on, and which of them are of the episode."""
+        """Return the actions, or all columns, of `how.chunk` steps from each row on, and which belong to the
+        episode."""
         rows = (row[:, None] + torch.arange(how.chunk + 1)) % self.length
         ended = self.flags["last"][lane[:, None], rows].long().cumsum(1)
         valid = torch.cat([torch.ones(len(row), 1, dtype=torch.bool), ended[:, :-1] == 0], 1)  # row k is of the episode

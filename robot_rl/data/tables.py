@@ -128,7 +128,7 @@ def wider_type(key: str, known: pa.DataType, value: pa.DataType) -> pa.DataType:
 
 
 def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None) -> tuple[pa.Table, pa.Schema]:
-    """Return rows as a table, and the schema that holds them and all rows before them.
+    """Return rows as a table, and a schema for them and all earlier rows.
 
     Args:
         rows: One mapping from column to plain value per row; a column may be absent.

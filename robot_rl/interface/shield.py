@@ -60,7 +60,7 @@ class Shield:
     def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Accept, clip or refuse goals (n, J); a refused row keeps `previous`.
 
-        Returns the goal and, by reason, a bool mask (n,) of the rows that were changed. A tool outside the box may
+        Returns the goal and, by reason, a mask (n,) of changed rows. A tool outside the box may
         still move towards it: only a goal further out than the previous one is refused.
         """
         finite = goal.isfinite().all(-1)

@@ -1,4 +1,4 @@
-"""Read run folders: every part may be missing, cut short or foreign."""
+"""Read run folders: every part may be missing, truncated or unknown."""
 
 from __future__ import annotations
 

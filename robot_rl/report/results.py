@@ -1,4 +1,4 @@
-"""Success at each stage, the evaluations behind it, and what a task measures besides success."""
+"""Success at each stage, the evaluations behind it, and the task's other measures."""
 
 from __future__ import annotations
 

@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robot_rl.util.errors import ConfigError, UnknownName
+
+DEVICES = ("auto", "cpu", "cuda")
+
 
 def move(value: Any, device: torch.device) -> Any:
     """Return a tensor, or the tensors in nested dicts, on a device."""
@@ -44,5 +48,12 @@ def on_device(env: Any, device: torch.device | str) -> Any:
 
 
 def learner_device(name: str) -> str:
-    """Return where a learner works: cpu or cuda as named, or for auto cuda where there is one."""
+    """Return where a learner works: cpu or cuda as named, or for auto cuda where there is one.
+
+    Raise UnknownName for another name, ConfigError for cuda without a GPU.
+    """
+    if name not in DEVICES:
+        raise UnknownName("device", name, DEVICES)
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("PyTorch finds no CUDA device here; use --device cpu, or auto")
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name

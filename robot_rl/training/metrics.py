@@ -1,4 +1,4 @@
-"""What the loops say about themselves: rows of metrics, returns and lengths of episodes."""
+"""Metrics of the loops: rows, returns and lengths of episodes."""
 
 from __future__ import annotations
 

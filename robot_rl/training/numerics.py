@@ -1,4 +1,4 @@
-"""How floating point is computed while learning."""
+"""Floating-point and thread settings of learning."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # MuJoCo takes a while to import
     from sim.render import Renderers
 
 DEVICES = ("auto", "cpu", "cuda")
-"""Where an engine can be asked to run."""
+"""Devices of engines."""
 Setter = Callable[[np.ndarray, np.ndarray], None]
 """Writes values (k,) of one parameter to environments ids (k,)."""
 
@@ -32,59 +32,58 @@ class Engine(ABC):
     scene: Scene
     num_envs: int
     model: mujoco.MjModel
-    """MuJoCo's model of the scene, whatever the engine: it draws the frames."""
+    """MuJoCo's model of the scene in every engine, for rendering."""
     qpos: np.ndarray
     """Positions (n, nq) in the model's order, on the host."""
     geom_sizes: np.ndarray | None = None
-    """Sizes (n, ngeom, 3) of the model's shapes where they differ between environments, m."""
+    """Sizes (n, ngeom, 3) of the model's shapes, if they differ between environments, m."""
     device: torch.device
-    """Of the physics and of all tensors that go in and out."""
+    """Device of the physics and of all tensors."""
     parameters: dict[str, Setter]
-    """What can differ between environments, by name; units in `sim.randomization`. In force from the next reset on."""
+    """Setters of the parameters that can differ between environments; units in `sim.randomization`. Effective from the
+    next reset."""
     robot_parameters: ClassVar[tuple[str, ...]] = (
         "robot.action_delay", "robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale",
         "robot.joint_friction", "robot.armature_scale",
     )  # fmt: skip
     base_parameters: ClassVar[tuple[str, ...]] = (*TRUNK, "robot.link_mass_scale", "ground.friction")
-    """Of robots that walk."""
+    """For walking robots."""
     longest_delay: ClassVar[float] = 0.08
-    """Of an action, that the engine holds, s."""
+    """Largest delay of an action, s."""
     box_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
 
     @classmethod
     def can_randomize(cls, robot: RobotSpec, scene: Scene) -> set[str]:
-        """The names in `parameters` that do something, known before anything is built."""
+        """Return the names in `parameters` that have an effect, before anything is built."""
         base = cls.base_parameters if robot.base else ()
-        touched = ("mass", "friction")  # of what is not solid, nothing rests on them
+        touched = ("mass", "friction")  # nothing rests on objects that are not solid
         boxes = {f"{box.name}.{n}" for box in scene.boxes for n in cls.box_parameters if box.solid or n not in touched}
         return {*cls.robot_parameters, *base} | boxes
 
     @abstractmethod
     def joint_state(self) -> tuple[Tensor, Tensor]:
-        """Joint positions and velocities (n, J), rad and rad/s, in the spec's order."""
+        """Return joint positions and velocities (n, J), rad and rad/s, in the spec's order."""
 
     @abstractmethod
     def gripper_width(self) -> Tensor:
-        """Distance between the fingers (n, 1), m."""
+        """Return the distance between the fingers (n, 1), m."""
 
     @abstractmethod
     def base_state(self) -> dict[str, Tensor]:
-        """Views base_position, base_quat, base_velocity and base_angular_velocity of `RobotState`."""
+        """Return base_position, base_quat, base_velocity and base_angular_velocity of `RobotState`."""
 
     @abstractmethod
     def foot_state(self) -> dict[str, Tensor]:
-        """Views foot_position, foot_velocity and foot_force of `RobotState`, at most one physics step old.
-
-        Right after a reset they are those of the posture that the robot was put in; where an engine finds forces in
-        steps of all robots alone, they are 0 until the next one.
+        """Return foot_position, foot_velocity and foot_force of `RobotState`, at most one physics step old. After a
+        reset they belong to the initial posture; engines that compute forces only in steps give 0 until the next step.
         """
 
     @abstractmethod
     def joint_torque(self) -> Tensor:
-        """Torque of the motors (n, J) in the last physics step, N m."""
+        """Return the torque of the motors (n, J) in the last physics step, N m."""
 
     def views(self) -> dict[str, Tensor]:
-        """All views of `RobotState` that are the engine's, by name."""
+        """Return all views of `RobotState` that the engine provides, by name."""
         position, velocity = self.joint_state()
         views = {"joint_position": position, "joint_velocity": velocity}
         if self.robot.gripper:
@@ -99,48 +98,46 @@ class Engine(ABC):
 
     @abstractmethod
     def object_pose(self, name: str) -> Tensor:
-        """Pose (n, 7) of an object: position in m, quaternion w x y z."""
+        """Return the pose (n, 7) of an object: position in m, quaternion w x y z."""
 
     @abstractmethod
     def step(self, joints: Tensor, gripper: Tensor) -> None:
-        """Advance by a train of joint targets (n, ticks, J) and gripper widths (n, ticks, 1).
+        """Step through joint targets (n, ticks, J) and gripper widths (n, ticks, 1).
 
         A tick lasts a period of the robot's commands, or a physics step where that is longer.
         """
 
     def set_springs(self, stiffness: np.ndarray, damping: np.ndarray, torque: np.ndarray) -> None:
-        """From the next step on, the motors pull with gains (n, J), N m/rad and N m s/rad, and a torque (n, J), N m.
-
-        For engines that stand behind a robot whose commands carry its gains; parameters scale them as they do the
-        spec's.
+        """Set motor gains (n, J), N m/rad and N m s/rad, and a torque (n, J), N m, from the next step on. For twins of
+        robots whose commands carry gains; parameters scale them like the spec's.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot change gains between steps")
 
     @abstractmethod
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
-        """Put robots `ids` at rest at joints (k, J), gripper open, trunk upright at its height, objects at (k, 7)."""
+        """Reset robots `ids`: at rest at joints (k, J), gripper open, trunk upright at its height, objects at (k,
+        7)."""
 
     def sibling(self) -> Engine | None:
-        """Another engine of as many simulations of the scene, none of them begun; None where that costs too much.
-
-        It has the robot's own springs, whatever `set_springs` did here.
+        """Return another engine with as many simulations of the scene, not yet reset; None if that costs too much. It
+        has the spec's springs, even after `set_springs` here.
         """
         return None
 
     def adopt(self, ids: np.ndarray, other: Engine) -> None:
-        """Go on in simulations `ids` as those of a sibling; what feet and motors tell follows a physics step later."""
+        """Copy simulations `ids` from a sibling; foot and motor views follow one physics step later."""
         raise NotImplementedError(f"{type(self).__name__} has no siblings")
 
     @abstractmethod
     def place(self, name: str, pose: np.ndarray) -> None:
-        """Put an object at rest at poses (n, 7) while the robots go on."""
+        """Move an object to poses (n, 7), at rest, while the robots go on."""
 
     @abstractmethod
     def diverged(self) -> Tensor:
-        """Environments (n,) bool whose physics blew up: something is not finite, or beyond `fastest`."""
+        """Return (n,) bool, where physics diverged: a value is not finite, or above `fastest`."""
 
     def render_batch(self, ids: np.ndarray, camera: str, height: int, width: int) -> np.ndarray:
-        """Return fast RGB frames (k, height, width, 3) uint8 of environments `ids` (k,), drawn on all cores."""
+        """Return fast RGB frames (k, height, width, 3) uint8 of environments `ids` (k,), rendered on all cores."""
         sizes = self.geom_sizes
         return self._renderers.batch(self.qpos[ids], camera, height, width, None if sizes is None else sizes[ids])
 
@@ -158,12 +155,12 @@ class Engine(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs to go on with the same floats."""
+        """Return everything that a resumed run needs to continue with the same floats."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     def close(self) -> None:
-        """Release what the process could not reclaim."""
+        """Release resources that outlive the object."""
         if renderers := vars(self).pop("_renderers", None):
             renderers.close()

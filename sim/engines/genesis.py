@@ -1,18 +1,18 @@
 """Genesis on the CPU or a CUDA GPU: one batched scene, built from the same edited models as MuJoCo's.
 
-What Genesis reads of them: bodies, inertias, joints with limits, damping, armature and friction, position servos with
-force limits, joint equalities, shapes with their masks, friction, condim and solref. What it ignores without a word,
-and what is done about it here:
+Genesis reads from them: bodies, inertias, joints with limits, damping, armature and friction, position servos with
+force limits, joint equalities, shapes with their masks, friction, condim and solref. It ignores silently, and this
+engine handles:
 
-- everything under <option>: time step, integrator, cone, impratio and iterations are handed to the scene again;
-- `gravcomp` of bodies: an entity compensates as a whole, so an arm is one entity and each box another; a robot that
-  walks compensates nothing;
-- contact `priority`: Genesis takes the larger friction of a pair where MuJoCo asks the box, or the foot, alone. The
-  ground gets the smallest friction there is, 0.01, so that theirs decides, and so does an arm; a finger slides over the
-  table. Of solref and solimp it takes the mean, so ground and walking robot get those of the feet;
+- everything under <option>: time step, integrator, cone, impratio and iterations are passed to the scene;
+- `gravcomp` of bodies: an entity compensates as a whole, so an arm is one entity and each box another; a walking robot
+compensates nothing;
+- contact `priority`: Genesis takes the larger friction of a pair where MuJoCo takes that of the box or foot. Ground and
+arm get the smallest possible friction, 0.01, so that box and foot decide; a finger slides over the table. Of solref and
+solimp it takes the mean, so ground and walking robot get those of the feet;
 - torsional friction follows a box's randomized friction, in MuJoCo it stays;
-- masks between entities: the ones of an MJCF hold inside it only, so all shapes that collide, collide with the scene;
-- `nsample` and `delay` of actuators: the commands pass an explicit delay line with MuJoCo's semantics;
+- masks of an MJCF hold within its entity only, so all colliding shapes collide with the scene;
+- `nsample` and `delay` of actuators: commands pass a delay line with MuJoCo's semantics;
 - sensors: feet are read from their bodies, and their force is the vertical part of all contact forces on them, which on
   level ground is the normal force that MuJoCo's touch sensor adds up. Contacts are only solved for all environments
   together, in a step: after a reset the forces are 0 until then, where MuJoCo has those of the posture;
@@ -41,18 +41,18 @@ from sim.engines.model import MAX_ACTION_DELAY, fastest
 from sim.scenes import Scene
 
 _OWN = ("line", "lag", "torque", "broken")
-"""What belongs to the state besides Genesis's own and the parameters."""
+"""State besides Genesis's own and the parameters."""
 
 
 class GenesisEngine(Engine):
-    """Physics in float32. Pictures are MuJoCo's, of the same scene at the same joint positions."""
+    """Physics in float32; MuJoCo renders the same scene at the same joint positions."""
 
     box_parameters = ("mass", "friction")
 
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
     ):
-        if threads > 1:  # Genesis takes their number when it starts, once for a process
+        if threads > 1:  # Genesis reads the number of threads once per process, when it starts
             raise ConfigError(
                 f"engine 'genesis' runs on one thread of the CPU, not on {threads}; for more, set the environment "
                 "variable QD_NUM_THREADS before the program starts, and leave `threads` at 0"
@@ -81,12 +81,12 @@ class GenesisEngine(Engine):
     # ---- state -------------------------------------------------------------------------------------------------
     @property
     def qpos(self) -> np.ndarray:  # type: ignore[override]
-        """Positions (n, nq) in MuJoCo's order; a copy."""
+        """Return a copy of the positions (n, nq) in MuJoCo's order."""
         return self.solver.get_qpos().cpu().numpy()[:, self.world.qs]
 
     @property
     def qvel(self) -> np.ndarray:
-        """Velocities (n, nv) in MuJoCo's order; a copy."""
+        """Return a copy of the velocities (n, nv) in MuJoCo's order."""
         return self.solver.get_dofs_velocity().cpu().numpy()[:, self.world.dofs]
 
     def joint_state(self) -> tuple[Tensor, Tensor]:
@@ -145,7 +145,7 @@ class GenesisEngine(Engine):
         dofs = self.world.joints + self.world.fingers
         for tick in range(ticks):
             self.solver.control_dofs_position(delayed[:, tick], dofs)
-            if tick == ticks - 1:  # what this step applies: behind it, Genesis only has what the next would
+            if tick == ticks - 1:  # the torque of this step; after it, Genesis only has that of the next
                 self._torque = self.solver.get_dofs_control_force(self.world.joints).clone()
             self._advance()
 
@@ -153,7 +153,7 @@ class GenesisEngine(Engine):
         try:
             self.world.scene.step(update_visualizer=False)
         except self._gs.GenesisException:
-            # Every tenth step Genesis looks for environments that blew up, and stops all of them for the sake of one.
+            # Every tenth step Genesis checks for diverged environments, and one stops all of them.
             broken = self.solver.get_error_envs_mask()
             if not broken.any():
                 raise
@@ -163,7 +163,8 @@ class GenesisEngine(Engine):
             self.world.scene.step(update_visualizer=False)
 
     def _rest(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
-        """Positions (k, nq) in MuJoCo's order: gripper open, trunk upright at its height, objects at (k, 7)."""
+        """Return initial positions (k, nq) in MuJoCo's order: gripper open, trunk upright at its height, objects at (k,
+        7)."""
         model = self.model
         qpos = np.tile(model.qpos0, (len(joints), 1))
         qpos[:, [model.joint(name).qposadr[0] for name in self.robot.joint_names]] = joints
@@ -188,7 +189,7 @@ class GenesisEngine(Engine):
         self._parameters.write(ids)
         at = torch.as_tensor(ids, device=self.device)
         self._put(at, self._rest(joints, objects))
-        # The delay line holds commands: until new ones arrive, they must ask for the present posture.
+        # The delay line holds commands: until new ones arrive, they must hold the present posture.
         width = self.robot.gripper.width if self.robot.gripper else 0.0
         posture = np.concatenate([joints, np.tile(self.world.grip * width, (len(ids), 1))], 1)
         self._line[at] = torch.from_numpy(posture).float().to(self.device)[:, None]

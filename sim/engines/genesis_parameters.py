@@ -20,12 +20,12 @@ from sim.scenes import Box, Scene
 
 _SERVO = ("robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale")
 _TOGETHER = dict.fromkeys(_SERVO, 1.0) | TRUNK
-"""Nominal values of parameters of which several act on one number of the physics."""
+"""Nominal values of parameters, several of which may act on one number of the physics."""
 
 
 class Parameters:
-    """Values (n,) of every parameter. A new one waits in `due` until its environment is reset: writing masses and
-    inertias costs Genesis a pass over the robot, and parameters that act together are written together."""
+    """Values (n,) of every parameter. New values wait in `due` until their environment is reset: writing masses and
+    inertias costs Genesis a pass over the robot, so parameters are written together."""
 
     def __init__(self, world: World, scene: Scene, num_envs: int, device: torch.device):
         self._world, self._solver, self._device = world, world.solver, device
@@ -110,7 +110,7 @@ class Parameters:
         self._solver.set_links_inertia(self._tensor((turn.T @ inertia @ turn)[:, None]), [link.idx], ids)
 
     def _links(self, ids: np.ndarray) -> None:
-        """Links of other density: masses and inertias of all bodies but the trunk."""
+        """Scale the density of the links: masses and inertias of all bodies but the trunk."""
         assert self._world.robot.base is not None
         inertia = {name: i for name, i in self._inertia.items() if name != self._world.robot.base.body}
         scale = self.values["robot.link_mass_scale"][ids]

@@ -1,4 +1,4 @@
-"""A Genesis scene of robot, ground and boxes, and where each of MuJoCo's numbers stands in it."""
+"""A Genesis scene of robot, ground and boxes, with indices from MuJoCo's numbers to Genesis's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sim.gl import mujoco
 from sim.scenes import Scene
 
 SLIPPERY = 0.01
-"""Smallest friction coefficient that Genesis takes."""
+"""Smallest friction coefficient of Genesis."""
 
 
 def start(device: str) -> Any:
-    """Import and initialize Genesis, once per process; "auto" is the GPU where there is one."""
+    """Import and initialize Genesis, once per process; "auto" is the GPU if there is one."""
     if device not in DEVICES:
         raise UnknownName("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
@@ -43,7 +43,8 @@ def start(device: str) -> Any:
 
 
 class World:
-    """n copies of a scene. Positions (nq,) and velocities (nv,) of `model` stand at `qs` and `dofs` of `solver`."""
+    """n copies of a scene. `qs` (nq,) and `dofs` (nv,) are the solver's indices of the model's positions and
+    velocities."""
 
     def __init__(self, gs: Any, robot: RobotSpec, scene: Scene, num_envs: int, mjcf: str):
         self.robot, self.model = robot, compile_model(robot, scene, mjcf)
@@ -98,11 +99,11 @@ class World:
                 of = self.model.joint(joint.name)
                 self.qs[of.qposadr[0] + np.arange(joint.n_qs)] = joint.qs_idx
                 self.dofs[of.dofadr[0] + np.arange(joint.n_dofs)] = joint.dofs_idx
-                # Softness of limits and dry friction: Genesis has its own where the file does not say any.
+                # Softness of limits and dry friction: Genesis has other defaults than MuJoCo.
                 joint.set_sol_params(np.concatenate([self.model.jnt_solref[of.id], self.model.jnt_solimp[of.id]]))
 
     def _soften(self, foot: str, geoms: list[Any]) -> None:
-        """Contacts as soft as in MuJoCo, where a foot's numbers decide; Genesis takes the mean of both sides."""
+        """Make contacts as soft as in MuJoCo, where the foot decides; Genesis takes the mean of both sides."""
         at = foot_shapes(self.model, foot)[0]
         soft = np.concatenate([self.model.geom_solref[at], self.model.geom_solimp[at]])
         self.solver.set_sol_params(np.tile(soft, (len(geoms), 1)), [g.idx for g in geoms])
@@ -111,7 +112,8 @@ class World:
         return int(self.dofs[self.model.joint(joint).dofadr[0]])
 
     def _set_gripper(self) -> np.ndarray:
-        """Give every finger its share of the servo it hangs on; target positions (F,) per opening of the gripper."""
+        """Give every finger its share of the gripper's servo; return target positions (F,) per opening of the
+        gripper."""
         m, gripper, grip = self.model, self.robot.gripper, np.zeros(len(self.fingers))
         for k, name in enumerate(gripper.joints if gripper else ()):
             for a in range(m.nu):
@@ -131,7 +133,7 @@ class World:
 
 
 def _transmission(model: mujoco.MjModel, actuator: int) -> tuple[list[int], list[float]]:
-    """The joints that an actuator pulls, and with which coefficients."""
+    """Return the joints of an actuator and their coefficients."""
     target = int(model.actuator_trnid[actuator, 0])
     if model.actuator_trntype[actuator] == mujoco.mjtTrn.mjTRN_JOINT:
         return [target], [1.0]

@@ -26,7 +26,7 @@ STUCK = 1e6
 
 
 OVERSPEED = 10.0
-"""Largest plausible joint speed over its limit: falls, impacts and overly strong motors stay below."""
+"""Largest plausible joint speed as a multiple of its limit: falls and impacts stay below."""
 TRUNK_SPEED, TRUNK_TURN = 20.0, 100.0
 """Largest plausible speeds of a trunk, m/s and rad/s."""
 OBJECT_SPEED = 1e3
@@ -34,7 +34,7 @@ OBJECT_SPEED = 1e3
 
 
 def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
-    """Return the speeds (nv,) above which the physics has diverged: finite but absurd values must not be learned."""
+    """Return the speeds (nv,) above which the physics counts as diverged, although finite."""
     speeds = np.full(model.nv, OBJECT_SPEED)
     for joint in robot.joints:
         speeds[model.joint(joint.name).dofadr[0]] = OVERSPEED * joint.velocity
@@ -55,17 +55,17 @@ def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjMo
     except ValueError as error:
         reason = " ".join(str(error).split())
         path = robot_model(robot, mjcf)
-        remedy = "do its meshes lie where it says?" if "mesh" in reason or "file" in reason else "mend that in the file"
+        remedy = "do its meshes lie where it says?" if "mesh" in reason or "file" in reason else "correct the file"
         raise ConfigError(f"{path} does not compile: {reason}; {remedy}") from None
 
 
 def read_robot_file(robot: RobotSpec, mjcf: str = "") -> tuple[mujoco.MjSpec, Path]:
-    """Return the robot's model file, its joints named as the driver names them, and its path; nothing is checked."""
+    """Return the robot's model file, its joints renamed to the driver's names, and its path, unchecked."""
     path = robot_model(robot, mjcf)
     try:
         spec = read_urdf(path) if path.suffix == ".urdf" else mujoco.MjSpec.from_file(str(path))
         spec.compiler.fusestatic = False  # feet are links of their own
-        spec.compiler.discardvisual = False  # what does not collide is still to be seen
+        spec.compiler.discardvisual = False  # shapes that do not collide stay visible
     except ValueError as error:
         raise ConfigError(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
     _name_joints(spec, robot)
@@ -114,7 +114,7 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
         actuator.delay = scene.timestep
         actuator.interp = 0  # a robot holds the last command that arrived
         if robot.gripper and not made and actuator.target not in robot.joint_names:
-            # The model's fingers press with 2 N; stiffen them until the real gripper's force is the limit.
+            # The model's fingers press with 2 N; raise that to the real gripper's force.
             actuator.gainprm, actuator.biasprm = actuator.gainprm * 10, actuator.biasprm * 10
             actuator.forcerange = [-robot.gripper.force, robot.gripper.force]
     for joint in spec.joints:
@@ -155,7 +155,7 @@ def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
 
 
 def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
-    """Connect the joints of each leg by a rod, for videos: collision shapes alone leave gaps there."""
+    """Draw a rod between the joints of each leg, for videos: collision shapes leave gaps."""
     for foot in base.feet:
         body = spec.body(foot)
         while body.parent is not None and body.parent.name != base.body and body.parent.name != "world":
@@ -223,7 +223,8 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
 
 
 def _carrier(spec: mujoco.MjSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
-    """Return the body that a light or camera is fixed to, and how: the world, or the robot's first body, unturned."""
+    """Return the body that a light or camera is fixed to, and how: the world, or the robot's first body, without its
+    rotation."""
     if follows:
         return spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
     return spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED

@@ -27,13 +27,13 @@ from sim.scenes import Scene
 
 _SERVO = ("stiffness", "damping", "strength")
 _BAD = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQACC) + 1)
-"""Warnings of positions, speeds and accelerations."""
+"""MuJoCo's warnings about positions, speeds and accelerations."""
 _SEEN = ("qpos", "qvel", "actuator_force", "sensordata")
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
 class MujocoEngine(Engine):
-    """Results are the same floats at any number of threads."""
+    """MuJoCo physics; results are the same floats at any number of threads."""
 
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
@@ -61,7 +61,7 @@ class MujocoEngine(Engine):
         self._allocate()
 
     def _allocate(self) -> None:
-        """Make the simulations, each with the model's own parameters."""
+        """Create the simulations with the model's parameters."""
         model, num_envs = self.model, self.num_envs
         self.batch = batch.Batch(model, nsim=num_envs, nthread=self._threads)
         self.qpos, self.qvel = self.batch.bind("qpos"), self.batch.bind("qvel")
@@ -77,9 +77,9 @@ class MujocoEngine(Engine):
         self._adopted: dict[str, np.ndarray] = {}
         """The fields of the model that `adopt` writes."""
         self._changed: set[str] = set()
-        """Parameters that were ever set."""
+        """Parameters that were set at least once."""
         self._stale = False
-        """Masses or inertias have changed, and with them constants that MuJoCo derives."""
+        """Masses or inertias have changed, so MuJoCo's derived constants must be computed again."""
         self.parameters = self._make_parameters()
 
     def sibling(self) -> MujocoEngine:
@@ -103,7 +103,7 @@ class MujocoEngine(Engine):
 
     @cached_property
     def _varied(self) -> dict[str, np.ndarray]:
-        """Fields of the model that differ between simulations, once all have begun."""
+        """Return the fields of the model that differ between simulations."""
         fields = {field: self.batch.expanded(field) for field in sorted(batch.MODEL_FIELDS)}
         return {field: values for field, values in fields.items() if values is not None}
 
@@ -115,7 +115,7 @@ class MujocoEngine(Engine):
         return self._live.qpos[:, self._fingers].sum(1, keepdim=True).float()
 
     def _sensors(self, feet: Sequence[str]) -> dict[str, slice | np.ndarray]:
-        """Where in sensordata each view of the feet stands."""
+        """Return the places of the foot views in sensordata."""
         at: dict[str, list[int]] = {}
         for view in ("position", "velocity", "force"):
             for foot in feet:
@@ -156,7 +156,7 @@ class MujocoEngine(Engine):
     def diverged(self) -> Tensor:
         seen = self._live
         sane = seen.qpos.isfinite().all(1) & (seen.qvel.abs() < self._fastest).all(1)  # NaN is not
-        # MuJoCo resets a simulation that blows up and goes on; all it leaves behind is a warning.
+        # MuJoCo resets a simulation that diverges and goes on, with only a warning.
         return ~sane | (seen.warning[:, _BAD, 1] > 0).any(1)
 
     # ---- motion ------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class MujocoEngine(Engine):
         for name, pose in objects.items():
             start = self._objects[name]
             self.qpos[ids, start : start + 7] = pose
-        # The delay lines hold commands: until new ones arrive, they must ask for the present posture.
+        # The delay lines hold commands: until new ones arrive, they must hold the present posture.
         control = np.zeros((len(ids), self.model.nu))
         control[:, self._actuators] = joints
         control[:, self._gripper_actuators] = self.model.actuator_ctrlrange[self._gripper_actuators, 1]
@@ -257,7 +257,7 @@ class MujocoEngine(Engine):
         return write
 
     def _remember(self, values: dict[str, np.ndarray], name: str) -> Setter:
-        """For parameters that act on the same fields of the model: keep each, `reset` writes them together."""
+        """Store a parameter that shares fields of the model with others; `reset` writes them together."""
 
         def put(ids: np.ndarray, new: np.ndarray) -> None:
             values[name][ids] = new
@@ -266,7 +266,7 @@ class MujocoEngine(Engine):
         return put
 
     def _write_servos(self, ids: np.ndarray) -> None:
-        """Strength multiplies torque and its limit; a position servo's stiffness stands in two fields, kp and -kp."""
+        """Strength multiplies torque and its limit; a position servo's stiffness is in two fields, kp and -kp."""
         m, expand, rows, at = self.model, self.batch.expand, self._actuators, ids[:, None]
         stiffness, damping, strength = (self._servo[f"robot.{n}_scale"][ids][:, None] for n in _SERVO)
         kp, kd, torque = (values[ids] for values in self._springs)
@@ -301,7 +301,7 @@ class MujocoEngine(Engine):
         self._stale = True
 
     def _link_mass(self, ids: np.ndarray, values: np.ndarray) -> None:
-        """Links of other density: masses and inertias of all the robot's bodies but the trunk."""
+        """Scale the density of the links: masses and inertias of all the robot's bodies but the trunk."""
         expand, links = self.batch.expand, self._links
         expand("body_mass")[ids[:, None], links] = self.model.body_mass[links] * values[:, None]
         expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]
@@ -326,7 +326,7 @@ class MujocoEngine(Engine):
         return write
 
     def _set_inertia(self, ids: np.ndarray, body: int) -> None:
-        """A cube's inertia, from its mass and size alone: a running product would remember earlier episodes."""
+        """Set a cube's inertia from mass and size; scaling the present value would accumulate over episodes."""
         mass = self.batch.expand("body_mass")[ids, body]
         edge = 2 * self.batch.expand("geom_size")[ids, self.model.body_geomadr[body], 0]
         self.batch.expand("body_inertia")[ids, body] = (mass * edge**2 / 6)[:, None]
@@ -338,8 +338,8 @@ class MujocoEngine(Engine):
 
     def close(self) -> None:
         super().close()
-        # They refer to this engine. Without them its threads end with the last reference to it, and not in a garbage
-        # collection, which in a forked process would wait for them for ever.
+        # They refer to this engine. Without them its threads end with the last reference, not in a garbage collection,
+        # which would wait for them forever in a forked process.
         self.parameters = {}
 
     # ---- resume ------------------------------------------------------------------------------------------------
@@ -364,6 +364,6 @@ class MujocoEngine(Engine):
 
 
 def _span(places: np.ndarray) -> slice | np.ndarray:
-    """The same places as a slice, which copies nothing, where they follow one another."""
+    """Return contiguous indices as a slice, which copies nothing."""
     follow = len(places) and (np.diff(places) == 1).all()
     return slice(int(places[0]), int(places[-1]) + 1) if follow else places

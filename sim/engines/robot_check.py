@@ -1,4 +1,4 @@
-"""Compare a robot's spec with its model file, and say what does not fit."""
+"""Compare a robot's spec with its model file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sim.scenes import Scene
 NEAR, TURNED = 1e-3, 5e-3
 """Greatest difference between frames of spec and file, m and rad."""
 SOLE_GAP, SOLE_FAR = 0.01, 0.05
-"""Between a foot's sole and the ground at home, m: worth a warning, an error."""
+"""Distance of a foot's sole from the ground at home, m, for a warning and for an error."""
 DRIFT = 0.02
-"""By which a stiff robot may leave home while it is told to hold it, rad."""
+"""Largest deviation of a stiff robot that holds home, rad."""
 
 
 def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
-    """Return what a comparison of spec and model file finds, errors first; the spec itself has been checked."""
+    """Return the findings of comparing a valid spec with its model file, errors first."""
     try:
         spec, path = read_robot_file(robot, mjcf)
     except UserError as error:
@@ -47,7 +47,7 @@ def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
 
 
 def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
-    """Simulation uses the smaller of both for stiff joints, and the spec's for compliant ones."""
+    """Compare torque limits; simulation uses the smaller one for stiff joints and the spec's for compliant ones."""
     motors = {a.target: a for a in spec.actuators}
     weaker = []
     for joint in () if robot.compliant else robot.joints:
@@ -57,7 +57,7 @@ def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]
     if weaker:
         yield Finding(
             "warning", "effort", f"the file allows less torque than the spec, N m: {', '.join(weaker)}",
-            "mend the smaller one; simulation uses it",
+            "correct the smaller one; simulation uses it",
         )  # fmt: skip
     else:
         yield Finding("ok", "effort", f"{min(j.effort for j in robot.joints):g} N m and more, as the spec says")
@@ -124,7 +124,7 @@ def _check_home(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) ->
 
 
 def _compare_chain(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
-    """Joints one after the other, and each one's axis and place at random postures, by the Jacobian."""
+    """Compare the chain of joints: axis and place of each at random postures, by the Jacobian."""
     dofs = [int(model.joint(name).dofadr[0]) for name in robot.joint_names]
     last = int(model.jnt_bodyid[model.joint(robot.joint_names[-1]).id])
     chain, body = [], last
@@ -182,7 +182,7 @@ def _compare_tool(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
     angle = math.acos(max(-1.0, min(1.0, (np.trace(rotation.T @ turn.reshape(3, 3)) - 1) / 2)))
     shown = f"{1e3 * gap:.1f} mm and {math.degrees(angle):.1f} degrees from {name!r} in the file"
     fits = gap < NEAR and angle < TURNED
-    yield Finding("ok" if fits else "error", "tool", shown, "" if fits else "mend position and quat of the tool")
+    yield Finding("ok" if fits else "error", "tool", shown, "" if fits else "correct position and quat of the tool")
 
 
 def _compare_gripper(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
@@ -190,7 +190,7 @@ def _compare_gripper(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Findin
     travel = sum(float(model.joint(name).range[1]) for name in robot.gripper.joints)
     shown = f"its fingers open by {travel:.3f} m, the spec says {robot.gripper.width:g} m"
     fits = abs(travel - robot.gripper.width) < NEAR
-    yield Finding("ok" if fits else "error", "gripper", shown, "" if fits else "mend `width`, or the fingers' range")
+    yield Finding("ok" if fits else "error", "gripper", shown, "" if fits else "correct `width`, or the fingers' range")
 
 
 def _compare_feet(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) -> Iterator[Finding]:
@@ -201,12 +201,12 @@ def _compare_feet(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
         gaps.append(float(data.xpos[model.body(foot).id][2]) - robot.base.foot_radius)
     worst = max(gaps, key=abs)
     severity = "error" if abs(worst) > SOLE_FAR else "warning" if abs(worst) > SOLE_GAP else "ok"
-    remedy = "" if severity == "ok" else "mend base.height, base.foot_radius or home"
+    remedy = "" if severity == "ok" else "correct base.height, base.foot_radius or home"
     yield Finding(severity, "feet", f"at home the soles are {1e3 * worst:.0f} mm above the ground", remedy)  # type: ignore[arg-type]
 
 
 def _moves(robot: RobotSpec, scene: Scene, mjcf: str) -> Iterator[Finding]:
-    """Hold home for a second in simulation."""
+    """Check that the robot holds home for a second in simulation."""
     engine = MujocoEngine(robot, scene, 1, threads=1, mjcf=mjcf)
     engine.reset(np.array([0]), np.array([robot.home]), {})
     home = torch.tensor([robot.home])
@@ -218,10 +218,10 @@ def _moves(robot: RobotSpec, scene: Scene, mjcf: str) -> Iterator[Finding]:
     fell = robot.base is not None and float(engine.base_state()["base_position"][0, 2]) < 0.5 * robot.base.height
     engine.close()
     if broken:
-        found = "the physics blows up while it holds home"
+        found = "the physics diverges while it holds home"
         yield Finding("error", "motion", found, "soften the servos, add armature, or shorten the scene's timestep")
     elif fell:
-        yield Finding("error", "motion", "it falls within 1 s of standing at home", "mend home, height or stiffness")
+        yield Finding("error", "motion", "it falls within 1 s of standing at home", "correct home, height or stiffness")
     elif not robot.base and drift > DRIFT:
         remedy = "stiffen the servos, or look for links that collide"
         yield Finding("error", "motion", f"it leaves home by {drift:.3f} rad while it should hold it", remedy)

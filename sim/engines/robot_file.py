@@ -1,5 +1,5 @@
-"""Faults in a robot's model file that engines would not notice: a negative mass counts as none, crossed limits as no
-limits at all."""
+"""Find errors in a robot's model file that engines ignore: a negative mass counts as zero, crossed limits as no
+limits."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from robot_rl.util.errors import ConfigError, nearest
 from sim.gl import mujoco
 
 TOLERANCE = 1e-3
-"""By which the limits of file and spec may differ, rad: files round pi."""
+"""Tolerance between limits of file and spec, rad: files round pi."""
 
 
 class Finding(NamedTuple):
-    """What a check of a robot found."""
+    """Result of one check of a robot."""
 
     severity: Literal["ok", "warning", "error"]
     what: str
-    """What was looked at, for example "limits"."""
+    """What was checked, for example "limits"."""
     found: str
     remedy: str = ""
 
 
 def check_robot_file(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
-    """Refuse a file that lacks the robot's joints and bodies, or that contradicts itself or the robot's facts."""
+    """Raise ConfigError for a file that lacks the robot's joints or bodies, or contradicts itself or the spec."""
     for fault in faults(spec, robot, path):
         raise ConfigError(f"{path}: {fault.found}; {fault.remedy}")
 
 
 def faults(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Finding]:
-    """Yield the errors in a file, whose joints have the names of the robot's driver already."""
+    """Yield the errors in a file whose joints have the driver's names."""
     fingers = robot.gripper.joints if robot.gripper else ()
     joints, wanted = {j.name for j in spec.joints}, {*robot.joint_names, *fingers}
     if missing := wanted - joints:
         others = joints - wanted - {""}
-        # A fixed joint is gone when the file has been read, and the second of a name has lost it.
-        hint = nearest(min(missing), others) if others else "a joint that is fixed, or named like another, is none"
+        # MuJoCo drops fixed joints, and renames the second joint of a name.
+        hint = nearest(min(missing), others) if others else "fixed joints, and second joints of a name, do not count"
         yield Finding("error", "joints", f"it lacks the joints {sorted(missing)} of robot {robot.name!r}", hint)
     bodies = {b.name for b in spec.bodies[1:]}
     own = (robot.base.body, *robot.base.feet) if robot.base else ()
@@ -58,7 +58,7 @@ def faults(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Findin
 
 
 def _actuator_faults(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:
-    """A position actuator for each joint, which takes angles for angles and not for torques; others for the gripper."""
+    """Yield errors of the actuators: each joint needs a position actuator without a gear, the gripper any."""
     own = [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT and a.target in robot.joint_names]
     servos, of = [a for a in own if _servo(a)], f"of robot {robot.name!r}"
     if missing := [name for name in robot.joint_names if name not in [a.target for a in servos]]:
@@ -88,14 +88,14 @@ def _mass_faults(body: mujoco.MjsBody, robot: RobotSpec, path: Path) -> Iterator
     if wrong := [mass for mass in said if not 0 <= mass < math.inf]:
         yield Finding("error", "masses", f"body {body.name!r} has a mass of {wrong[0]:g} kg", "give it a positive one")
     trunk = bool(robot.base) and body.name == robot.base.body  # type: ignore[union-attr]
-    # What is fixed to a link weighs with it; a trunk's own mass is what randomization scales.
+    # Fixed bodies add to their link's mass; randomization scales the trunk's own mass.
     if not (_weighs(body, path) or (not trunk and _fixed_weight(body, path))) and (trunk or len(body.joints)):
         yield Finding("error", "masses", f"body {body.name!r} moves and has no mass", "give it a positive one")
 
 
 def _place_faults(body: mujoco.MjsBody) -> Iterator[Finding]:
     places = {"position": body.pos, "orientation": body.quat}
-    if body.explicitinertial:  # or what is not set is NaN
+    if body.explicitinertial:  # otherwise unset values are NaN
         places |= {"centre of mass": body.ipos, "frame of inertia": body.iquat, "inertia": body.inertia}
     for name, numbers in places.items():
         if not np.isfinite(numbers).all():
@@ -136,4 +136,4 @@ def _limit_faults(joint: mujoco.MjsJoint, robot: RobotSpec, degree: bool) -> Ite
             f"joint {joint.name!r} reaches from {low:.4f} to {high:.4f} rad, but robot {robot.name!r} is said to reach "
             f"from {own.low:.4f} to {own.high:.4f}"
         )
-        yield Finding("error", "limits", found, "mend the file, or narrow the robot's limits")
+        yield Finding("error", "limits", found, "correct the file, or narrow the robot's limits")

@@ -1,7 +1,7 @@
-"""The position actuators that move a robot's joints, as every engine gets them.
+"""The position actuators of a robot's joints, for every engine.
 
-A compliant robot's come from its spec. A stiff one's come from its MJCF; a URDF has none, so they are made here. No
-joint of a stiff robot gets more torque than `Joint.effort`, or less where the model file says so.
+A compliant robot's come from its spec. A stiff one's come from its MJCF; a URDF has none, so they are made here. Torque
+of a stiff robot's joints is limited to `Joint.effort`, or to the model file's limit if smaller.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from robot_rl.util.errors import ConfigError
 from sim.gl import mujoco
 
 FULL_EFFORT_AT = 0.05
-"""Error at which a servo that is made for a URDF gives a joint's whole effort, rad. The MJCFs of Panda and UR5e: 0.02
-and 0.075."""
+"""Error at which a servo for a URDF gives a joint's full effort, rad; the MJCFs of Panda and UR5e have 0.02 and
+0.075."""
 LAG = 0.05
 """Damping over stiffness of such a servo, s, as in the MJCF of the UR5e."""
 GRIP_STIFFNESS, GRIP_DAMPING = 1000.0, 100.0
-"""Of the fingers of a URDF together, N/m and N s/m: as in the MJCF of the Panda."""
+"""Gains of all fingers of a URDF together, N/m and N s/m, as in the MJCF of the Panda."""
 
 
 def add_springs(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Put the springs in a compliant robot's motors in place of any actuators of the file."""
+    """Replace the file's actuators by the springs of a compliant robot's motors."""
     for actuator in list(spec.actuators):
         spec.delete(actuator)
     for joint in robot.joints:
-        # The file's limit at the joint would cut off what a stronger motor gives.
+        # The file's joint limit would cut off a randomized, stronger motor.
         spec.joint(joint.name).actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
         _add(spec, joint.name, joint.stiffness, joint.damping, joint.effort)
 
@@ -56,7 +56,7 @@ def _add(spec: mujoco.MjSpec, joint: str, stiffness: float, damping: float, effo
 
 
 def limit_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Hold the servos of a stiff robot to its efforts, or to what the file allows actuator and joint, if less."""
+    """Limit a stiff robot's servos to its efforts, or to the file's limits if smaller."""
     for actuator in spec.actuators:
         if actuator.trntype != mujoco.mjtTrn.mjTRN_JOINT or actuator.target not in robot.joint_names:
             continue

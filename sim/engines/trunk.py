@@ -1,4 +1,4 @@
-"""What a trunk and its payload weigh and how they turn: one computation for every engine."""
+"""Mass, centre of mass and inertia of a trunk with payload, for every engine."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import numpy as np
 
 NOMINAL = {"base.mass_scale": 1.0, "base.com_x": 0.0, "base.com_y": 0.0, "base.com_z": 0.0, "payload.mass": 0.0}
 PAYLOAD_PLACE = np.array([0.0, 0.0, 0.1])
-"""Of the payload in the trunk's frame, m."""
+"""Position of the payload in the trunk's frame, m."""
 PAYLOAD_EDGE = 0.15
-"""A cube, m."""
+"""Edge of the payload, a cube, m."""
 
 
 def trunk_inertia(
     mass: float, com: np.ndarray, inertia: np.ndarray, values: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mass (k,) kg, centre of mass (k, 3) m and inertia about it (k, 3, 3) kg m^2, axes of the trunk's frame.
+    """Return mass (k,) kg, centre of mass (k, 3) m and inertia about it (k, 3, 3) kg m^2, in the trunk's frame.
 
     `mass`, `com` (3,) and `inertia` (3, 3) are the nominal ones, `values` the parameters (k,) of NOMINAL. The scale
-    stands for a trunk of another density, the shift of the centre moves mass within it without changing its inertia.
+    changes the trunk's density; the shift moves its centre of mass and keeps its inertia.
     """
     scale, load = values["base.mass_scale"], values["payload.mass"]
     own, own_com = mass * scale, com + np.stack([values[f"base.com_{axis}"] for axis in "xyz"], 1)
@@ -31,11 +31,11 @@ def trunk_inertia(
 
 
 def _point_inertia(at: np.ndarray) -> np.ndarray:
-    """Inertia (k, 3, 3) of a unit mass at points (k, 3) about the origin (Steiner)."""
+    """Return the inertia (k, 3, 3) of a unit mass at points (k, 3) about the origin (Steiner)."""
     square = (at * at).sum(1)[:, None, None] * np.eye(3)
     return square - at[:, :, None] * at[:, None, :]
 
 
 def defaults(num_envs: int) -> dict[str, np.ndarray]:
-    """Nominal values (num_envs,) of the parameters."""
+    """Return nominal values (num_envs,) of the parameters."""
     return {name: np.full(num_envs, value) for name, value in NOMINAL.items()}

@@ -1,7 +1,7 @@
 """Read a URDF as a MuJoCo model: meshes relative to the file or by package://, other formats refused with a remedy.
 
 MuJoCo reads links, inertias, shapes, and revolute, prismatic, fixed and mimic joints with limits, damping and dry
-friction. Not used: velocity limits, safety controllers, transmissions, sensors, Gazebo tags; the spec has what matters.
+friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo tags are ignored; the spec has limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNSUPPORTED = ("planar", "floating")
 
 
 def read_urdf(path: Path) -> mujoco.MjSpec:
-    """Return the model of a URDF; raises ConfigError with file, link and remedy, or ValueError as MuJoCo says it."""
+    """Return the model of a URDF; raise ConfigError with file, link and remedy, or MuJoCo's ValueError."""
     try:
         root = ElementTree.fromstring(path.read_text())
     except (ElementTree.ParseError, UnicodeDecodeError) as error:
@@ -42,12 +42,12 @@ def read_urdf(path: Path) -> mujoco.MjSpec:
     spec: mujoco.MjSpec = mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
     for geom in spec.geoms if drawn else ():
         if geom.contype or geom.conaffinity:
-            geom.group = 3  # not drawn, for the visual shapes are
+            geom.group = 3  # hidden, since the visual shapes are drawn
     return spec
 
 
 def exclude_base(spec: mujoco.MjSpec) -> None:
-    """Let the first links of a bolted robot overlap with its base; neighbours that move MuJoCo leaves out by itself."""
+    """Let the first links of a fixed robot overlap with its base; MuJoCo itself excludes moving neighbours."""
     for body in spec.bodies[1:]:
         if len(body.joints) and _fixed(body.parent):
             spec.add_exclude(bodyname1=body.parent.name, bodyname2=body.name)

@@ -13,23 +13,23 @@ from robot_rl.interface.spec import VectorSpec
 
 @dataclass(frozen=True)
 class Skill:
-    """How steady the demonstrator's hand is."""
+    """Errors of the demonstrator."""
 
     aim: float = 0.012
-    """Standard deviation of where it believes the cube is, drawn per episode, m."""
+    """Standard deviation of its estimate of the cube's position, sampled per episode, m."""
     tremor: float = 0.2
     """Standard deviation of its action noise, in units of the largest action."""
     haste: float = 0.4
     """Episodes differ in speed by a factor between 1 - haste and 1."""
     gain: float = 0.5
-    """Share of the way to where it wants the tool that it asks for in one action."""
+    """Share of the distance to the tool's goal that it commands in one action."""
 
 
 CLUMSY = Skill()
 """A demonstrator in a hurry."""
 
 STEADY = Skill(aim=0.002, tremor=0.05, haste=0.1, gain=1.0)
-"""An operator who corrects a robot."""
+"""An operator that corrects a robot."""
 
 
 class LiftExpert:
@@ -49,7 +49,7 @@ class LiftExpert:
         self.reset(torch.arange(num_envs))
 
     def reset(self, ids: Tensor) -> None:
-        """Forget the episodes `ids`."""
+        """Reset the memory of episodes `ids`."""
         k, g = len(ids), self.generator
         self.aim[ids] = self.skill.aim * torch.randn(k, 2, generator=g)
         self.speed[ids] = 1 - self.skill.haste * torch.rand(k, 1, generator=g)

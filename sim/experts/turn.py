@@ -14,7 +14,7 @@ from sim.experts.lift import CLUMSY as HASTY
 from sim.experts.lift import STEADY, LiftExpert, Skill
 
 CLUMSY = replace(HASTY, aim=0.004, tremor=0.1)
-"""A demonstrator in a hurry with a steadier hand: the cube leaves the fingers 8 mm to spare on each side."""
+"""A fast demonstrator with smaller errors: the cube leaves the fingers 8 mm on each side."""
 
 __all__ = ["CLUMSY", "STEADY", "TurnExpert"]
 
@@ -33,7 +33,7 @@ class TurnExpert(LiftExpert):
         tilt = torch.linalg.cross(tool[:, :, 2], down)
         angle = torch.atan2(cube[:, 1], cube[:, 0])  # of the cube's x axis about the tool's z axis
         quarter = torch.pi / 2
-        angle = angle - quarter * (angle / quarter).round()  # any of the four sides will do
+        angle = angle - quarter * (angle / quarter).round()  # any of the four sides
         free = self.closing == 0
         turn = self.skill.gain * (tilt + (angle * free)[:, None] * tool[:, :, 2]) / self.turn
         turn = self.speed * turn / turn.abs().amax(-1, keepdim=True).clamp_min(1)

@@ -13,19 +13,19 @@ import numpy as np
 class Randomize:
     """One parameter that differs between episodes.
 
-    Every draw is the inverse distribution function of one uniform number, so an episode is a point of the unit cube:
-    reproducible from (seed, episode), and easy to sweep, stratify or pull towards a bound.
+    Every sample is the inverse distribution function of one uniform number, so an episode is a point of the unit cube:
+    reproducible from (seed, episode), and easy to sweep or stratify.
     """
 
     parameter: str
-    """What to change, for example "cube.mass"."""
+    """Name of the parameter, for example "cube.mass"."""
     low: float
     high: float
     unit: str
     distribution: str = "uniform"
     """uniform, log_uniform, or normal (low and high are then the mean minus and plus two standard deviations)."""
     optional: bool = False
-    """An engine that cannot change it keeps it at its nominal value and says so; without this the engine is refused."""
+    """If an engine cannot change it: keep the nominal value and report it (true), or refuse the engine (false)."""
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:
@@ -49,19 +49,19 @@ class Randomize:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Smallest and largest value that is ever drawn."""
+        """Return the smallest and largest possible value."""
         low, high = self.quantile(np.array([0.0, 1.0]))
         return float(low), float(high)
 
     def quantile(self, u: np.ndarray) -> np.ndarray:
-        """Values at the uniform numbers u in [0, 1)."""
+        """Return the values at uniform numbers u in [0, 1)."""
         drawn = DISTRIBUTIONS[self.distribution](u, self.low, self.high)
-        # The tails of a normal distribution reach beyond low and high: never below half of what must stay positive.
+        # The tails of a normal distribution reach beyond low and high: positive parameters never fall below low / 2.
         return np.maximum(drawn, self.low / 2) if self._positive else drawn
 
 
 def quantiles(parameters: Sequence[Randomize], u: np.ndarray) -> np.ndarray:
-    """Values (k, P) of P parameters at the points (k, P) of the unit cube."""
+    """Return values (k, P) of P parameters at points (k, P) of the unit cube."""
     bounds = np.array([(p.low, p.high) for p in parameters]).reshape(-1, 2)
     values: np.ndarray = bounds[:, 0] + u * (bounds[:, 1] - bounds[:, 0])
     for column, parameter in enumerate(parameters):
@@ -85,10 +85,10 @@ DISTRIBUTIONS: dict[str, Callable[[np.ndarray, float, float], np.ndarray]] = {
 
 
 def episode_rng(seed: int, episode: int) -> np.random.Generator:
-    """The random numbers that belong to one episode of one environment seed, and to nothing else."""
+    """Return the generator of one episode of one environment seed."""
     return np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), episode], np.uint64)))
 
 
 def episode_uniforms(seed: int, episode: int, count: int) -> np.ndarray:
-    """The first (count,) of them as a point of the unit cube."""
+    """Return its first (count,) numbers as a point of the unit cube."""
     return episode_rng(seed, episode).random(count)

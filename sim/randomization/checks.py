@@ -1,4 +1,4 @@
-"""What randomization must not ask for: draws that nothing would heed, or that would be cut while they are recorded."""
+"""Check randomization: refuse values that have no effect, or that would be cut off but recorded."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ def nominal(task: Task, engine: str) -> list[str]:
 
 
 def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the places in the task's randomization of the parameters to randomize, and the names of all others.
-
-    Those are the ones in `without`, and where `randomize` holds, those that the engine keeps nominal; without
-    `randomize` nothing is randomized.
+    """Return the indices of the parameters to randomize, and the names of all others. The others are those in
+    `without`, and those that the engine keeps nominal; without `randomize` they are all.
     """
     names = [r.parameter for r in task.randomization]
     for name in without:
@@ -39,7 +37,7 @@ def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> 
 
 
 def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, engine: str) -> None:
-    """Refuse parameters that do nothing to this robot and scene, or that the engine of this name cannot change."""
+    """Raise for parameters without an effect on this robot and scene, or that the engine cannot change."""
     boxes = [b.name for b in scene.boxes]
     kind: type[Engine] = engines.get(engine)
     own = {f"{b}.{c}" for b in boxes for c in PLACE} | {"robot.home_offset"}
@@ -58,9 +56,9 @@ def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, e
 def check_randomization(
     declared: Sequence[Randomize], used: Sequence[Randomize], period: float, longest: float
 ) -> None:
-    """Refuse the parameters of a task, `declared` and of these `used`, that cannot have the effect that they name.
+    """Raise for parameters of a task, `declared` and of these `used`, that cannot have their effect.
 
-    `period` of control and the `longest` delay of an action that an engine holds are in s.
+    `period`, of control, and `longest`, the largest delay of an action, are in s.
     """
     for fault in _faults([r.parameter for r in declared], {r.parameter: r for r in used}, period, longest):
         raise ConfigError(fault)

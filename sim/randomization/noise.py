@@ -1,6 +1,6 @@
 """Random numbers by counter: a function of (key, counter, column), for all environments in one call, on any device.
 
-What an episode draws while it runs must not depend on the other environments; a generator per environment would be a
+Random numbers during an episode must not depend on other environments, and a generator per environment would be a
 Python loop per step. The mixer is splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators").
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def _signed(x: int) -> int:
-    """Return the 64 bits as a signed number: PyTorch multiplies no unsigned ones."""
+    """Return the 64 bits as a signed number: PyTorch cannot multiply unsigned ones."""
     return (x + 2**63) % 2**64 - 2**63
 
 

@@ -20,7 +20,7 @@ def _renamed(task: Task, name: str, path: str) -> Task:
 tasks = Registry(
     "task",
     {
-        "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 walks on flat ground as it is told"),
+        "go2-velocity": ("sim.tasks.go2_velocity:TASK", "a Unitree Go2 follows velocity commands on flat ground"),
         "panda-lift": ("sim.tasks.panda_lift:TASK", "a Franka Panda lifts a cube from the table"),
         "panda-lift-cameras": ("sim.tasks.panda_lift_cameras:TASK", "the same, seen by two cameras only"),
         "panda-turn": ("sim.tasks.panda_turn:TASK", "a Franka Panda turns its hand to a cube and lifts it"),
@@ -34,7 +34,7 @@ tasks = Registry(
 def task_of(robot: str, name: str | None = None) -> Task:
     """Return the task of this name, which must be for the robot; without a name the robot's first, ours before others'.
 
-    Packages that cannot be imported are passed over as long as another one has a task.
+    Packages that cannot be imported are skipped if another one has a task.
     """
     if name is None:
         broken = []

@@ -1,4 +1,4 @@
-"""A task: an interface for the policy, a scene, a reward, and what differs between episodes. It names no engine."""
+"""A task: an interface for the policy, a scene, a reward, and randomization. It names no engine."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class Task:
     interface: Interface
     scene: Scene
     randomization: tuple[Randomize, ...]
-    """Sampled at each reset. A box without `<box>.x`, `.y`, `.z` and `.yaw` stands still at its default place."""
+    """Sampled at each reset. A box without `<box>.x`, `.y`, `.z` and `.yaw` starts at its default place."""
     expert: str = ""
     """module:function that builds a scripted demonstrator; empty: there is none."""
     expert_observations: tuple[str, ...] = ()
     """Observation terms of the demonstrator, where it must see more than the policy; empty: the policy's."""
     rewards: tuple[Reward, ...] = ()
-    """Empty: 1 on success."""
+    """Reward terms; empty: 1 on success."""
     privileged: tuple[str, ...] = ()
     """Observation terms of the true state, for critics; object poses and sampled parameters are always there."""
     commands: CommandSchedule | None = None
     """How the interface's command changes during an episode."""
     measures: Callable[[Transition], dict[str, Tensor]] | None = None
-    """Figures (n,) of every control period that are reported beside the reward."""
+    """Measures (n,) of every control period, reported beside the reward."""
     mirror: Mirror | None = None
     """Left-right symmetry, with every parameter randomized."""
 
     def __post_init__(self) -> None:
         cameras = tuple(camera.name for camera in self.scene.cameras)
         object.__setattr__(self, "interface", replace(self.interface, cameras=cameras))
-        # Faults that would show in a policy, on a robot or in an engine are refused where the task is written.
+        # Errors that would appear in a policy, on a robot or in an engine are raised where the task is defined.
         pipeline = Pipeline(self.interface)
         true = Observer(self.privileged, pipeline.robot, pipeline.actions, pipeline.command)
         tests = [test for test in (self.interface.success, self.interface.failure) if test]
@@ -102,7 +102,7 @@ def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
 
 
 class _Zeros:
-    """A state of one robot at zero; reading a view that it lacks raises the reason."""
+    """A state of one robot at zero; reading an absent view raises an error with the reason."""
 
     def __init__(self, task: Task, robot: str, sizes: dict[str, int], unseen: Sequence[str] = ()):
         self.objects = {box.name: torch.zeros(1, 7) for box in task.scene.boxes}
@@ -120,7 +120,7 @@ class _Zeros:
 
 
 def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
-    """Refuse observation terms, a controller and tests that read views which will not be there."""
+    """Raise for observation terms, controllers and tests that read absent views."""
     sizes = view_sizes(task, pipeline)
     true, seen = (_Zeros(task, pipeline.robot.name, sizes, unseen) for unseen in ((), UNSEEN))
     action = torch.zeros(1, pipeline.actions.size)

@@ -1,4 +1,4 @@
-"""A Unitree Go2 walks on flat ground as it is told: 50 Hz joint set-points, dense reward, pushes."""
+"""A Unitree Go2 follows velocity commands on flat ground: 50 Hz joint set-points, dense reward, pushes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sim.scenes import Camera, Scene
 from sim.tasks.base import Task
 
 _RANDOMIZATION = (
-    # Up to 5 kg more: with lighter trunks alone, a robot with weak springs and a load leans forward until it lies.
+    # Up to 5 kg more: trained with lighter trunks only, a loaded robot with weak springs leans forward until it falls.
     Randomize("base.mass_scale", 0.85, 1.7, "1"),
     Randomize("base.com_x", -0.03, 0.03, "m"),
     Randomize("base.com_y", -0.02, 0.02, "m"),
@@ -28,7 +28,7 @@ _RANDOMIZATION = (
     Randomize("robot.damping_scale", 0.7, 1.3, "1"),
     Randomize("robot.armature_scale", 0.7, 1.4, "1"),
     Randomize("robot.joint_friction", 0.0, 0.3, "N m"),
-    # In whole physics steps, rounded up: 10 or 20 ms in force. The critic sees the number drawn.
+    # In whole physics steps, rounded up: 10 or 20 ms in force. The critic sees the sampled value.
     Randomize("robot.action_delay", 0.0, 0.02, "s"),
     Randomize("robot.home_offset", 0.0, 0.1, "rad"),
     Randomize("sensor.encoder_offset", 0.0, 0.02, "rad"),
@@ -44,19 +44,19 @@ _RANDOMIZATION = (
 )
 
 _LEGS = (1, 0, 3, 2)
-"""The leg that each leg sees in the mirror."""
+"""Mirror image of each leg."""
 _JOINTS = Reflection([3 * leg + k for leg in _LEGS for k in range(3)], (-1, 1, 1) * 4)
-"""Hips turn the other way there."""
+"""Hips turn the other way in the mirror."""
 _VECTOR, _PSEUDOVECTOR = Reflection(range(3), (1, -1, 1)), Reflection(range(3), (-1, 1, -1))
 _DRAWN = Reflection(range(len(_RANDOMIZATION)), [-1 if r.parameter == "base.com_y" else 1 for r in _RANDOMIZATION])
 
 _FEET = ((0.18, 0.17), (0.18, -0.17), (-0.27, 0.17), (-0.27, -0.17))
-"""Where the feet stand, from the middle of the trunk ahead and to the left, m."""
+"""Positions of the feet, forward and left of the trunk's centre, m."""
 _GAIT = 2.75
 """Hz"""
 _STEP = 0.7 * (0.25 / _GAIT) / 0.31
-"""How far a leg of 0.31 m turns ahead for 1 m/s, rad: a foot that landed half of its way on the ground ahead would move
-with the ground from there on; 0.7 of that leaves the policy room to learn."""
+"""Forward swing of a leg of 0.31 m per 1 m/s, rad: 0.7 of the swing with which feet would stand still on the ground,
+which leaves room for the policy."""
 _STRIDE = tuple(
     numbers
     for x, y in _FEET  # the foot moves at (vx - y turn, vy + x turn) over the ground, if the hip does

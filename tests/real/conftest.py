@@ -312,7 +312,7 @@ def steady() -> Any:
 
 @pytest.fixture
 def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """An environment of the robot on the topics, with a person whose `hands` these are."""
+    """An environment of the robot on the topics, with `hands` as operator input."""
     monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
     from real.bus import open_node
     from real.env import RobotEnv
@@ -331,7 +331,7 @@ def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def hands() -> Callable[..., Any]:
-    """An operator whose hands are set by the test: `hands.now = Operator(...)`, or `script` for one per reading."""
+    """An operator with input from the test: `hands.now = Operator(...)`, or `script` for one per reading."""
     from real.teleop.commands import RELEASED
 
     def build(*script: Any) -> Any:

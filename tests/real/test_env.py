@@ -97,7 +97,7 @@ def test_the_same_state_gives_the_same_views_observation_and_target(
                     driver.joints.latest is not j and driver.accepted["cube"] != p and float(driver._stamp.min()) != s
                 )
             )
-            seen = driver.state(simulation.last_action)
+            seen = driver.state(simulation.episodes.chain.last_action)
             seen.reference = state.reference
             for view in ("joint_position", "joint_velocity", "tool_position", "gripper_width", "last_action"):
                 assert torch.allclose(getattr(seen, view), getattr(state, view), rtol=0, atol=1e-6), (k, view)

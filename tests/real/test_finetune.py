@@ -24,7 +24,7 @@ from real import finetune
 from real.bus import make, open_node, qos
 from real.env import RobotEnv
 from real.finetune import LearnerProcess, Session
-from real.session import Filming, stop_on_signals
+from real.session import VideoRecorder, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
 from robot_rl.interface.pipeline import Pipeline
@@ -212,7 +212,7 @@ def session(private_domain: int, topic_robot: Build, residual: Build, steady: An
         policy = residual(SIZE, 4, std=None, zero_init=False)
         run = Run(tmp_path / "run", {"test": True}, resume)
         opened.extend([run, env])
-        return Session(env, policy, run, 0, Filming(1, corrected_only=True))
+        return Session(env, policy, run, 0, VideoRecorder(1, corrected_only=True))
 
     yield build
     for one in reversed(opened):
@@ -483,7 +483,7 @@ def test_no_policy_action_of_the_correction_is_executed_after_it(
 
 
 def test_filming_keeps_corrected_episodes_and_marks_them(tmp_path: Path) -> None:
-    film = Filming(1, corrected_only=True)
+    film = VideoRecorder(1, corrected_only=True)
     picture = np.full((16, 16, 3), 50, np.uint8)
     for corrected, done in ((False, False), (False, True), (False, False), (True, False), (False, True)):
         film.add(picture, corrected, done)
@@ -492,12 +492,12 @@ def test_filming_keeps_corrected_episodes_and_marks_them(tmp_path: Path) -> None
     film.write(tmp_path, "a caption")
     assert (tmp_path / "videos" / "robot.mp4").stat().st_size > 0
     assert json.loads((tmp_path / "videos" / "captions.json").read_text()) == {"robot.mp4": "a caption"}
-    Filming(1).write(tmp_path / "nothing", "no pictures, no folder")
+    VideoRecorder(1).write(tmp_path / "nothing", "no pictures, no folder")
     assert not (tmp_path / "nothing").exists()
 
 
 def test_a_film_that_finds_no_room_leaves_the_old_one_and_names_it(tmp_path: Path) -> None:
-    film = Filming(1)
+    film = VideoRecorder(1)
     film.add(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8), False, True)
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "robot.mp4").write_bytes(b"old")
@@ -516,7 +516,7 @@ def test_a_film_that_finds_no_room_leaves_the_old_one_and_names_it(tmp_path: Pat
 def test_filming_takes_the_robots_first_camera_if_there_is_one(cameras: tuple[str, ...]) -> None:
     pictures = {name: np.full((8, 8, 3), k + 1, np.uint8) for k, name in enumerate(cameras)}
     env: Any = SimpleNamespace(driver=SimpleNamespace(images=pictures, image=pictures.get), observers=[], period=0.1)
-    film = Filming(1)
+    film = VideoRecorder(1)
     film.attach(env)
     (observe,) = env.observers
     observe({"intervention": torch.tensor([False]), "done": True})

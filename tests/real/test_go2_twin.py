@@ -23,7 +23,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_run_counts_and_only_those_that_ended_standing_stood() -> None:
     from benchmarks.go2_twin import summary, table
 
-    stalled = row(standing=False, falls=1, stopped="the robot is not where the policy takes it to be")
+    stalled = row(standing=False, falls=1, stopped="the robot is not where the policy expects it")
     operator = row(standing=False, stopped="operator", velocity_error=9.0)
     rows = [row(), row(velocity_error=0.2), stalled, operator, {"seed": 4, "status": 1}]
     total = summary(rows)

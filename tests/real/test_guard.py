@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from real.bus import open_node, qos
-from real.guard import COMMAND_TIMEOUT, Guard, Wanted
+from real.guard import COMMAND_TIMEOUT, Guard, ReceivedCommand
 from real.robots.lowlevel import JUMP, STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, layout
 from robot_rl.robots.go2 import GO2
@@ -116,7 +116,7 @@ def test_it_waits_for_fifty_milliseconds(
     monkeypatch.setattr("real.guard.STATE_TIMEOUT", STATE_TIMEOUT)
     guard = judgement()
     guard.latched, guard._alive = False, 100.0 - stale
-    assert guard._judge(100.0, asked(1.0, 100.0 - silent)) == reason
+    assert guard._judge(100.0, received(1.0, 100.0 - silent)) == reason
     assert guard.latched == bool(reason)
 
 
@@ -128,9 +128,9 @@ def judgement() -> Guard:
     return guard
 
 
-def asked(firmness: float, at: float, position: Any = GO2.home) -> Wanted:
+def received(firmness: float, at: float, position: Any = GO2.home) -> ReceivedCommand:
     command = MOTORS.command(np.array(position), firmness)
-    return Wanted(b"", MOTORS.refusal(command), command, at)
+    return ReceivedCommand(b"", MOTORS.refusal(command), command, at)
 
 
 @pytest.mark.parametrize(("seconds", "last"), [(0.3, 1.0), (0.6, 1.5)], ids=["folds", "rises"])
@@ -144,22 +144,24 @@ def test_stiffness_grows_as_when_standing_up_and_no_faster(
         guard = judgement()
         for k in range(1, round(seconds / 0.02) + 1):
             now = 0.02 * k + gap * (k == late)
-            assert guard._judge(now, asked(last * 0.02 * k / seconds, now)) == "", (late, k)
-        assert guard._judge(now, asked(last, now)) == "" and not guard.latched
+            assert guard._judge(now, received(last * 0.02 * k / seconds, now)) == "", (late, k)
+        assert guard._judge(now, received(last, now)) == "" and not guard.latched
     guard = judgement()
-    assert guard._judge(0.0, asked(0.3, 0.0)) == "" and guard._judge(0.01, asked(0.5, 0.01)) == ""
-    assert guard._judge(0.02, asked(1.0, 0.02)) == "stiffness grew too fast" and guard.latched
+    assert guard._judge(0.0, received(0.3, 0.0)) == "" and guard._judge(0.01, received(0.5, 0.01)) == ""
+    assert guard._judge(0.02, received(1.0, 0.02)) == "stiffness grew too fast" and guard.latched
     guard.damping = "stiffness grew too fast"
-    assert guard._judge(9.0, asked(1.0, 9.0)) == "stiffness grew too fast", "time alone does not help"
+    assert guard._judge(9.0, received(1.0, 9.0)) == "stiffness grew too fast", "time alone does not help"
 
 
 def test_a_robot_that_was_let_go_for_a_moment_is_not_torn_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("real.guard.JUMP", JUMP)
     guard = judgement()
     guard.latched = False
-    assert guard._judge(0.0, asked(1.0, 0.0)) == ""
-    assert guard._judge(1.0, Wanted(b"", "", MOTORS.damp(), 1.0)) == "" and not guard.latched, "damped as it was told"
-    assert guard._judge(1.002, asked(1.0, 1.002)) == "stiffness grew too fast"
+    assert guard._judge(0.0, received(1.0, 0.0)) == ""
+    assert guard._judge(1.0, ReceivedCommand(b"", "", MOTORS.damp(), 1.0)) == "" and not guard.latched, (
+        "damped as it was told"
+    )
+    assert guard._judge(1.002, received(1.0, 1.002)) == "stiffness grew too fast"
 
 
 @pytest.mark.parametrize(
@@ -167,9 +169,9 @@ def test_a_robot_that_was_let_go_for_a_moment_is_not_torn_up(monkeypatch: pytest
 )
 def test_standing_up_begins_where_the_robot_lies(firmness: float, off: float, arms: bool) -> None:
     guard = judgement()
-    wanted = asked(firmness, 0.0, np.array(GO2.home) + off * np.eye(12)[4])
+    wanted = received(firmness, 0.0, np.array(GO2.home) + off * np.eye(12)[4])
     assert guard._judge(0.0, wanted) == ("" if arms else "silence") and guard.latched != arms
-    one = asked(0.05, 0.0)
+    one = received(0.05, 0.0)
     assert one.command is not None
     one.command["motor_cmd"]["kp"][3] = 0.0
     assert judgement()._judge(0.0, one) == "silence", "a leg that hangs"
@@ -274,7 +276,7 @@ def test_a_stretch_of_damping_counts_once_with_the_reason_that_began_it(bench: B
     eventually(lambda: bench.robot.limp)
     for raw in (changed("q", 4.0), changed("kp", 200.0), changed("q", 4.0)):
         bench.raw = raw
-        eventually(lambda raw=raw: bench.guard._wanted.raw == raw)
+        eventually(lambda raw=raw: bench.guard._newest.raw == raw)
         count = len(bench.robot.commands)
         eventually(lambda: len(bench.robot.commands) > count + 10)  # noqa: B023 - used at once
     assert bench.guard.events == {"gain out of limits": 1} and bench.guard.damping == "gain out of limits"

@@ -307,7 +307,7 @@ def _fifo(path: Path) -> int:
 
 
 def _closed(read_end: int) -> bool:
-    """Wait for the end of the pipe, when all who held it are gone; the test's own timeout is the limit."""
+    """Wait for the end of the pipe, when all its holders are gone; the test's own timeout is the limit."""
     os.set_blocking(read_end, True)
     try:
         return os.read(read_end, 1) == b""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from real import session
-from real.session import Filming, uninterrupted
+from real.session import VideoRecorder, uninterrupted
 from robot_rl.data.video import video_info
 
 
@@ -42,7 +42,7 @@ def test_a_second_ctrl_c_interrupts_in_the_block_too(stopping: None) -> None:
 def test_a_film_ends_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = np.zeros((96, 96, 3), np.uint8)
     monkeypatch.setattr(session, "MOST", 10 * picture.nbytes)
-    film = Filming(episodes=3)
+    film = VideoRecorder(episodes=3)
     for k in range(50):
         if film.filmed < film.episodes:
             film.add(picture, corrected=False, done=k % 6 == 5)
@@ -50,7 +50,7 @@ def test_a_film_ends_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pyt
     film.write(tmp_path, "a robot")
     found = video_info(tmp_path / "videos" / "robot.mp4")
     assert (found["video.height"], found["video.width"]) == (288, 288), "large enough to be looked at"
-    large = Filming(episodes=1)
+    large = VideoRecorder(episodes=1)
     large.add(np.zeros((480, 640, 3), np.uint8), corrected=True, done=True)
     large.write(tmp_path, "a robot")
     assert video_info(tmp_path / "videos" / "robot.mp4")["video.height"] == 480

@@ -100,7 +100,7 @@ def test_an_episode_that_lasts_to_its_end_succeeds_and_the_next_begins_where_it_
 
 
 def test_it_lies_down_from_its_set_points(env: Build, topic_quadruped: Build, eventually: Build) -> None:
-    """Not from where its weight holds the joints: springs let a robot drop whose set-points jump there."""
+    """Not from the measured joints: a robot drops if its set-points jump there."""
     robot = topic_quadruped()
     e = env()
     e.reset(seed=0)
@@ -480,7 +480,7 @@ def test_a_dry_run_leaves_it_lying(env: Build, topic_quadruped: Build) -> None:
 def test_between_episodes_it_may_sink_and_is_stood_up_again(
     env: Build, topic_quadruped: Build, eventually: Build
 ) -> None:
-    """Nobody owes it goals then: writing a film may take longer than a robot is held for."""
+    """No goals are due then: writing a video may take longer than a robot is held for."""
     robot = topic_quadruped()
     e = env()
     e.reset(seed=0)

@@ -185,7 +185,7 @@ def test_a_policy_does_not_begin_with_a_robot_that_lies(bench: Bench) -> None:
     bench.driver.position = np.array(PIPELINE.robot.base.lying)  # type: ignore[union-attr]
     sent = bench.walk(0.1)
     assert all(damped(sent)) and bench.counts["start mismatch"] >= 1
-    assert bench.loop.stopped == "the robot is not where the policy takes it to be"
+    assert bench.loop.stopped == "the robot is not where the policy expects it"
 
 
 def test_a_guard_that_damps_latches_damping_with_its_reason(bench: Bench) -> None:

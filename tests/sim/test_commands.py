@@ -1,4 +1,4 @@
-"""What is asked of walking robots: within the ranges, held for a while, the same whoever else is there."""
+"""Velocity commands: within the ranges, held for a while, independent of other environments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keys(count: int, seed: int = 0) -> torch.Tensor:
 
 
 def settled(count: int) -> torch.Tensor:
-    """Steps (count,) at which the first command is fully asked for."""
+    """Steps (count,) at which the first command is reached."""
     return torch.full((count,), round(COMMAND_RAMP * RATE))
 
 

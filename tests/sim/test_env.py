@@ -67,7 +67,7 @@ def test_the_horizon_truncates_and_resets_in_the_same_step(task: Build) -> None:
 
 @pytest.mark.parametrize("engine", ["mujoco", "one without prefetch"])
 def test_figures_are_of_the_episode_that_ended(walk: Build, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
-    """Also one that is nothing but a view of the state, whose rows the next episode takes."""
+    """Also a view of the state, whose rows the next episode overwrites."""
     if engine != "mujoco":
         monkeypatch.setattr(MujocoEngine, "sibling", lambda self: None)
     env = TaskEnv(walk(horizon=5), 3, threads=1)
@@ -227,7 +227,7 @@ def test_draws_decide_where_an_episode_starts(task: Build) -> None:
         assert 2 * math.atan2(float(cube[6]), float(cube[3])) == pytest.approx(
             record["randomization/cube.yaw"], abs=1e-6
         )
-    assert observation["observation.environment_state"][:, 7:].numpy() == pytest.approx(env.drawn, abs=1e-6)
+    assert observation["observation.environment_state"][:, 7:].numpy() == pytest.approx(env.sampled, abs=1e-6)
     offset = env.state.joint_position - torch.tensor(env.robot.home)
     assert 0.01 < offset.abs().max() <= 0.05 + 1e-6
 

@@ -116,16 +116,16 @@ def test_the_number_of_environments_does_not_change_what_an_episode_draws(task: 
     """Environment i of seed s is environment 0 of seed s + i, in its first episode and the next."""
     many = TaskEnv(task(horizon=2), 4, threads=1)
     many.reset(seed=20)
-    starts = [(many.drawn.clone(), many.engine.qpos.copy())]
+    starts = [(many.sampled.clone(), many.engine.qpos.copy())]
     play(many, actions(many, 2))
-    starts.append((many.drawn.clone(), many.engine.qpos.copy()))
+    starts.append((many.sampled.clone(), many.engine.qpos.copy()))
     for i in range(4):
         one = TaskEnv(task(horizon=2), 1, threads=1)
         one.reset(seed=20 + i)
         for episode, (drawn, qpos) in enumerate(starts):
             if episode:
                 play(one, actions(one, 2))
-            assert same(one.drawn[0], drawn[i]) and same(one.engine.qpos[0], qpos[i]), (i, episode)
+            assert same(one.sampled[0], drawn[i]) and same(one.engine.qpos[0], qpos[i]), (i, episode)
 
 
 @pytest.mark.parametrize("noise", [False, True], ids=["exact sensors", "noisy sensors"])

@@ -36,7 +36,7 @@ def story(task: Any) -> list[Any]:
         if k == RESTORED:
             env.load_state_dict(saved)
         out.append(env.step(torch.rand(5, env.pipeline.actions.size, generator=rng) * 2 - 1))
-        out.append([env.true.views, env.state.views, env.episodes.sampler.next_episode.copy(), env.drawn.clone()])
+        out.append([env.true.views, env.state.views, env.episodes.sampler.next_episode.copy(), env.sampled.clone()])
         if k == BROKEN + 2:
             saved = env.state_dict()
     assert env.divergences == 1 and env.episodes.sampler.next_episode.min() >= 3
@@ -50,7 +50,7 @@ def test_the_same_floats_as_without_one(shipped: Any, same: Same, monkeypatch: p
 
 
 def test_how_an_episode_begins_does_not_depend_on_those_that_begin_with_it(shipped: Any, same: Same) -> None:
-    """Else a resumed run, whose blocks are others, would not be the same floats."""
+    """Otherwise a resumed run, with other blocks, would not have the same floats."""
     env = TaskEnv(shipped, 20, threads=1)
     env.reset(seed=3)
 

@@ -41,7 +41,7 @@ def test_the_longest_delays_are_taken(walk: Callable[..., Any]) -> None:
     longest = [Randomize("robot.action_delay", 0.0, 0.08, "s"), Randomize("sensor.state_delay", 0.0, 0.02, "s")]
     env = TaskEnv(walk(longest), 2, threads=1)
     env.reset(seed=0)
-    assert (env.drawn[:, 0] <= 0.08).all()
+    assert (env.sampled[:, 0] <= 0.08).all()
 
 
 @pytest.mark.parametrize("name", ["base.mass_scale", "robot.stiffness_scale", "robot.link_mass_scale"])

@@ -32,6 +32,7 @@ from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.critics import Critic
+from robot_rl.learning.heads import Scalar
 from robot_rl.recipes import recipes
 from robot_rl.robots import panda as panda_module
 from robot_rl.robots import robots
@@ -98,7 +99,7 @@ def bundle(tmp_path: Path, dataset: Path) -> Path:
 
 
 def sentence(code: int, out: str, err: str, *words: object, status: int = 1) -> None:
-    """The error is for the person at the keyboard; status 2: what was asked for cannot be as it stands."""
+    """The error is for the user; status 2: the input is wrong."""
     assert code == status, (code, out, err)
     assert err.startswith("robot-rl: ") and "Traceback" not in err and "(a defect" not in err, err
     assert err.count("\n") == 1, err
@@ -264,6 +265,8 @@ def helpless(kind: Any) -> Iterator[str]:
     for field, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             name = field.target.id
+            if "ClassVar" in ast.unparse(field.annotation):
+                continue
             if not is_dataclass(hints[name]) and not (
                 isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             ):
@@ -274,22 +277,6 @@ def helpless(kind: Any) -> Iterator[str]:
 @pytest.mark.parametrize("recipe", list(recipes))
 def test_every_setting_of_a_recipe_has_a_help_text(recipe: str) -> None:
     assert list(helpless(recipes.get(recipe))) == []
-
-
-def flags(command: Any) -> set[str]:
-    return set(get_type_hints(command)) if isinstance(command, type) else {"json"}
-
-
-def test_the_commands_without_json_are_those_that_the_documentation_names() -> None:
-    without = set()
-    for name, (path, _) in cli.COMMANDS.items():
-        module, attribute = path.split(":")
-        command = getattr(importlib.import_module(module), attribute)
-        if name == "launch" or "json" not in flags(command):
-            without.add(name)
-    page = (Path(__file__).parents[3] / "docs" / "train.md").read_text()
-    (said,) = re.findall(r"all but (.*?)\)", page)
-    assert set(re.findall(r"`([\w-]+)`", said)) == without
 
 
 def numbers(kind: Any) -> Iterator[tuple[str, Any]]:
@@ -311,7 +298,7 @@ def test_every_number_that_can_be_set_says_its_range() -> None:
             found |= {f"{name} {n}": h for n, h in numbers(kind)}
     for name in recipes:
         found |= {f"{name} {n}": h for n, h in numbers(recipes.get(name))}
-    free = {"agent.value_low", "agent.value_high", "agent.target_entropy"}
+    free = {"agent.value_low", "agent.value_high", "agent.target_entropy", "agent.entropy_per_action"}
     assert {
         n for n, h in found.items() if not re.search(r"\b(Gt|Ge|Interval)\(", str(h)) and n.split()[-1] not in free
     } == set()
@@ -319,7 +306,6 @@ def test_every_number_that_can_be_set_says_its_range() -> None:
 
 
 def test_a_recipe_for_the_other_command_says_which(run: Run, bundle: Path) -> None:
-    sentence(*run("train", "panda-lift", "--recipe", "hil-serl"), "robot-rl finetune", status=2)
     sentence(*run("finetune", bundle, "--recipe", "resfit"), "robot-rl train", status=2)
 
 
@@ -542,17 +528,22 @@ def test_finetune_refuses_a_policy_that_walks_before_it_looks_for_demonstrations
     provenance = {"dataset": "/nowhere/demos"}
     save_bundle(Bundle(policy, pipeline.interface, pipeline.robot.fingerprint(), provenance), tmp_path / "walk")
     words = ["finetune", tmp_path / "walk", "--robot", "go2"]
-    sentence(*run(*words), "cannot continue a FeedforwardPolicy; it takes diffusion or residual", status=2)
+    sentence(*run(*words), "a feedforward policy cannot be corrected", status=2)
 
 
 def test_finetune_refuses_other_critics_than_the_bundles_before_it_looks_for_demonstrations(
     run: Run, bundle: Path
 ) -> None:
     made = load_bundle(bundle)
-    critic = Critic(SIZE, 4, 3, (8, 16)).state_dict()
-    save_bundle(replace(made, critic=critic, provenance={"dataset": "/nowhere/demos"}), bundle)
-    said = "the bundle's critics are others than asked for; go on with them by --agent.critics 3 --agent.hidden 8 16"
-    sentence(*run("finetune", bundle), said, status=2)
+    critic = Critic(SIZE, 4, 3, (8, 16), Scalar(0.0, 1.0)).state_dict()
+    changed = {
+        "critic": critic,
+        "agent": {"critics": 3, "hidden": [8, 16]},
+        "provenance": {"dataset": "/nowhere/demos"},
+    }
+    save_bundle(replace(made, **changed), bundle)
+    sentence(*run("finetune", bundle), "critics 3, not 2; go on with them by --agent.critics 3", status=2)
+    sentence(*run("finetune", bundle, "--agent.critics", "3"), "--agent.hidden 8 16", status=2)
     sentence(*run("finetune", bundle, "--agent.critics", "3", "--agent.hidden", "8", "16"), "/nowhere/demos")
 
 
@@ -658,7 +649,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(run: Run, bundle: Path, data
 
 @pytest.mark.parametrize("checkpoint", [0, 1])
 def test_a_learning_rate_that_diverges_is_no_defect(run: Run, dataset: Path, checkpoint: int) -> None:
-    words = ["--dataset", dataset, "--out", "r", "--training.lr", "1e30", "--training.warmup", "0"]
+    words = ["--dataset", dataset, "--out", "r", "--agent.lr", "1e30", "--agent.warmup", "0"]
     words += ["--training.checkpoint-every", 1 if checkpoint else 99, "--training.log-every", 99]
     left = "the last checkpoint is intact" if checkpoint else "no checkpoint had been written"
     words = [*TRAIN, "--training.updates", 9, *words]

@@ -176,8 +176,8 @@ def test_an_unknown_word_suggests_the_nearest(run: Run, words: list[str], near: 
         (PermissionError(errno.EACCES, "Permission denied", "runs/a"), 1, "Permission denied: runs/a; check the path"),
         (Interrupted("stopped at step 3"), 130, "stopped at step 3"),
         (Interrupted("stopped at step 3", signal.SIGTERM), 143, "stopped at step 3"),
-        (KeyboardInterrupt(), 130, "interrupted; what had finished is on disk"),
-        (KeyboardInterrupt(signal.SIGTERM), 143, "interrupted; what had finished is on disk"),
+        (KeyboardInterrupt(), 130, "interrupted; finished work is on disk"),
+        (KeyboardInterrupt(signal.SIGTERM), 143, "interrupted; finished work is on disk"),
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (a defect"),
     ],
 )  # fmt: skip

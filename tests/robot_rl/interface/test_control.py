@@ -150,7 +150,7 @@ def test_an_arm_without_gripper_moves_its_tool_alone(panda: Any, state_at: Build
 
 
 def turning(robot: Any, count: int, asked: float, pulls: int = 10) -> tuple[Any, Any]:
-    """A controller and a state whose tool has turned by up to `asked` rad about each axis, on ideal servos."""
+    """A controller and a state with the tool turned by up to `asked` rad about each axis, on ideal servos."""
     controller = ToolDeltaController(robot, ToolDeltaConfig(turn=0.1))
     rng = torch.Generator().manual_seed(2)
     turn = asked / pulls * (2 * torch.rand(count, 3, generator=rng) - 1)

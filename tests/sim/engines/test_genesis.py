@@ -25,7 +25,8 @@ from sim.engines.genesis import GenesisEngine
 from sim.engines.genesis_world import start
 from sim.engines.model import MAX_ACTION_DELAY
 from sim.engines.mujoco import MujocoEngine
-from sim.env import TaskEnv, nominal
+from sim.env import TaskEnv
+from sim.randomization.checks import nominal
 from sim.scenes import Box, Camera, Scene, robot_model
 from sim.tasks.panda_lift import TASK as LIFT
 

@@ -1,4 +1,4 @@
-"""Each randomized parameter has its physical effect, of the right sign and size, where it was asked for."""
+"""Each randomized parameter has its physical effect, of the right sign and size, in the right environment."""
 
 from __future__ import annotations
 

@@ -66,9 +66,7 @@ def test_what_does_not_compile_gets_a_remedy_that_fits(go2: Any, panda: Any, tmp
     text, count = re.subn('ixx="', 'ixx="-', robot_model(go2).read_text(), count=1)
     assert count == 1
     (tmp_path / "mine.urdf").write_text(text)
-    with pytest.raises(
-        ConfigError, match=r"mine\.urdf .*inertia must have positive eigenvalues.*; mend that in the file$"
-    ):
+    with pytest.raises(ConfigError, match=r"mine\.urdf .*inertia must have positive eigenvalues.*; correct the file$"):
         compile_model(go2, Scene(), str(tmp_path / "mine.urdf"))
     (tmp_path / "mine.xml").write_text(robot_model(panda).read_text())
     with pytest.raises(ConfigError, match=r"mine\.xml .*; do its meshes lie where it says\?$"):

@@ -121,5 +121,5 @@ def test_a_quadruped_and_its_meshes_can_be_moved(go2: Any, tmp_path: Path) -> No
     moved = replace(go2, model=str(tmp_path / "go2" / "urdf" / "go2.urdf"))
     ours, shipped = compile_model(moved, Scene()), compile_model(go2, Scene())
     assert np.array_equal(ours.body_inertia, shipped.body_inertia) and ours.ngeom == shipped.ngeom
-    with pytest.raises(ConfigError, match=r"gone\.urdf: no such file; mend `model` of robot 'go2'"):
+    with pytest.raises(ConfigError, match=r"gone\.urdf: no such file; correct `model` of robot 'go2'"):
         robot_model(replace(go2, model=str(tmp_path / "gone.urdf")))

@@ -81,7 +81,7 @@ def pair(walk: Build, symmetric: bool) -> tuple[TaskEnv, TaskEnv]:
 
 
 def privileged() -> Reflection:
-    """Of the privileged observation without what was drawn, for nothing is."""
+    """The privileged observation without randomized values, since nothing is randomized."""
     return Reflection(MIRROR.privileged.index[:8], MIRROR.privileged.sign[:8])
 
 

@@ -221,7 +221,7 @@ def test_the_start_is_what_was_drawn(walk: Build) -> None:
     observation, _ = env.reset(seed=0)
     apart = env.true.joint_position - torch.tensor(env.robot.home)
     assert 0.08 < float(apart.abs().max()) <= 0.1 + 1e-6
-    assert torch.allclose(observation["observation.environment_state"][:, -1], env.drawn[:, 1].float())
+    assert torch.allclose(observation["observation.environment_state"][:, -1], env.sampled[:, 1].float())
     joints = env.pipeline.observer.spec.slice("joint_position")
     assert torch.equal(observation["observation.state"][:, joints], env.true.joint_position)
 
@@ -246,7 +246,7 @@ def test_evaluation_reports_the_tasks_measures(walk: Build) -> None:
 def test_no_other_engine_parameter_is_needed(walk: Build) -> None:
     shipped = tasks.get("go2-velocity")
     env = TaskEnv(shipped, 2, threads=1, without=[r.parameter for r in shipped.randomization])
-    assert env.randomization == () and env.drawn.shape == (2, 0)
+    assert env.randomization == () and env.sampled.shape == (2, 0)
     observation, _ = env.reset(seed=0)
     columns = env.pipeline.observer.spec.slice("command")
     others = np.delete(observation["observation.state"].numpy(), range(columns.start, columns.stop), 1)
@@ -256,4 +256,4 @@ def test_no_other_engine_parameter_is_needed(walk: Build) -> None:
 def test_a_task_without_privileged_terms_shows_what_was_drawn(walk: Build) -> None:
     env = TaskEnv(replace(walk(), privileged=()), 2, threads=1)
     observation, _ = env.reset(seed=0)
-    assert torch.allclose(observation["observation.environment_state"], env.drawn.float())
+    assert torch.allclose(observation["observation.environment_state"], env.sampled.float())

@@ -1,4 +1,4 @@
-"""The shipped reaching task can be done, by its demonstrator and not by chance; its target is where it was drawn."""
+"""The demonstrator solves the shipped reaching task, and chance does not; its target is where it was sampled."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_doing_nothing_does_not_reach() -> None:
 def test_the_target_stays_where_it_was_drawn_also_inside_the_arm() -> None:
     env = TaskEnv("ur5e-reach", 4, threads=1)
     env.reset(seed=3)
-    drawn = env.drawn[:, :3].clone()
+    drawn = env.sampled[:, :3].clone()
     assert np.allclose(env.true.objects["target"][:, :3], drawn, atol=1e-6)
     first = [r.parameter for r in env.randomization[:3]]
     assert first == ["target.x", "target.y", "target.z"], "the twin draws these alone"
