@@ -446,6 +446,8 @@ def test_a_failure_is_learned_as_the_end_and_a_stop_or_the_clock_is_not(
     session: Build, hands: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, terminated: bool
 ) -> None:
     from robot_rl.data.recording import episodes_of
+    from robot_rl.data.replay import Sampling
+    from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
     from robot_rl.training.off_policy import demo_replay
 
     s = session(hands(*[RELEASED] * 3, Operator(**{end: True}) if end else RELEASED))
@@ -456,8 +458,8 @@ def test_a_failure_is_learned_as_the_end_and_a_stop_or_the_clock_is_not(
     steps = len(episode["action"])
     assert steps == (4 if end else LIFT.horizon) and not episode["reward"].any()
     assert episode["terminated"].tolist() == [False] * (steps - 1) + [terminated]
-    replay = demo_replay(s.policy, [episode], torch.Generator().manual_seed(0))
-    batch = replay.sample(64, 3, 0.9, torch.Generator().manual_seed(0))
+    replay = demo_replay(ActorCritic(s.policy, ActorCriticConfig()), [episode], torch.Generator().manual_seed(0))
+    batch = replay.sample(64, Sampling(3, 0.9), torch.Generator().manual_seed(0))
     assert bool((batch["discount"] == 0).any()) is terminated, "no value is expected after a failure"
 
 

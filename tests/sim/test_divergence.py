@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from robot_rl.cli import main as cli
+from robot_rl.rewards import SuccessReward
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.util.errors import UserError
@@ -190,14 +191,15 @@ def test_no_divergence_reaches_the_replay(tmp_path: Path, residual: Any, agent: 
     policy = residual(size, 4)
     learner = agent(policy)
     rng = torch.Generator().manual_seed(0)
-    demo = {"state": torch.randn(12, size, generator=rng), "action": torch.zeros(12, 4), "reward": torch.zeros(12)}
-    demos = demo_replay(policy, [demo], rng)
+    demo = {"observation.state": torch.randn(12, size, generator=rng)}
+    demo |= {"action": torch.zeros(12, 4), "reward": torch.zeros(12)}
+    demos = demo_replay(learner, [demo], rng)
     config = OffPolicyConfig(
         steps=800, num_envs=N, batch=16, warmup=80, learning_starts=40, capacity=2000, log_every=80,
         checkpoint_every=800, updates_per_step=0.1,
     )  # fmt: skip
     folder = run()
-    train_off_policy(env, learner, demos, config, folder, 3, lambda step, row: None)
+    train_off_policy(env, learner, demos, SuccessReward(), config, folder, 3, lambda step, row: None)
     assert env.divergences >= 3
     saved = load_state(folder.checkpoint_file)["state"]
     assert all(x.isfinite().all() for x in numbers(saved["replay"]) + numbers(saved["agent"]))
