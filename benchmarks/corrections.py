@@ -20,19 +20,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from policies.bundle import load_bundle
 from policies.execution import ChunkExecutor
 from policies.residual import ResidualPolicy
 from real.twin.arm import HiddenArm
 from robot_rl.evaluation import evaluate, wilson
-from robot_rl.interface.state import RobotState
 from robot_rl.operators.corrector import Corrector
+from robot_rl.operators.override import OverriddenEnv
 from robot_rl.recipes.hil_serl import HilSerl
-from robot_rl.training.human_in_the_loop import corrections
+from robot_rl.training.human_in_the_loop import play_episode
 from robot_rl.training.numerics import learning_floats
-from robot_rl.training.off_policy import add_episode
+from robot_rl.training.practice import EpisodeRecord
 from robot_rl.training.run import provenance, write_json
 from sim.env import TaskEnv
 from sim.randomization import Randomize
@@ -105,38 +104,6 @@ def success(task: Task, policy: ResidualPolicy, episodes: int) -> float:
     return float(np.mean(won))
 
 
-def corrected_episode(
-    env: Biased, observation: dict[str, Tensor], runner: ChunkExecutor, expert: Any, rng: torch.Generator
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """One episode in which the operator takes over as it does on the twin; the episode and the next observation."""
-    operator = Corrector(env.pipeline, expert)
-    runner.reset()
-    operator.reset(0.0)
-    rows: list[tuple[Tensor, Tensor, bool]] = []
-    holding = False
-    while True:
-        now, seen = len(rows) / env.rate, env.state
-        name, true = next(iter(env.true.objects.items()))
-        eyes: RobotState = dataclasses.replace(
-            seen, objects={name: torch.cat([true[:, :3], seen.objects[name][:, 3:]], 1)}
-        )
-        with torch.no_grad():
-            wanted = runner.act(observation, rng)
-        before = holding
-        holding, hands = operator(eyes, now)
-        if before and not holding:
-            runner.reset()
-        action = hands if holding else wanted
-        rows.append((observation["observation.state"][0].clone(), action[0].clone(), holding))
-        observation, _, terminated, truncated, infos = env.step(action)
-        if bool(terminated | truncated):
-            states, actions, held = zip(*rows, strict=True)
-            reward = torch.zeros(len(rows))
-            reward[-1] = float(infos["success"])
-            episode = {"state": torch.stack(states), "action": torch.stack(actions), "reward": reward}
-            return episode | {"intervention": torch.tensor(held)}, observation
-
-
 def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, seed: int) -> dict[str, Any]:
     """Correct the policy of one run for a while; success before and after, and how often help was needed."""
     bundle = load_bundle(run / "improve")
@@ -145,24 +112,26 @@ def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, se
     policy = recipe.policy(bundle)
     before = success(task, policy, episodes)
     policy.explore = True
-    env = Biased(task, 1, threads=1)
-    observation, _ = env.reset(seed=TRAINING + 1000 * seed)
+    simulation = Biased(task, 1, threads=1)
     module, name = str(task.expert).split(":")
     experts = importlib.import_module(module)
     skill = dataclasses.replace(experts.STEADY, gain=gain)
-    expert = getattr(experts, name)(env.pipeline.observer.spec, env.pipeline.controller, 1, skill, seed)
+    pipeline = simulation.pipeline
+    expert = getattr(experts, name)(pipeline.observer.spec, pipeline.controller, 1, skill, seed)
+    env = OverriddenEnv(simulation, Corrector(pipeline, expert))
+    observation, _ = env.reset(seed=TRAINING + 1000 * seed)
     rng, helped, done = torch.Generator().manual_seed(seed), [], 0
     with tempfile.TemporaryDirectory() as folder:
         learner = recipe.learner(load_bundle(run / "improve"), run / "collect" / "dataset", Path(folder), seed)
-        runner = ChunkExecutor(policy, 1)
+        executor = ChunkExecutor(policy, 1)
         while done < steps:
-            episode, observation = corrected_episode(env, observation, runner, expert, rng)
+            record = EpisodeRecord()
+            observation = play_episode(env, executor, observation, rng, record.add)
+            episode = record.episode()
             done += len(episode["reward"])
             helped.append(bool(episode["intervention"].any()))
             with learning_floats():
-                add_episode(learner.online, learner.agent.policy, episode, learner.rng)
-                for part in corrections(episode):
-                    add_episode(learner.demos, learner.agent.policy, part, learner.rng)
+                learner.take(episode)
                 while learner.update():
                     pass
             policy.actor.load_state_dict(learner.agent.average.state_dict())
