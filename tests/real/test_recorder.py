@@ -64,7 +64,7 @@ def test_the_executed_action_is_stored_and_the_policys_beside_it(recorder: Calla
         assert columns[name].flatten().tolist() == [0, 0, 1]
     (episode,) = load_episodes(root, PIPELINE)
     assert torch.allclose(episode["action"], executed, atol=1e-6), "what a learner reads is what was executed"
-    assert episode["state"][:, 0].tolist() == [0, 1, 2]
+    assert episode["observation.state"][:, 0].tolist() == [0, 1, 2]
     assert data.robot_type == "panda" and data.fps == 20
 
 

@@ -51,7 +51,7 @@ def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("arm policy:=damaged", "damaged/policy.json is damaged or foreign"),
         ("arm policy:=arm robot:=ur5e", "bundle arm is for robot 'panda', not for 'ur5e'; add robot:=panda"),
         ("arm policy:=walk", "bundle walk/bundle is for robot 'go2', not for 'panda'; add robot:=go2"),
-        ("arm policy:=arm twin:=true task:=panda-lfit", "unknown task 'panda-lfit'; did you mean panda-lift?"),
+        ("arm policy:=arm twin:=true task:=panda-lfit", "unknown task 'panda-lfit'; did you mean panda-lift"),
         ("twin robot:=go2 task:=panda-lift", "task 'panda-lift' is for robot 'panda', not 'go2'"),
     ],
 )
