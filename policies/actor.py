@@ -7,6 +7,7 @@ action   = T(u; base)                 identity, or a residual on a frozen base p
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any
 
@@ -98,7 +99,7 @@ class GaussianPolicy(ActorPolicy):
     def __init__(self, size: Size, config: GaussianConfig | None = None):
         super().__init__()
         self.size, self.config = size, config or GaussianConfig()
-        self.normalizer = Normalizer(size.observation)
+        self.normalizer = Normalizer(size.observation, math.inf)  # without demonstrations it is the identity
         self.encoder = Encoder(size, self.config.encoder)
         self.actor = GaussianActor(self.encoder.size, size.action, self.config)
         self.explore = False

@@ -198,13 +198,13 @@ def elu() -> nn.Module:
 class Normalizer(nn.Module):
     """Shifts and scales observations by statistics that are saved with the policy."""
 
-    LIMIT = 5.0
-    """Largest magnitude of what comes out, standard deviations."""
     mean: Tensor
     std: Tensor
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, limit: float = 5.0):
+        """`limit` is the largest magnitude of what comes out, standard deviations."""
         super().__init__()
+        self.limit = limit
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
 
@@ -214,7 +214,7 @@ class Normalizer(nn.Module):
         self.std.copy_(data.std(0).clamp_min(floor))
 
     def forward(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) / self.std).clamp(-self.LIMIT, self.LIMIT)
+        return ((x - self.mean) / self.std).clamp(-self.limit, self.limit)
 
 
 class RunningNormalizer(Normalizer):

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from policies.base import Normalizer
 from policies.bundle import bundle_folder, load_bundle
 from policies.errors import BundleError
 from policies.feedforward import FeedforwardPolicy
@@ -68,7 +67,7 @@ def build(policy: FeedforwardPolicy, metadata: dict[str, Any]) -> bytes:
         starts = add("Unsqueeze", "start", constant(torch.tensor([1, 2])))
         x = add("Where", starts, newest, moved, to="next_history")
     x = add("Div", add("Sub", x, constant(policy.normalizer.mean)), constant(policy.normalizer.std))
-    x = clip(x, Normalizer.LIMIT)
+    x = clip(x, policy.normalizer.limit)
     if length > 1:
         x = add("Reshape", x, constant(torch.tensor([-1, length * size.observation])))
     for layer in policy.actor:

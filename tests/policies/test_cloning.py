@@ -181,3 +181,10 @@ def test_a_class_that_cannot_be_found_is_named(outside: Any, tmp_path: Path, nam
 def test_a_bundle_that_no_robot_runs_says_so(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="gym:Toy-v0"):
         Bundle(flow(), None, {}, task="gym:Toy-v0").interface  # noqa: B018
+
+
+def test_a_policy_without_demonstrations_reads_observations_as_they_are() -> None:
+    """Speeds of 8 rad/s or of 30 m/s are not clipped to the range of a standardized number."""
+    policy = GaussianPolicy(Size(3, 1), GaussianConfig(hidden=(8,)))
+    state = torch.tensor([[-8.0, 0.5, 30.0]])
+    assert torch.equal(policy.features({"observation.state": state}), state)
