@@ -87,7 +87,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def missed(total: dict[str, Any]) -> list[str]:
-    """What is wrong with a summary, in words."""
+    """Return the faults of a summary, as sentences."""
     found = [f"failed: {total['failed']} of {total['runs']} runs"] if total["failed"] else []
     found += [f"stopped by other than a tilt: {reason}" for reason in sorted(set(total["stopped"]) - {"tilt"})]
     if total["standing"] / total["runs"] < STANDING:

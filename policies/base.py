@@ -47,7 +47,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Prefix:
-    """What a chunk goes on from: the previous chunk's actions for the same control periods."""
+    """Actions of the previous chunk for the control periods that the next one covers."""
 
     actions: Tensor
     """(B, horizon, A) in [-1, 1]; what is beyond the previous chunk's end has weight 0"""
@@ -58,7 +58,7 @@ class Prefix:
 
 
 class RunnablePolicy(Protocol):
-    """What an executor needs: a torch module, an ONNX file or a process behind a socket."""
+    """A policy as an executor sees it: a torch module, an ONNX file or a process behind a socket."""
 
     @property
     def horizon(self) -> int:

@@ -114,7 +114,7 @@ class FeedforwardPolicy(Policy):
         return self.history.push(state)
 
     def features(self, frames: Tensor) -> Tensor:
-        """What the actor reads: each of the frames (..., history * D) normalized."""
+        """Return the actor's input: each of the frames (..., history * D) normalized."""
         split = frames.unflatten(-1, (self.config.history, self.size.observation))
         return self.normalizer(split).flatten(-2)
 

@@ -32,7 +32,7 @@ def exportable(policy: Policy) -> FeedforwardPolicy:
 
 
 def describe(interface: Interface, robot: RobotSpec, history: int, weights: Path) -> dict[str, Any]:
-    """What the file says about itself, and what robot, policy.json and policy.safetensors must say as well."""
+    """Return the metadata of the ONNX file; robot, policy.json and policy.safetensors must agree with it."""
     pipeline = Pipeline(interface, robot)
     terms = zip(interface.observations, pipeline.observer.terms, strict=True)
     low_high = [pair for f in pipeline.actions.fields for pair in zip(f.low, f.high, strict=True)]

@@ -14,7 +14,7 @@ from robot_rl.data.replay import Batch, Column, Sampling
 
 
 class Phase(StrEnum):
-    """What a learner does with its steps."""
+    """Stage of a run: how it acts, and which networks learn."""
 
     WARMUP = "warmup"
     """Random actions; only critics learn."""
@@ -27,7 +27,7 @@ class Agent(Protocol):
 
     @property
     def policy(self) -> Policy:
-        """What acts."""
+        """The acting policy."""
 
     @property
     def device(self) -> torch.device:
@@ -35,7 +35,7 @@ class Agent(Protocol):
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """What the replay keeps besides reward, starts, last and terminated."""
+        """Columns of the replay besides reward, starts, last and terminated."""
 
     @property
     def sampling(self) -> Sampling:

@@ -33,7 +33,7 @@ class Recipe:
     @property
     @abstractmethod
     def needs(self) -> tuple[Need, ...]:
-        """What it needs of a job, checked before anything is spent."""
+        """Parts of a job that must be there, checked before any work begins."""
 
     @abstractmethod
     def build(self, job: Job, env: Any = None) -> Any:

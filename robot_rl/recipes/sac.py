@@ -5,7 +5,7 @@ minimum with a learned temperature; data: online; reward: the task's; schedule: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from policies.actor import GaussianPolicy
 from policies.gaussian import GaussianConfig
@@ -13,7 +13,7 @@ from robot_rl.learning.actor_critic import ActorCriticConfig
 from robot_rl.learning.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
-from robot_rl.training.off_policy import OffPolicyConfig
+from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,7 @@ class SAC(OffPolicyRecipe):
             averaging=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
         )
     )  # fmt: skip
-    training: OffPolicyConfig = field(
-        default_factory=lambda: OffPolicyConfig(
-            steps=100_000, num_envs=1, updates_per_step=1.0, batch=256, reward="task", demo_share=0.0,
-            warmup=1_000, learning_starts=1_000, capacity=1_000_000, checkpoint_every=25_000, log_every=1_000,
-        )
-    )  # fmt: skip
+    training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, reward="task", demo_share=0.0))
 
     def make_policy(self, job: Job) -> GaussianPolicy:
         return GaussianPolicy(job.size, self.policy)

@@ -57,6 +57,13 @@ class OffPolicyConfig:
     more, reaches this; above 1 never stops."""
 
 
+ONE_ENV = OffPolicyConfig(
+    steps=100_000, num_envs=1, updates_per_step=1.0, batch=256, warmup=1_000, learning_starts=1_000,
+    capacity=1_000_000, checkpoint_every=25_000, log_every=1_000,
+)  # fmt: skip
+"""One environment and one update per step, as the papers of SAC, TD3 and RLPD have it."""
+
+
 def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Generator, rows: int = 0) -> Replay:
     """Return demonstrations as replay, see `add_episode` for what an episode holds."""
     total = sum(len(e["action"]) + 1 for e in episodes)
