@@ -17,6 +17,7 @@ from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.operators.corrector import Corrector
 from robot_rl.operators.override import OverriddenEnv
 from robot_rl.rewards import RewardName
+from robot_rl.robots import robots
 from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
 from robot_rl.util.errors import ConfigError
@@ -88,6 +89,7 @@ class Job:
         if self.base.interface.task != self.info.task:
             raise ConfigError(f"{self.base.called} is for task {self.base.interface.task!r}, not {self.info.task!r}")
         self.base.check_task(self.info.interface)
+        self.base.check_robot(robots.get(self.base.interface.robot))
         return self.base
 
     def overridden(self) -> OverriddenEnv:

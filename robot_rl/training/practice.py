@@ -19,9 +19,10 @@ from robot_rl.util.seeds import training_seed
 
 
 class EpisodeRecord:
-    """Collects the steps of one episode for `Learner.take`."""
+    """Collects the steps of one episode for `Learner.take`, and counts them in `episodes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, episodes: Episodes | None = None):
+        self.episodes = episodes or Episodes(1)
         self.rows: list[dict[str, Tensor]] = []
         self.final: Observation = {}
 
@@ -31,6 +32,7 @@ class EpisodeRecord:
         row |= {"action": infos["executed"].clone(), "reward": infos["success"].float()}
         row |= {"intervention": infos["intervention"], "terminated": torch.tensor([terminated])}
         self.rows.append(row)
+        self.episodes.add(row["reward"], torch.tensor(["final_obs" in infos]), infos["success"])
         if "final_obs" in infos:
             self.final = {f"final.{name}": value for name, value in infos["final_obs"].items()}
 
@@ -61,13 +63,11 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
     logged = checkpointed = step
     while step < config.steps:
         actor.actor.load_state_dict(agent.average.state_dict())
-        record = EpisodeRecord()
+        record = EpisodeRecord(episodes)
         observation = play_episode(env, executor, observation, rng, record.add)
         episode = record.episode()
         step += len(episode["action"])
         learner.take(episode)
-        episodes.length += len(episode["action"]) - 1  # `add` counts the last step
-        episodes.add(episode["reward"].sum()[None], torch.tensor([True]), episode["reward"][-1:] > 0)
         while learner.update():
             pass
         over = step >= config.steps

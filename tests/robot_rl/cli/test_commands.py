@@ -342,6 +342,13 @@ def test_a_bundle_for_another_robot_names_what_differs(run: Run, bundle: Path, u
     sentence(*run(use[0], bundle, *use[1:]), "'fr3'", "'panda'", "name, home differ", status=2)
 
 
+def test_a_base_for_another_robot_is_not_improved(run: Run, bundle: Path) -> None:
+    edit(bundle, lambda meta: meta["robot"].update(home=[0.0] * 7))
+    said = run("train", "panda-lift", "--recipe", "resfit", "--base", bundle, "--out", "r")
+    sentence(*said, "home differ", status=2)
+    assert not Path("r").exists()
+
+
 def swap(names: list[str]) -> None:
     names[0], names[1] = names[1], names[0]
 
