@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -57,14 +57,14 @@ class SceneRenderer:
 
 
 class Renderers:
-    """The renderers of one model: one per size and quality for single frames, and a thread pool for batches."""
+    """The renderers of one model: one per size and quality for single frames, and one per core and size for batches."""
 
     def __init__(self, model: mujoco.MjModel):
         self.model = model
         self._single: dict[tuple[int, int, str], SceneRenderer] = {}
-        self._pool: ThreadPoolExecutor | None = None
-        self._workers = os.cpu_count() or 1
-        self._local = threading.local()
+        self._threads: list[_RenderThread] = []
+        self._end = weakref.finalize(self, _end, self._threads)
+        self._end.atexit = False  # the interpreter has ended the threads by then
 
     def frame(
         self, qpos: np.ndarray, camera: str, height: int, width: int, quality: str, sizes: np.ndarray | None
@@ -76,28 +76,48 @@ class Renderers:
         return self._single[key].render(qpos, camera, sizes)
 
     def batch(self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None) -> np.ndarray:
-        """Return fast frames (k, height, width, 3) uint8 at joint positions (k, nq), on all cores.
-
-        Every thread has its own OpenGL context and copy of the model.
-        """
+        """Return fast frames (k, height, width, 3) uint8 at joint positions (k, nq), on all cores."""
         frames = np.empty((len(qpos), height, width, 3), np.uint8)
-
-        def draw(rows: np.ndarray) -> None:
-            owned = vars(self._local).setdefault("renderers", {})
-            if (height, width) not in owned:
-                owned[height, width] = SceneRenderer(copy.copy(self.model), height, width, "fast")
-            for k in rows:
-                frames[k] = owned[height, width].render(qpos[k], camera, None if sizes is None else sizes[k])
-
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._workers, "render")
-        shares = np.array_split(np.arange(len(qpos)), min(self._workers, len(qpos)))
-        for done in [self._pool.submit(draw, rows) for rows in shares]:
+        if not self._threads:
+            self._threads += [_RenderThread(self.model) for _ in range(os.cpu_count() or 1)]
+        shares = np.array_split(np.arange(len(qpos)), min(len(self._threads), len(qpos)))
+        started = [
+            thread.pool.submit(thread.draw, frames, rows, qpos, camera, sizes)
+            for thread, rows in zip(self._threads, shares, strict=False)
+        ]
+        for done in started:
             done.result()
         return frames
 
     def close(self) -> None:
         """End the threads; another batch would start new ones."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool, self._local = None, threading.local()
+        _end(self._threads)
+
+
+class _RenderThread:
+    """A thread with its own copy of the model and OpenGL contexts, which only this thread may open, use and close."""
+
+    def __init__(self, model: mujoco.MjModel):
+        self.pool = ThreadPoolExecutor(1, "render")
+        self.model = copy.copy(model)
+        self.renderers: dict[tuple[int, int], SceneRenderer] = {}
+
+    def draw(
+        self, frames: np.ndarray, rows: np.ndarray, qpos: np.ndarray, camera: str, sizes: np.ndarray | None
+    ) -> None:
+        height, width = frames.shape[1:3]
+        if (height, width) not in self.renderers:
+            self.renderers[height, width] = SceneRenderer(self.model, height, width, "fast")
+        for k in rows:
+            frames[k] = self.renderers[height, width].render(qpos[k], camera, None if sizes is None else sizes[k])
+
+    def close(self) -> None:
+        for renderer in self.renderers.values():
+            renderer.renderer.close()
+
+
+def _end(threads: list[_RenderThread]) -> None:
+    for thread in threads:
+        thread.pool.submit(thread.close).result()
+        thread.pool.shutdown()
+    threads.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Callable
@@ -74,15 +75,18 @@ def test_nothing_else_changes_with_pictures(env: TaskEnv, task: Build, same: Cal
 
 
 def test_the_threads_that_draw_end_with_the_environment(task: Build) -> None:
-    def drawing() -> int:
-        return sum(thread.name.startswith("render") for thread in threading.enumerate())
+    def drawing() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("render")}
 
-    env = TaskEnv(task(pictures=(Picture("front", H, W),)), 4, threads=1)
-    assert drawing() == 0
-    env.reset(seed=0)
-    assert drawing() > 0
-    env.close()
-    assert drawing() == 0
+    others = drawing()
+    for end in (TaskEnv.close, lambda env: None):  # or collected without being closed
+        env = TaskEnv(task(pictures=(Picture("front", H, W),)), 4, threads=1)
+        env.reset(seed=0)
+        assert drawing() - others
+        end(env)
+        del env
+        gc.collect()
+        assert not drawing() - others
 
 
 def test_an_interface_with_pictures_survives_json_and_one_without_is_as_before(task: Build) -> None:
