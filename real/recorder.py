@@ -14,6 +14,7 @@ import numpy as np
 from robot_rl.data import DatasetWriter
 from robot_rl.data.lerobot import Feature
 from robot_rl.data.recording import TRUNCATED, features, frames_per_second
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,9 @@ class Recorder:
         if (root / "meta" / "info.json").exists():
             self.writer = DatasetWriter.append(root)
         else:
-            columns = features(pipeline, images) | {TRUNCATED: Feature("bool", (1,))}
-            fps = frames_per_second(pipeline.interface)
+            info = EnvInfo.of(pipeline)
+            columns = features(info, images) | {TRUNCATED: Feature("bool", (1,))}
+            fps = frames_per_second(info)
             self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
         self._tells = TRUNCATED in self.writer.features
         """A session that began without this column continues without it."""

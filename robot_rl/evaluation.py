@@ -55,7 +55,7 @@ class Evaluation:
     """Episodes that ended because their simulation diverged."""
     returns: list[float] = field(default_factory=list)
     """Sum of the rewards of each episode."""
-    tells_success: bool = True
+    reports_success: bool = True
     """The environment reports success."""
     held: int = 0
     """Control periods in which the robot held because inference was not done."""
@@ -73,7 +73,7 @@ class Evaluation:
         returns = mean_interval([self.returns[k] for k in own] if self.returns else [])
         return {
             "episodes": n,
-            **(success if self.tells_success else {}),
+            **(success if self.reports_success else {}),
             **({} if returns["mean"] is None else {"return": returns}),
             "steps": sum(steps) / max(1, n),
             "steps_of_successes": sum(done) / max(1, len(done)),
@@ -123,7 +123,7 @@ def evaluate(
             result.lag = max(result.lag, runner.lag)
             observation, reward, terminated, truncated, infos = env.step(action)
             returns += torch.where(open_, reward.float(), 0.0)
-            result.tells_success = "success" in infos
+            result.reports_success = "success" in infos
             result.nonfinite += int((open_ & ~action.isfinite().all(-1)).sum())
             executed = infos.get("executed", action)
             executed = torch.where(executed.isfinite().all(-1, keepdim=True), executed, 0.0 if last is None else last)

@@ -12,6 +12,7 @@ import numpy as np
 
 from robot_rl.data import DatasetWriter, EpisodeData
 from robot_rl.data.recording import features, frames_per_second
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
@@ -91,8 +92,9 @@ def collect(
         writer = DatasetWriter.append(out)
     else:
         sizes = dict.fromkeys(cameras, (image_size, image_size)) | {c: (p.height, p.width) for c, p in seen.items()}
-        columns = features(env.pipeline, sizes)
-        fps = frames_per_second(env.task.interface)
+        info = EnvInfo.of(env.pipeline)
+        columns = features(info, sizes)
+        fps = frames_per_second(info)
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
     with writer:
         done_before = writer.num_episodes

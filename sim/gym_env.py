@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.spec import numbered
 from robot_rl.interface.symmetry import Mirror
 from robot_rl.util.errors import ConfigError, UserError
 from sim import gym_worker
@@ -94,8 +96,12 @@ class GymEnv:
             where = f" in {python}" if python else ""
             raise ConfigError(f"task {task}{where}: {error}") from None
         facts: dict[str, Any] = self.batch.facts
-        tells = bool(facts["success"])
-        self.info = EnvInfo(task, facts["observation"], facts["action"], tells_success=tells, success_terminates=False)
+        limits = [math.inf] * facts["observation"]
+        state = numbered("state", [-limit for limit in limits], limits)
+        actions = numbered("action", facts["low"], facts["high"])
+        self.info = EnvInfo(
+            task, state, actions, facts["rate"], reports_success=bool(facts["success"]), success_terminates=False
+        )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -113,7 +119,7 @@ class GymEnv:
             )
         result = {k: torch.from_numpy(v.copy()) for k, v in self.batch.step(actions.cpu().numpy()).items()}
         done = result["terminated"] | result["truncated"]
-        infos: dict[str, Any] = {"success": result["success"]} if self.info.tells_success else {}
+        infos: dict[str, Any] = {"success": result["success"]} if self.info.reports_success else {}
         if done.any():
             infos |= {"final_obs": {"observation.state": result["final"]}, "_final_obs": done}
         following = {"observation.state": result["observation"]}

@@ -45,9 +45,17 @@ class Batch:
             raise Unsuitable(f"actions of {name!r} have no limits ({action}); wrap it in RescaleAction")
         self.facts = {
             "observation": sum(int(np.prod(part.shape)) for part in spaces.values() if part.shape is not None),
-            "action": int(np.prod(action.shape)),
+            "low": self.low.ravel().tolist(),
+            "high": self.high.ravel().tolist(),
+            "rate": self._rate(),
             "success": self._success_key(),
         }
+
+    def _rate(self) -> int:
+        """Return the steps per second, as far as the environment says; 30 otherwise."""
+        dt = getattr(self.envs[0].unwrapped, "dt", None)
+        rate = 1 / dt if isinstance(dt, float) and dt > 0 else self.envs[0].metadata.get("render_fps") or 30
+        return max(1, round(rate))
 
     def _success_key(self) -> str:
         """Return the key of a step's info that reports success, or an empty string."""

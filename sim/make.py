@@ -21,12 +21,7 @@ def describe(task: str, env_python: Path | None = None) -> EnvInfo:
         env.close()
         return env.info
     ours = tasks.get(task)
-    pipeline = Pipeline(ours.interface)
-    observation, action = pipeline.observer.spec.size, pipeline.actions.size
-    return EnvInfo(
-        task, observation, action, pipeline.others, ours.interface, pipeline.robot.fingerprint(),
-        demonstrator=bool(ours.expert),
-    )  # fmt: skip
+    return EnvInfo.of(Pipeline(ours.interface), demonstrator=bool(ours.expert))
 
 
 def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:

@@ -62,6 +62,7 @@ class Finetune(Generic[R]):
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.data.recording import load_episodes
+        from robot_rl.interface.environment import EnvInfo
         from robot_rl.interface.pipeline import Pipeline
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
@@ -81,7 +82,9 @@ class Finetune(Generic[R]):
         if not named or not (Path(named) / "meta" / "info.json").exists():
             raise UserError(f"no demonstrations at {named or '(unknown)'}: name the dataset with --dataset")
         dataset = Path(named)
-        load_episodes(dataset, Pipeline(bundle.interface))  # the learner reads it too: check it before the robot moves
+        load_episodes(
+            dataset, EnvInfo.of(Pipeline(bundle.interface))
+        )  # the learner reads it too: check it before the robot moves
         which = Path("runs"), bundle.interface.task, self.recipe
         folder = self.out or (latest_folder(*which, "episodes.jsonl") if self.resume else new_folder(*which))
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.lerobot import DatasetError, Feature
-from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.util.errors import ConfigError
 
 STATE, ACTION = "observation.state", "action"
 TRUNCATED = "next.truncated"
-"""The time limit or a stop ended the episode, not the task; only on the robot, where failures are kept."""
+"""A time limit or a stop ended the episode, not the task. Without this column every failed episode is a time-out."""
 
 
-def features(pipeline: Pipeline, images: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Feature]:
+def features(info: EnvInfo, images: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Feature]:
     """Return the columns of a recorded control period; actions are in physical units. `images` gives (height, width) by
     camera."""
-    observations, actions = pipeline.observer.spec, pipeline.actions
+    observations, actions = info.state, info.actions
     one = {
         "next.reward": Feature("float32", (1,)),
         "next.success": Feature("bool", (1,)),
@@ -40,30 +40,28 @@ def features(pipeline: Pipeline, images: Mapping[str, tuple[int, int]] | None = 
     return columns
 
 
-def frames_per_second(interface: Interface) -> int:
+def frames_per_second(info: EnvInfo) -> int:
     """Return a dataset's frame rate, one frame per control period; raise if it is not a whole number."""
-    rate = interface.controller.rate
-    if rate != round(rate):
+    if info.rate != round(info.rate):
         raise ConfigError(
-            f"a dataset has a whole number of frames per second, and task {interface.task!r} runs at {rate:g} Hz"
+            f"a dataset has a whole number of frames per second, and task {info.task!r} runs at {info.rate:g} Hz"
         )
-    return round(rate)
+    return round(info.rate)
 
 
-def check(dataset: Dataset, pipeline: Pipeline) -> None:
+def check(dataset: Dataset, info: EnvInfo) -> None:
     """Raise DatasetError with the differences if a dataset was recorded for something else."""
     differences = []
-    rate = pipeline.interface.controller.rate
-    if dataset.fps != rate:
-        differences.append(f"rate: {dataset.fps} Hz in the dataset, {rate:g} Hz in the task")
-    for key, field in pipeline.others.items():
+    if dataset.fps != info.rate:
+        differences.append(f"rate: {dataset.fps} Hz in the dataset, {info.rate:g} Hz in the task")
+    for key, field in info.others.items():
         found = dataset.features.get(key)
         if found is None:
             differences.append(f"{key}: absent from the dataset")
         elif not found.is_video or found.shape != field.shape:
             sizes = ["x".join(map(str, shape[:2])) for shape in (found.shape, field.shape)]
             differences.append(f"{key}: {sizes[0]} pixels in the dataset, {sizes[1]} in the task")
-    for key, spec in ((STATE, pipeline.observer.spec), (ACTION, pipeline.actions)):
+    for key, spec in ((STATE, info.state), (ACTION, info.actions)):
         feature = dataset.features.get(key)
         if feature is None:
             differences.append(f"{key}: absent from the dataset")
@@ -73,8 +71,8 @@ def check(dataset: Dataset, pipeline: Pipeline) -> None:
             differences.append(f"{key}: shape {feature.shape} in the dataset, ({spec.size},) in the task")
     if differences:
         raise DatasetError(
-            f"{dataset.root}: the dataset does not fit task {pipeline.interface.task!r} ({'; '.join(differences)}); "
-            f"name another, or collect one with `robot-rl collect {pipeline.interface.task}`"
+            f"{dataset.root}: the dataset does not fit task {info.task!r} ({'; '.join(differences)}); "
+            f"name another, or collect one with `robot-rl collect {info.task}`"
         )
 
 
@@ -91,48 +89,51 @@ def _names(theirs: list[str], ours: list[str]) -> str:
     return ", ".join(said) or "the same columns in another order"
 
 
-def load_episodes(path: Path | str, pipeline: Pipeline, reward: str = "success") -> list[dict[str, Tensor]]:
-    """Return the successful episodes of a dataset, see `episodes_of`."""
+def load_episodes(
+    path: Path | str, info: EnvInfo, reward: str = "success", successes: bool = True
+) -> list[dict[str, Tensor]]:
+    """Return the episodes of a dataset, see `episodes_of`; all of them if the task reports no success."""
     dataset = Dataset(path)
-    check(dataset, pipeline)
-    return episodes_of(dataset, pipeline, 0, successes=True, reward=reward)
+    check(dataset, info)
+    return episodes_of(dataset, info, 0, successes=successes and info.reports_success, reward=reward)
 
 
 def episodes_of(
-    dataset: Dataset, pipeline: Pipeline, first: int, successes: bool, reward: str = "success"
+    dataset: Dataset, info: EnvInfo, first: int, successes: bool, reward: str = "success"
 ) -> list[dict[str, Tensor]]:
-    """Return episodes from number `first` on: observation.state (T, D), the interface's pictures uint8 (T, H, W, 3),
-    action (T, A) in [-1, 1], reward (T,), intervention (T,) and terminated (T,).
+    """Return episodes from number `first` on: observation.state (T, D), the task's pictures uint8 (T, H, W, 3), action
+    (T, A) in [-1, 1], reward (T,), intervention (T,) and terminated (T,).
 
     Pictures are decoded once and kept in memory: 27 KB for one of 96x96 pixels, 55 MB for 1,000 steps of two cameras.
 
     The reward "success" is 1 on success, which a robot can tell; "task" is the task's reward in simulation. A failure
-    that ended an episode terminates it where the dataset distinguishes it from a time-out (`TRUNCATED`); success always
-    does.
+    that ended an episode terminates it where the dataset distinguishes it from a time-out (`TRUNCATED`); success does
+    where the task says so.
 
     With `successes`, episodes that never reached `next.success` are left out.
     """
-    told = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
-    paid = "next.reward" if reward == "task" else "next.success"
-    names = dict.fromkeys([STATE, ACTION, "next.success", "intervention", paid, *told])
+    ends = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
+    rewards = "next.reward" if reward == "task" else "next.success"
+    names = dict.fromkeys([STATE, ACTION, "next.success", "intervention", rewards, *ends])
     columns = dataset.columns(list(names))
-    terminated = columns["next.success"] | (columns["next.done"] & ~columns[TRUNCATED] if told else False)
+    succeeded = columns["next.success"] & info.success_terminates
+    terminated = succeeded | (columns["next.done"] & ~columns[TRUNCATED] if ends else False)
     for key in (STATE, ACTION):
         _finite(dataset, key, columns[key])
-    action = pipeline.actions.to_unit(columns[ACTION])
+    action = info.actions.to_unit(columns[ACTION])
     kept = []
     for episode in dataset.episodes[first:]:
         rows = slice(episode.start, episode.start + episode.length)
         if bool(columns["next.success"][rows].any()) or not successes:
             kept.append(rows)
-    pictures = _pictures(dataset, list(pipeline.others), kept)
+    pictures = _pictures(dataset, list(info.others), kept)
     out = []
     for number, rows in enumerate(kept):
         out.append(
             {
                 STATE: columns[STATE][rows],
                 "action": action[rows],
-                "reward": columns[paid][rows].flatten().float(),
+                "reward": columns[rewards][rows].flatten().float(),
                 "intervention": columns["intervention"][rows].flatten().bool(),
                 "terminated": terminated[rows].flatten(),
             }

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from robot_rl.interface.observation_spec import ObservationSpec
-from robot_rl.interface.pipeline import Interface
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.interface.spec import VectorSpec
 from robot_rl.interface.symmetry import Mirror
 
 
@@ -18,9 +19,12 @@ class EnvInfo:
     """Facts about a task's environment that do not depend on how many copies run."""
 
     task: str
-    observation: int
-    """Size of observation.state."""
-    action: int
+    state: VectorSpec
+    """observation.state"""
+    actions: VectorSpec
+    """Actions in physical units, as datasets hold them."""
+    rate: float = 30.0
+    """Control rate, Hz; where an environment has none, the frame rate of its datasets."""
     others: ObservationSpec = ObservationSpec(())
     """What a policy observes besides observation.state."""
     interface: Interface | None = None
@@ -29,10 +33,29 @@ class EnvInfo:
     """The robot's fingerprint."""
     demonstrator: bool = False
     """The task has a scripted demonstrator."""
-    tells_success: bool = True
+    reports_success: bool = True
     """infos["success"] is reported."""
     success_terminates: bool = True
     """Success ends the episode."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, demonstrator: bool = False) -> EnvInfo:
+        """Return the facts of a contract with a robot."""
+        interface, robot = pipeline.interface, pipeline.robot.fingerprint()
+        return cls(
+            interface.task, pipeline.observer.spec, pipeline.actions, interface.controller.rate, pipeline.others,
+            interface, robot, demonstrator,
+        )  # fmt: skip
+
+    @property
+    def observation(self) -> int:
+        """Return the size of observation.state."""
+        return self.state.size
+
+    @property
+    def action(self) -> int:
+        """Return the number of action dimensions."""
+        return self.actions.size
 
 
 class VectorEnv(Protocol):

@@ -7,6 +7,7 @@ converts between the two; nothing else does.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,11 @@ def box(name: str, dims: str, unit: str, low: float, high: float, frame: str = "
     """Return a field whose components share one range; `dims` is a blank-separated list."""
     names = tuple(dims.split())
     return Field(name, names, unit, (low,) * len(names), (high,) * len(names), frame)
+
+
+def numbered(name: str, low: Sequence[float], high: Sequence[float]) -> VectorSpec:
+    """Return the spec of a vector whose components have numbers for names, such as another package's."""
+    return VectorSpec((Field(name, tuple(map(str, range(len(low)))), "", tuple(low), tuple(high)),))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from policies.bundle import Bundle
 from policies.residual import ResidualPolicy, residual_from
 from robot_rl.data.recording import load_episodes
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig, check_critics
 from robot_rl.recipes.job import Job
@@ -46,10 +47,10 @@ class CorrectedRecipe(Recipe):
 
     def learner(self, bundle: Bundle, dataset: Path, folder: Path, seed: int) -> Learner:
         """Return the learner process's part, with demonstrations from `dataset`."""
-        pipeline, agent = Pipeline(bundle.interface), self.from_bundle(bundle, seed)
+        info, agent = EnvInfo.of(Pipeline(bundle.interface)), self.from_bundle(bundle, seed)
         rng = torch.Generator().manual_seed(seed)
-        demos = demo_replay(agent, load_episodes(dataset, pipeline), rng, self.training.capacity)
-        return Learner(agent, pipeline, demos, self.training, folder, seed)
+        demos = demo_replay(agent, load_episodes(dataset, info), rng, self.training.capacity)
+        return Learner(agent, info, demos, self.training, folder, seed)
 
     def build(self, job: Job, env: Any = None) -> ActorCritic:
         return self.from_bundle(job.improvable(), job.seed)

@@ -13,7 +13,6 @@ from policies.base import Size
 from policies.bundle import Bundle, load_bundle
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
-from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.operators.corrector import Corrector
 from robot_rl.operators.override import OverriddenEnv
 from robot_rl.rewards import RewardName
@@ -66,19 +65,16 @@ class Job:
 
     def demonstrations(self, reward: RewardName = "success") -> list[dict[str, Tensor]]:
         """Return the episodes of the dataset, rewarded by success or as the task did when they were recorded."""
-        interface = self.check_demonstrations()
-        return load_episodes(self.dataset, Pipeline(interface), reward)
+        self.check_demonstrations()
+        return load_episodes(self.dataset, self.info, reward)
 
-    def check_demonstrations(self) -> Interface:
-        """Return the contract that demonstrations are read by; ConfigError if there can be none."""
-        if self.info.interface is None:
-            raise ConfigError(f"demonstrations of {self.info.task} cannot be read yet; use --training.demo-share 0")
+    def check_demonstrations(self) -> None:
+        """Raise ConfigError if there can be no demonstrations."""
         if not self.dataset.exists() and not self.info.demonstrator:
             raise ConfigError(
                 f"{self.dataset} does not exist, and task {self.info.task!r} has no scripted demonstrator to record "
-                "one; learn it with --recipe ppo, or name a dataset with --dataset"
+                "one; name a dataset with --dataset, or choose a recipe that learns without, see `robot-rl recipes`"
             )
-        return self.info.interface
 
     def improvable(self) -> Bundle:
         """Return the bundle to start from, checked against the task."""

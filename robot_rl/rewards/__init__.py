@@ -54,6 +54,6 @@ def reward_source(name: RewardName, info: EnvInfo) -> RewardSource:
     """Return the reward source called `name` for a task; ConfigError if the task lacks it."""
     if name == "task":
         return TaskReward()
-    if not info.tells_success:
+    if not info.reports_success:
         raise ConfigError(f"{info.task} reports no success, so that cannot be the reward: use --training.reward task")
     return SuccessReward(info.success_terminates)

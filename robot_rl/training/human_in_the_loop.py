@@ -25,7 +25,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import episodes_of
 from robot_rl.data.replay import Replay
 from robot_rl.data.sources import sample_batches
-from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.learning.agent import Phase
 from robot_rl.training.checkpoint import load_state, save_state
@@ -112,13 +112,13 @@ class Learner:
     def __init__(
         self,
         agent: ActorCritic,
-        pipeline: Pipeline,
+        info: EnvInfo,
         demos: Replay,
         config: HumanInTheLoopConfig,
         folder: Path,
         seed: int,
     ):
-        self.agent, self.pipeline, self.demos, self.config, self.folder = agent, pipeline, demos, config, folder
+        self.agent, self.info, self.demos, self.config, self.folder = agent, info, demos, config, folder
         self.online = Replay(config.capacity, 1, agent.columns, agent.device)
         self.rng = torch.Generator().manual_seed(seed)
         self.dataset: Dataset | None = None
@@ -140,7 +140,7 @@ class Learner:
         new = self.dataset.num_episodes - self.seen
         if not new:
             return 0
-        for episode in episodes_of(self.dataset, self.pipeline, self.seen, successes=False):
+        for episode in episodes_of(self.dataset, self.info, self.seen, successes=False):
             self.take(episode)
         self.seen += new
         return new

@@ -27,6 +27,7 @@ from real.finetune import LearnerProcess, Session
 from real.session import VideoRecorder, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.training.human_in_the_loop import corrections, fetch, publish
 from robot_rl.training.run import Run
@@ -433,7 +434,7 @@ def test_what_the_learner_reads_of_a_corrected_episode(
     seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
     s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
     s.close()
-    (episode,) = episodes_of(Dataset(tmp_path / "run" / "dataset"), s.env.pipeline, 0, successes=False)
+    (episode,) = episodes_of(Dataset(tmp_path / "run" / "dataset"), EnvInfo.of(s.env.pipeline), 0, successes=False)
     parts = corrections(episode)
     assert [len(p["action"]) for p in parts] == [2, 1]
     for part in parts:
@@ -454,7 +455,7 @@ def test_a_failure_is_learned_as_the_end_and_a_stop_or_the_clock_is_not(
     seconds_until(monkeypatch, lambda: len(s.episodes) >= 1)
     s.learn(NoLearner(lambda k: None), 60.0, lambda *_: None)  # type: ignore[arg-type]
     s.close()
-    (episode,) = episodes_of(Dataset(tmp_path / "run" / "dataset"), s.env.pipeline, 0, successes=False)
+    (episode,) = episodes_of(Dataset(tmp_path / "run" / "dataset"), EnvInfo.of(s.env.pipeline), 0, successes=False)
     steps = len(episode["action"])
     assert steps == (4 if end else LIFT.horizon) and not episode["reward"].any()
     assert episode["terminated"].tolist() == [False] * (steps - 1) + [terminated]

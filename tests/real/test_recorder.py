@@ -16,6 +16,7 @@ import torch
 from real.recorder import WAITING, Recorder
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
 from robot_rl.data.recording import load_episodes
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
 
@@ -62,7 +63,7 @@ def test_the_executed_action_is_stored_and_the_policys_beside_it(recorder: Calla
     assert columns["intervention"].flatten().tolist() == [False, True, False]
     for name in ("next.reward", "next.done", "next.success"):
         assert columns[name].flatten().tolist() == [0, 0, 1]
-    (episode,) = load_episodes(root, PIPELINE)
+    (episode,) = load_episodes(root, EnvInfo.of(PIPELINE))
     assert torch.allclose(episode["action"], executed, atol=1e-6), "what a learner reads is what was executed"
     assert episode["observation.state"][:, 0].tolist() == [0, 1, 2]
     assert data.robot_type == "panda" and data.fps == 20
@@ -84,7 +85,7 @@ def test_what_is_no_number_is_not_learned_from(recorder: Callable[..., Recorder]
         table.set_column(table.column_names.index(key), table.schema.field(key), pa.array(rows, table[key].type)), file
     )
     with pytest.raises(DatasetError, match=f"{key} of episode 0, frame 1, is not finite"):
-        load_episodes(r.writer.root, PIPELINE)
+        load_episodes(r.writer.root, EnvInfo.of(PIPELINE))
 
 
 def test_a_missing_picture_is_black_and_a_present_one_is_copied(recorder: Callable[..., Recorder]) -> None:

@@ -138,7 +138,7 @@ def test_episodes_end_where_they_end_and_begin_again(same: Build) -> None:
 
 def test_a_goal_is_read_part_by_part() -> None:
     info, env = describe(NAME.format("Goal")), make(NAME.format("Goal"), 2)
-    assert (info.observation, info.action, info.tells_success, info.interface) == (4, 2, True, None)
+    assert (info.observation, info.action, info.reports_success, info.interface) == (4, 2, True, None)
     state = env.reset(seed=0)[0]["observation.state"]
     keys = env.batch.keys  # type: ignore[attr-defined]
     at = {key: [0, 1, 2, 3][slice(*s)] for key, s in zip(keys, ((0, 1), (1, 2), (2, 4)), strict=True)}
@@ -189,7 +189,7 @@ def test_actions_of_another_shape_are_refused() -> None:
 
 def test_success_can_be_the_reward_only_where_it_is_told() -> None:
     info = describe(NAME.format("Silent"))
-    assert not info.tells_success
+    assert not info.reports_success
     with pytest.raises(ConfigError, match="--training.reward task"):
         reward_source("success", info)
     low, high = reward_source("success", describe(NAME.format("Toy"))).limits(0.9)

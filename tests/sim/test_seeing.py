@@ -19,6 +19,7 @@ from robot_rl.data.recording import load_episodes
 from robot_rl.data.sources import Demonstrations
 from robot_rl.evaluation import evaluate
 from robot_rl.interface import success
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Picture, Pipeline
 from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
@@ -61,7 +62,7 @@ def policy_of(task: Any) -> DiffusionPolicy:
 
 
 def test_what_is_recorded_is_what_the_policy_saw(seeing: Any, dataset: Path) -> None:
-    episodes = load_episodes(dataset, Pipeline(seeing.interface))
+    episodes = load_episodes(dataset, EnvInfo.of(Pipeline(seeing.interface)))
     assert [len(e["action"]) for e in episodes] == [6, 6, 6]
     env = TaskEnv(seeing, 1, threads=1)
     spec = env.pipeline.observation_spec
@@ -116,13 +117,13 @@ def test_a_dataset_without_the_pictures_is_refused(
 ) -> None:
     interface = replace(seeing.interface, pictures=pictures, cameras=())
     with pytest.raises(UserError, match=message):
-        load_episodes(dataset, Pipeline(interface))
+        load_episodes(dataset, EnvInfo.of(Pipeline(interface)))
 
 
 def test_cloning_resumes_and_the_clone_acts_in_simulation(
     seeing: Any, dataset: Path, run: Build, same: Callable[[Any, Any], bool]
 ) -> None:
-    data = Demonstrations.of(load_episodes(dataset, Pipeline(seeing.interface)))
+    data = Demonstrations.of(load_episodes(dataset, EnvInfo.of(Pipeline(seeing.interface))))
     config = SupervisedConfig(updates=6, batch=8, checkpoint_every=2, log_every=2)
     ends = []
     for name in ("whole", "cut"):

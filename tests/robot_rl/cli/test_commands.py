@@ -30,6 +30,7 @@ from robot_rl.cli.finetune import Finetune
 from robot_rl.cli.train import Train
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.critics import Critic
 from robot_rl.learning.heads import Scalar
@@ -70,7 +71,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 def write_dataset(root: Path, episodes: int = 3, steps: int = 12) -> Path:
     rng = torch.Generator().manual_seed(0)
-    with DatasetWriter.create(root, fps=20, features=features(PIPELINE), robot_type="panda") as writer:
+    with DatasetWriter.create(root, fps=20, features=features(EnvInfo.of(PIPELINE)), robot_type="panda") as writer:
         for _ in range(episodes):
             last = torch.zeros(steps, 1, dtype=torch.bool)
             last[-1] = True
@@ -480,7 +481,7 @@ def test_a_dataset_that_is_none(run: Run, dataset: Path, damage: str) -> None:
         shutil.rmtree(dataset)
     elif damage == "empty":
         shutil.rmtree(dataset)
-        DatasetWriter.create(dataset, fps=20, features=features(PIPELINE), robot_type="panda").close()
+        DatasetWriter.create(dataset, fps=20, features=features(EnvInfo.of(PIPELINE)), robot_type="panda").close()
     elif damage == "truncated info":
         info = dataset / "meta" / "info.json"
         info.write_bytes(info.read_bytes()[:100])

@@ -28,6 +28,7 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.cli.main import main
 from robot_rl.data import Dataset, DatasetWriter, verify
 from robot_rl.data.recording import features
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.run import read_metrics
@@ -118,7 +119,7 @@ def lines(path: Path) -> int:
 
 def write_dataset(root: Path) -> Path:
     rng = torch.Generator().manual_seed(0)
-    with DatasetWriter.create(root, fps=20, features=features(PIPELINE), robot_type="panda") as writer:
+    with DatasetWriter.create(root, fps=20, features=features(EnvInfo.of(PIPELINE)), robot_type="panda") as writer:
         for _ in range(3):
             last = torch.zeros(30, 1, dtype=torch.bool)
             last[-1] = True

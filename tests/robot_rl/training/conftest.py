@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.spec import numbered
 
 
 class PointMass(VectorEnv):
@@ -26,7 +27,7 @@ class PointMass(VectorEnv):
     """
 
     GAIN, PRICE, NOISE = 0.3, 0.1, 0.05
-    info = EnvInfo("point-mass", observation=4, action=2)
+    info = EnvInfo("point-mass", numbered("state", [-1.0] * 4, [1.0] * 4), numbered("action", [-1.0] * 2, [1.0] * 2))
     privileged_size, mirror = 3, None
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 

@@ -24,6 +24,7 @@ from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.data import DatasetWriter
 from robot_rl.data.recording import features, load_episodes
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.checkpoint import load_state, save_state
@@ -71,7 +72,7 @@ def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -
     if (root / "meta" / "info.json").exists():
         writer = DatasetWriter.append(root)
     else:
-        writer = DatasetWriter.create(root, fps=20, features=features(PIPELINE), robot_type="panda")
+        writer = DatasetWriter.create(root, fps=20, features=features(EnvInfo.of(PIPELINE)), robot_type="panda")
     with writer:
         writer.add_episode(columns, LIFT.instruction)
 
@@ -84,9 +85,9 @@ def learner(agent: Build, residual: Build, tmp_path: Path) -> Build:
         policy = residual(SIZE, 4, std=None)
         rng = torch.Generator().manual_seed(0)
         made = agent(policy, seed=seed)
-        demos = demo_replay(made, load_episodes(tmp_path / f"demos-{name}", PIPELINE), rng, config.capacity)
+        demos = demo_replay(made, load_episodes(tmp_path / f"demos-{name}", EnvInfo.of(PIPELINE)), rng, config.capacity)
         (tmp_path / name).mkdir()
-        return Learner(made, PIPELINE, demos, config, tmp_path / name, seed)
+        return Learner(made, EnvInfo.of(PIPELINE), demos, config, tmp_path / name, seed)
 
     return build
 
@@ -149,7 +150,7 @@ def test_the_executed_action_is_learned_from(learner: Build) -> None:
     one = learner()
     record(one.folder / "dataset", [True] * 3, seed=1)
     one.absorb()
-    (episode,) = load_episodes(one.folder / "dataset", PIPELINE)
+    (episode,) = load_episodes(one.folder / "dataset", EnvInfo.of(PIPELINE))
     stored = one.online.columns["action"][0][one.online.flags["starts"][0]]
     assert torch.equal(stored, episode["action"]) and stored.abs().max() <= 1
 

@@ -16,6 +16,7 @@ from policies.base import Size
 from policies.execution import ChunkExecutor
 from policies.gaussian import GaussianConfig
 from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.spec import numbered
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import TaskReward
@@ -28,7 +29,7 @@ Build = Callable[..., Any]
 class Point:
     """Points on a line, x' = x + 0.3 a, reward -x'^2, for 8 steps from anywhere in [-1, 1]; best is straight to 0."""
 
-    info = EnvInfo("point", observation=1, action=1, tells_success=False)
+    info = EnvInfo("point", numbered("state", [-1.0], [1.0]), numbered("action", [-1.0], [1.0]), reports_success=False)
     privileged_size, mirror = 0, None
 
     def __init__(self, num_envs: int):

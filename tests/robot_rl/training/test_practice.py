@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from policies.execution import ChunkExecutor
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
 from robot_rl.operators.override import OverriddenEnv
@@ -84,7 +85,7 @@ def learner_of(agent: Any, env: OverriddenEnv, folder: Any, demonstration: dict[
         batch=16, updates_per_step=0.2, critic_only=50, capacity=2000, steps=steps, checkpoint_every=50
     )
     demos = demo_replay(agent, [demonstration], torch.Generator().manual_seed(0), config.capacity)
-    return Learner(agent, Pipeline(env.task.interface), demos, config, folder, 0)
+    return Learner(agent, EnvInfo.of(Pipeline(env.task.interface)), demos, config, folder, 0)
 
 
 def test_it_learns_from_practice_and_goes_on_from_a_checkpoint(

@@ -14,6 +14,7 @@ import torch
 import sim.gym
 from robot_rl.data import Dataset
 from robot_rl.data.recording import load_episodes
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError
 from sim.collect import collect, make_expert
@@ -77,7 +78,7 @@ def test_off_policy_learners_see_success_and_not_the_dense_reward(tmp_path: Path
     collect(env, tmp_path / "data", 2, seed=0, skill="STEADY", image_size=0)
     recorded = Dataset(tmp_path / "data").columns(["next.reward"])["next.reward"]
     assert (recorded < 0).any(), "the dataset keeps what the task paid"
-    for episode in load_episodes(tmp_path / "data", env.pipeline):
+    for episode in load_episodes(tmp_path / "data", EnvInfo.of(env.pipeline)):
         assert episode["reward"].tolist() == [0.0] * (len(episode["reward"]) - 1) + [1.0]
 
 
