@@ -1,4 +1,4 @@
-"""Make a task's environment by its name: one of ours, or any Gymnasium environment."""
+"""Make a task's environment by its name: one of ours, a testbed, or any Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from robot_rl.interface.environment import EnvInfo, VectorEnv
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.symmetry import Mirror
 from sim.gym_env import GymEnv
-from sim.tasks import is_foreign, tasks
+from sim.tasks import FOREIGN, TESTBED, tasks
+from sim.testbeds import base as testbed
+from sim.testbeds import testbeds
 
 
 def describe(task: str, env_python: Path | None = None) -> EnvInfo:
     """Return the facts about a task's environment, without simulating ours."""
-    if is_foreign(task):
+    if task.startswith(TESTBED):
+        return testbed.describe(_testbed(task))
+    if task.startswith(FOREIGN):
         env = GymEnv(task, 1, env_python)
         env.close()
         return env.info
@@ -25,9 +29,10 @@ def describe(task: str, env_python: Path | None = None) -> EnvInfo:
 
 
 def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:
-    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, ignored for other packages'
-    environments."""
-    if is_foreign(task):
+    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, ignored for tasks without a robot."""
+    if task.startswith(TESTBED):
+        return testbed.TestbedEnv(_testbed(task), num_envs)
+    if task.startswith(FOREIGN):
         return GymEnv(task, num_envs, env_python)
     from sim.env import TaskEnv
 
@@ -35,6 +40,11 @@ def make(task: str, num_envs: int, env_python: Path | None = None, **simulation:
     env.info, env.mirror = describe(task), mirror_of(env.task, env.randomization)
     env.make_demonstrator = lambda seed: env.task.make_expert(env.pipeline, num_envs, "STEADY", seed)
     made: VectorEnv = env
+    return made
+
+
+def _testbed(task: str) -> testbed.Testbed:
+    made: testbed.Testbed = testbeds.get(task.removeprefix(TESTBED))()
     return made
 
 

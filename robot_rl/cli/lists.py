@@ -5,35 +5,40 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from robot_rl.util.errors import UnknownName
 from robot_rl.util.registry import Registry
 
 
-def _show(registry: Registry, argv: list[str]) -> int:
+def _show(argv: list[str], registry: Registry, more: Mapping[str, str] = MappingProxyType({})) -> int:
+    """Print names with a line each: those of a registry, then `more`."""
     unknown = [a for a in argv if a not in ("--json", "-h", "--help")]
     if unknown:
         raise UnknownName("flag", unknown[0], ["--json", "--help"])
+    lines = {name: registry.describe(name) for name in registry} | dict(more)
     if "--json" in argv:
-        sys.stdout.write(json.dumps({name: registry.describe(name) for name in registry}) + "\n")
+        sys.stdout.write(json.dumps(lines) + "\n")
     else:
-        width = max(len(name) for name in registry)
-        sys.stdout.write("".join(f"{name:<{width}}  {registry.describe(name)}\n" for name in registry))
+        width = max(map(len, lines))
+        sys.stdout.write("".join(f"{name:<{width}}  {line}\n" for name, line in lines.items()))
     return 0
 
 
 def tasks_main(argv: list[str]) -> int:
     """List the tasks; --json prints one object."""
-    from sim.tasks import tasks
+    from sim.tasks import TESTBED, tasks
+    from sim.testbeds import testbeds
 
-    return _show(tasks, argv)
+    return _show(argv, tasks, {f"{TESTBED}{name}": testbeds.describe(name) for name in testbeds})
 
 
 def robots_main(argv: list[str]) -> int:
     """List the robots; --json prints one object."""
     from robot_rl.robots import robots
 
-    return _show(robots, argv)
+    return _show(argv, robots)
 
 
 def recipes_main(argv: list[str]) -> int:
@@ -41,7 +46,7 @@ def recipes_main(argv: list[str]) -> int:
     from robot_rl.recipes import recipes
 
     if len(argv) != 1 or argv[0].startswith("-"):
-        return _show(recipes, argv)
+        return _show(argv, recipes)
     module = sys.modules[recipes.get(argv[0]).__module__]
     sys.stdout.write(inspect.getsource(module))
     return 0

@@ -60,8 +60,10 @@ def task_of(robot: str, name: str | None = None) -> Task:
 
 FOREIGN = "gym:"
 """Prefix of a task that is a Gymnasium environment of another package."""
+TESTBED = "testbed:"
+"""Prefix of a task of `sim.testbeds`."""
 
 
 def is_foreign(task: str) -> bool:
-    """Return whether a task is a Gymnasium environment of another package."""
-    return task.startswith(FOREIGN)
+    """Return whether a task has no robot of ours: a Gymnasium environment of another package, or a testbed."""
+    return task.startswith((FOREIGN, TESTBED))

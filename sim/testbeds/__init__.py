@@ -1,0 +1,17 @@
+"""Testbeds by name."""
+
+from __future__ import annotations
+
+from robot_rl.util.registry import Registry
+
+testbeds = Registry(
+    "testbed",
+    {
+        "reach": ("sim.testbeds.reach:Reach", "a planar arm of two links brings its tip to a target"),
+        "push": ("sim.testbeds.push:Push", "a finger pushes a puck to a goal"),
+        "insert": ("sim.testbeds.insert:Insert", "a peg goes into a tight slot"),
+        "fork": ("sim.testbeds.fork:Fork", "a point passes an obstacle, left or right"),
+        "fork-right": ("sim.testbeds.fork:ForkRight", "the same, and only the right side counts"),
+        "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with too weak a motor"),
+    },
+)

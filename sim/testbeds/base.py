@@ -1,0 +1,173 @@
+"""Small planar tasks as batched tensors: seconds to a minute of learning each, to tell one method from another.
+
+A testbed is four functions of a state (n, S). `TestbedEnv` makes the environment that learners see of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.spec import numbered
+from robot_rl.interface.symmetry import Mirror
+from sim.tasks import TESTBED
+
+SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5}
+"""Noise of a demonstrator, as a share of the action range: half of it changes every step, half stays for an episode."""
+
+
+class Testbed(ABC):
+    """A task of one file: states, dynamics, observation, outcome and a demonstrator."""
+
+    name: ClassVar[str]
+    horizon: ClassVar[int]
+    observation: ClassVar[int]
+    """Size of observation.state."""
+    action: ClassVar[int]
+    draws: ClassVar[int]
+    """Uniform numbers that an episode begins with."""
+    reports_success: ClassVar[bool] = True
+    rate: ClassVar[float] = 20.0
+    """Hz"""
+
+    @abstractmethod
+    def start(self, u: Tensor) -> Tensor:
+        """Return first states (n, S) for uniform numbers u (n, draws) in [0, 1)."""
+
+    @abstractmethod
+    def advance(self, s: Tensor, a: Tensor) -> Tensor:
+        """Return the states (n, S) after actions a (n, A) in [-1, 1]."""
+
+    @abstractmethod
+    def observe(self, s: Tensor) -> Tensor:
+        """Return observations (n, D)."""
+
+    @abstractmethod
+    def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return reward (n,), success (n,) and failure (n,) of arriving in s by a; either of the last two ends the
+        episode."""
+
+    @abstractmethod
+    def expert(self, observation: Tensor, u: Tensor) -> Tensor:
+        """Return a demonstrator's actions (n, A); u (n, 4) in [0, 1) is drawn once per episode."""
+
+
+def uniform(seed: Tensor, episode: Tensor, count: int) -> Tensor:
+    """Return numbers (n, count) in [0, 1) that depend on seed (n,) and episode (n,) alone (SplitMix64, Steele 2014)."""
+    k = torch.arange(1, count + 1, device=seed.device)
+    z = (seed * 1_000_003 + episode)[:, None] * 65_537 + k
+    z = z * -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    z = z ^ ((z >> 31) & ((1 << 33) - 1))
+    return ((z >> 11) & ((1 << 53) - 1)).double().mul(2.0**-53).float().clamp(max=1 - 2**-24)
+
+
+class TestbedEnv:
+    """n copies of a testbed behind the protocol of `robot_rl.interface.environment.VectorEnv`."""
+
+    privileged_size = 0
+    mirror: Mirror | None = None
+
+    def __init__(self, testbed: Testbed, num_envs: int, device: str | torch.device = "cpu"):
+        self.testbed, self.num_envs, self.device = testbed, num_envs, torch.device(device)
+        self.info = describe(testbed)
+        self.seed, self.episode, self.steps = (torch.zeros(num_envs, dtype=torch.long, device=device) for _ in range(3))
+        self.state = testbed.start(self._draw())
+
+    def _draw(self) -> Tensor:
+        return uniform(self.seed, self.episode, self.testbed.draws)
+
+    def _observation(self, state: Tensor) -> dict[str, Tensor]:
+        return {"observation.state": self.testbed.observe(state)}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Start episodes everywhere; environment i gets seed + i. Options of our own
+        tasks are ignored."""
+        if seed is None:
+            self.episode = self.episode + 1
+        else:
+            self.seed = seed + torch.arange(self.num_envs, device=self.device)
+            self.episode = torch.zeros_like(self.seed)
+        self.steps = torch.zeros_like(self.seed)
+        self.state = self.testbed.start(self._draw())
+        return self._observation(self.state), {}
+
+    def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Step every environment; see `VectorEnv`."""
+        if tuple(actions.shape) != (self.num_envs, self.info.action):
+            raise ValueError(f"actions are {(self.num_envs, self.info.action)}, not {tuple(actions.shape)}")
+        actions = actions.clamp(-1, 1)
+        state = self.testbed.advance(self.state, actions)
+        reward, success, failure = self.testbed.outcome(state, actions)
+        self.steps = self.steps + 1
+        terminated = failure | success if self.testbed.reports_success else failure
+        truncated = (self.steps >= self.testbed.horizon) & ~terminated
+        done = terminated | truncated
+        infos: dict[str, Any] = {"success": success} if self.testbed.reports_success else {}
+        if done.any():
+            infos |= {"final_obs": self._observation(state), "_final_obs": done}
+        self.episode = self.episode + done
+        self.steps = torch.where(done, 0, self.steps)
+        self.state = torch.where(done[:, None], self.testbed.start(self._draw()), state)
+        return self._observation(self.state), reward, terminated, truncated, infos
+
+    def still(self) -> Tensor:
+        """Return zero actions (n, A), which hold position in every testbed but the pendulum."""
+        return torch.zeros(self.num_envs, self.info.action, device=self.device)
+
+    def make_demonstrator(self, seed: int, skill: str = "STEADY") -> Demonstrator:
+        """Return the testbed's demonstrator."""
+        return Demonstrator(self.testbed, self.num_envs, SKILLS[skill], seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value.to(self.device))
+
+    def close(self) -> None:
+        """Do nothing: tensors need no release."""
+
+
+class Demonstrator:
+    """A testbed's expert with a shaky and biased hand."""
+
+    def __init__(self, testbed: Testbed, num_envs: int, noise: float, seed: int):
+        self.testbed, self.noise = testbed, noise
+        self.rng = torch.Generator().manual_seed(seed)
+        self.u = torch.rand(num_envs, 4, generator=self.rng)
+        self.bias = self._normal(num_envs)
+
+    def _normal(self, count: int) -> Tensor:
+        return 0.5 * self.noise * torch.randn(count, self.testbed.action, generator=self.rng)
+
+    def reset(self, envs: Tensor) -> None:
+        """Draw the constants of new episodes."""
+        self.u[envs] = torch.rand(len(envs), 4, generator=self.rng)
+        self.bias[envs] = self._normal(len(envs))
+
+    def act(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return actions (n, A) in [-1, 1]."""
+        action = self.testbed.expert(observation["observation.state"], self.u)
+        return (action + self.bias + self._normal(len(action))).clamp(-1, 1)
+
+
+def describe(testbed: Testbed) -> EnvInfo:
+    """Return the facts about a testbed's environment."""
+    wide, unit = [float("inf")] * testbed.observation, [1.0] * testbed.action
+    return EnvInfo(
+        f"{TESTBED}{testbed.name}",
+        numbered("state", [-limit for limit in wide], wide),
+        numbered("action", [-limit for limit in unit], unit),
+        testbed.rate,
+        demonstrator=True,
+        reports_success=testbed.reports_success,
+    )

@@ -1,0 +1,55 @@
+"""Fork: a point passes an obstacle left or right; demonstrations do both, and their mean runs into it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sim.testbeds.base import Testbed
+
+STEP = 0.08
+"""Largest motion per step, m."""
+RADIUS = 0.35
+"""Of the obstacle at the origin, m."""
+END = 0.9
+"""The episode ends beyond this y, m."""
+
+
+class Fork(Testbed):
+    """State: x, y, m. Touching the obstacle fails."""
+
+    name, horizon, observation, action, draws = "fork", 60, 2, 2, 2
+
+    def start(self, u: Tensor) -> Tensor:
+        return torch.stack([0.1 * (2 * u[:, 0] - 1), -0.9 + 0.1 * (2 * u[:, 1] - 1)], 1)
+
+    def advance(self, s: Tensor, a: Tensor) -> Tensor:
+        return (s + STEP * a).clamp(-1.2, 1.2)
+
+    def observe(self, s: Tensor) -> Tensor:
+        return s
+
+    def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        success, failure = s[:, 1] > END, s.norm(dim=1) < RADIUS
+        return success.float(), success, failure
+
+    def expert(self, observation: Tensor, u: Tensor) -> Tensor:
+        """Steer to one side, drawn for the episode, until the obstacle is passed."""
+        x, y = observation.unbind(1)
+        side = torch.where(u[:, 0] < 0.5, -1.0, 1.0)
+        aim = side * 0.65 * (1 - (y / 0.9) ** 2).clamp_min(0.0).sqrt() * 1.0
+        across = (aim - x) / STEP
+        forward = torch.where(across.abs() > 1, 0.35, 0.8)
+        return torch.stack([across, forward], 1).clamp(-1, 1)
+
+
+class ForkRight(Fork):
+    """Passing on the left ends the episode without success."""
+
+    name = "fork-right"
+
+    def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        passed, hit = s[:, 1] > END, s.norm(dim=1) < RADIUS
+        right = s[:, 0] > 0
+        success = passed & right
+        return success.float(), success, hit | (passed & ~right)

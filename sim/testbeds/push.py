@@ -1,0 +1,70 @@
+"""Push: a finger pushes a puck to a goal, without inertia; success within 3 cm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sim.testbeds.base import Testbed
+
+STEP, SUBSTEPS = 0.03, 3
+"""Largest motion of the finger per step, m."""
+CONTACT = 0.08
+"""Sum of the radii of finger and puck, m."""
+WALL = 0.5
+"""Half the width of the arena, m."""
+NEAR = 0.03
+"""m"""
+
+
+class Push(Testbed):
+    """State: finger (2), puck (2), goal (2), m."""
+
+    name, horizon, observation, action, draws = "push", 100, 10, 2, 6
+
+    def start(self, u: Tensor) -> Tensor:
+        u = 2 * u - 1
+        finger, puck, goal = 0.4 * u[:, :2], 0.25 * u[:, 2:4], 0.3 * u[:, 4:6]
+        return self._contact(torch.cat([finger, puck, goal], 1))
+
+    def advance(self, s: Tensor, a: Tensor) -> Tensor:
+        for _ in range(SUBSTEPS):
+            finger = (s[:, :2] + a * (STEP / SUBSTEPS)).clamp(-WALL, WALL)
+            s = self._contact(torch.cat([finger, s[:, 2:]], 1))
+        return s
+
+    def _contact(self, s: Tensor) -> Tensor:
+        """Move the puck out of the finger, and the finger out of a puck that a wall stops."""
+        finger, puck, goal = s[:, :2], s[:, 2:4], s[:, 4:]
+        away = puck - finger
+        distance = away.norm(dim=1, keepdim=True).clamp_min(1e-6)
+        touching = distance < CONTACT
+        moved = (finger + away / distance * CONTACT).clamp(-WALL, WALL)
+        puck = torch.where(touching, moved, puck)
+        away = puck - finger
+        distance = away.norm(dim=1, keepdim=True).clamp_min(1e-6)
+        finger = torch.where(distance < CONTACT - 1e-6, puck - away / distance * CONTACT, finger)
+        return torch.cat([finger, puck, goal], 1)
+
+    def observe(self, s: Tensor) -> Tensor:
+        return torch.cat([s, s[:, 2:4] - s[:, :2], s[:, 4:6] - s[:, 2:4]], 1)
+
+    def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        success = (s[:, 2:4] - s[:, 4:6]).norm(dim=1) < NEAR
+        return success.float(), success, torch.zeros_like(success)
+
+    def expert(self, observation: Tensor, u: Tensor) -> Tensor:
+        """Go around the puck to the side away from the goal, then push."""
+        puck, goal = observation[:, 6:8], observation[:, 8:10]  # seen from the finger; from the puck
+        ahead = goal / goal.norm(dim=1, keepdim=True).clamp_min(1e-6)
+        side = torch.stack([-ahead[:, 1], ahead[:, 0]], 1)
+        along = (puck * ahead).sum(1, keepdim=True)  # how far the finger is behind the puck
+        off = (puck * side).sum(1, keepdim=True)
+        pushing = (along > 0.5 * CONTACT) & (off.abs() < 0.02)
+        push = ahead + 25 * off * side
+        turn = torch.where(off >= 0, -1.0, 1.0)
+        beside = puck + turn * 1.3 * CONTACT * side - CONTACT * ahead
+        behind = puck - 1.25 * CONTACT * ahead
+        around = torch.where(along > 0.8 * CONTACT, behind, beside)
+        wanted = torch.where(pushing, push, around / STEP)
+        return wanted / wanted.abs().amax(1, keepdim=True).clamp_min(1.0)

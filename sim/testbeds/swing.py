@@ -1,0 +1,44 @@
+"""Swing: a pendulum swings up with a motor too weak to lift it at once; dense reward, as Gymnasium's Pendulum-v1."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sim.testbeds.base import Testbed
+
+TORQUE, FASTEST, DT = 2.0, 8.0, 0.05
+"""N m, rad/s, s"""
+
+
+class Swing(Testbed):
+    """State: angle from upright, rad, and speed, rad/s."""
+
+    name, horizon, observation, action, draws = "swing", 200, 3, 1, 2
+    reports_success = False
+
+    def start(self, u: Tensor) -> Tensor:
+        return torch.stack([math.pi * (2 * u[:, 0] - 1), 2 * u[:, 1] - 1], 1)
+
+    def advance(self, s: Tensor, a: Tensor) -> Tensor:
+        angle, speed = s.unbind(1)
+        speed = (speed + (15 * angle.sin() + 3 * TORQUE * a[:, 0]) * DT).clamp(-FASTEST, FASTEST)
+        return torch.stack([torch.remainder(angle + speed * DT + math.pi, 2 * math.pi) - math.pi, speed], 1)
+
+    def observe(self, s: Tensor) -> Tensor:
+        return torch.stack([s[:, 0].cos(), s[:, 0].sin(), s[:, 1]], 1)
+
+    def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cost = s[:, 0] ** 2 + 0.1 * s[:, 1] ** 2 + 0.001 * (TORQUE * a[:, 0]) ** 2
+        never = torch.zeros_like(cost, dtype=torch.bool)
+        return -cost, never, never
+
+    def expert(self, observation: Tensor, u: Tensor) -> Tensor:
+        """Pump energy, then catch (Astrom & Furuta 2000)."""
+        cos, sin, speed = observation.unbind(1)
+        energy = speed**2 / 2 + 15 * (cos - 1)
+        pump = -torch.sign(energy * torch.where(speed == 0, 1.0, speed))
+        catch = -(15 * sin + 6 * speed) / (3 * TORQUE)
+        return torch.where((cos > 0.9) & (speed.abs() < 4), catch, pump)[:, None].clamp(-1, 1)

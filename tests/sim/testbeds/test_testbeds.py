@@ -1,0 +1,95 @@
+"""Testbeds: episodes that depend on their seed alone, bounded states, and demonstrators as good as their skill."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from policies.base import RandomPolicy
+from robot_rl.evaluation import evaluate
+from sim.make import describe, make
+from sim.testbeds import base, testbeds
+
+ALL = [f"testbed:{name}" for name in testbeds]
+
+
+def demonstrated(name: str, skill: str, steps: int = 250) -> tuple[float, float]:
+    """Return the share of successes among ended episodes, and the mean reward."""
+    env = make(name, 256)
+    assert isinstance(env, base.TestbedEnv)
+    hand, observation = env.make_demonstrator(0, skill), env.reset(seed=3)[0]
+    ended = won = 0
+    total = 0.0
+    for _ in range(steps):
+        observation, reward, terminated, truncated, infos = env.step(hand.act(observation))
+        done = terminated | truncated
+        total += float(reward.mean()) / steps
+        ended += int(done.sum())
+        won += int((infos.get("success", done & False) & done).sum())
+        hand.reset(done.nonzero().squeeze(-1))
+    return won / max(1, ended), total
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_episode_depends_on_its_seed_and_not_on_the_number_of_environments(name: str) -> None:
+    many, one = make(name, 5), make(name, 1)
+    first, single = many.reset(seed=7)[0], one.reset(seed=9)[0]
+    actions = torch.rand(120, 1, many.info.action, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    for action in actions:
+        assert torch.equal(first["observation.state"][2:3], single["observation.state"])
+        first, reward, terminated, truncated, infos = many.step(action.expand(5, -1))
+        single, r, t, u, alone = one.step(action)
+        assert (reward[2], terminated[2], truncated[2]) == (r[0], t[0], u[0])
+        if alone.get("_final_obs") is not None:
+            assert torch.equal(infos["final_obs"]["observation.state"][2], alone["final_obs"]["observation.state"][0])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_states_stay_finite_and_resume_exactly(name: str) -> None:
+    env, other = make(name, 16), make(name, 16)
+    env.reset(seed=1)
+    rng = torch.Generator().manual_seed(1)
+    for k in range(150):
+        if k == 75:
+            other.load_state_dict(env.state_dict())  # type: ignore[attr-defined]
+        action = 3 * torch.randn(16, env.info.action, generator=rng)  # beyond the limits, too
+        observation = env.step(action)[0]["observation.state"]
+        assert observation.shape == (16, env.info.observation) and bool(observation.isfinite().all())
+        if k >= 75:
+            assert torch.equal(other.step(action)[0]["observation.state"], observation)
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if describe(n).reports_success and n != "testbed:fork-right"])
+def test_a_steadier_hand_succeeds_more_often(name: str) -> None:
+    clumsy, weak = demonstrated(name, "CLUMSY")[0], demonstrated(name, "WEAK")[0]
+    assert clumsy > 0.85 and 0.3 < weak < clumsy - 0.2
+    chance = evaluate(RandomPolicy(describe(name).action), make(name, 100), 100).summary()["success"]
+    assert chance < 0.15
+
+
+def test_only_the_right_side_counts_in_fork_right() -> None:
+    assert 0.4 < demonstrated("testbed:fork-right", "STEADY")[0] < 0.6
+    assert demonstrated("testbed:fork", "STEADY")[0] > 0.95
+
+
+def test_the_mean_of_both_sides_hits_the_obstacle() -> None:
+    env = make("testbed:fork", 64)
+    env.reset(seed=0)
+    failed = torch.zeros(64, dtype=torch.bool)
+    for _ in range(40):
+        _, _, terminated, _, infos = env.step(torch.tensor([[0.0, 1.0]]).expand(64, -1))
+        failed |= terminated & ~infos["success"]
+    assert bool(failed.all())
+
+
+def test_swinging_up_pays() -> None:
+    assert demonstrated("testbed:swing", "STEADY", 200)[1] > demonstrated("testbed:swing", "WEAK", 200)[1] + 1
+
+
+def test_random_numbers_are_uniform_and_differ_between_seeds_and_episodes() -> None:
+    seed, episode = torch.arange(2000) % 100, torch.arange(2000) // 100
+    u = base.uniform(seed, episode, 8)
+    assert bool(((u >= 0) & (u < 1)).all()) and len(u.flatten().unique()) > 15_900
+    assert torch.allclose(u.mean(0), torch.full((8,), 0.5), atol=0.03)
+    assert torch.corrcoef(u.T).fill_diagonal_(0).abs().max() < 0.08
+    assert torch.equal(base.uniform(seed, episode, 3), u[:, :3])
