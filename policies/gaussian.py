@@ -34,6 +34,7 @@ class GaussianActor(nn.Module):
     """Actions in [-1, 1] for features (B, F)."""
 
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
+    INSIDE = 0.999
 
     def __init__(self, features: int, actions: int, config: GaussianConfig):
         super().__init__()
@@ -63,10 +64,22 @@ class GaussianActor(nn.Module):
         if self.config.std is not None:
             return (mean.tanh() + self.config.std * noise).clamp(-1, 1), mean.new_zeros(len(mean))
         raw = mean + log_std.exp() * noise
-        # log(1 - tanh(x)^2) in a form that does not lose digits for large x.
-        squash = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
         density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        return raw.tanh(), (density - squash).sum(-1)
+        return raw.tanh(), (density - _squash(raw)).sum(-1)
+
+    def log_prob(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return the log-probability (B,) of actions (B, A); those at the limits count as a little inside."""
+        mean, log_std = self.forward(features)
+        if self.config.std is not None:
+            return -0.5 * ((action - mean.tanh()) / self.config.std).square().sum(-1)
+        raw = action.clamp(-self.INSIDE, self.INSIDE).atanh()
+        density = -0.5 * ((raw - mean) / log_std.exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
+        return (density - _squash(raw)).sum(-1)
+
+
+def _squash(raw: Tensor) -> Tensor:
+    """Return log(1 - tanh(raw)^2) in a form that does not lose digits for large values."""
+    return 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
 
 
 def log_density(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -30,6 +30,10 @@ from robot_rl.learning.targets import pessimistic
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
+Limits = tuple[float, float]
+"""The least and the greatest possible return."""
+UNLIMITED: Limits = (-math.inf, math.inf)
+
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
@@ -121,7 +125,7 @@ class ActorCritic:
         policy: ActorPolicy,
         config: ActorCriticConfig,
         seed: int = 0,
-        value_limits: tuple[float, float] = (-math.inf, math.inf),
+        value_limits: Limits = UNLIMITED,
     ):
         self.policy, self.config = policy, config
         size, head_layer = policy.size, policy.actor.trunk[-1]
@@ -222,18 +226,26 @@ class ActorCritic:
         """Return what critics judge of the actor's output u (B, L)."""
         return u if self.judged == "latent" else self.policy.transform(u, observation)
 
+    def _backup(self, batch: Batch, following: Observation) -> Tensor:
+        """Return the head's targets for B rows: here, the value of the policy's own action at the next observation."""
+        c, head = self.config, self.critic.head
+        u, log_prob = self._next_action(following)
+        out = self.target(self.policy.features(following), self._judged(u, following))
+        reward = batch["reward"]
+        if c.entropy_backup:
+            reward = reward - batch["discount"] * self.log_alpha.exp() * log_prob
+        return head.target(reward, batch["discount"], pessimistic(head, out, c.subset, self.rng))
+
+    def _critic_loss(self, batch: Batch, out: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of the critics' outputs (E, B, outputs) against the targets."""
+        return self.critic.head.loss(out, target).mean(1).sum()
+
     def _update_critic(self, batch: Batch) -> dict[str, Tensor]:
         c, policy, head = self.config, self.policy, self.critic.head
         with torch.no_grad():
-            following = {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)}
-            u, log_prob = self._next_action(following)
-            out = self.target(policy.features(following), self._judged(u, following))
-            reward = batch["reward"]
-            if c.entropy_backup:
-                reward = reward - batch["discount"] * self.log_alpha.exp() * log_prob
-            target = head.target(reward, batch["discount"], pessimistic(head, out, c.subset, self.rng))
+            target = self._backup(batch, {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)})
         out = self.critic(policy.features(batch), batch[self.judged])
-        loss = head.loss(out, target).mean(1).sum()
+        loss = self._critic_loss(batch, out, target)
         self.critic_optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.critic_parameters, c.grad_clip or math.inf)
@@ -242,11 +254,12 @@ class ActorCritic:
             average_(list(self.target.parameters()), list(self.critic.parameters()), c.tau)
             return {"critic/loss": loss.detach(), "critic/q": head.mean(out).mean(), "critic/grad_norm": norm}
 
-    def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
+    def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the actor's loss, the log-probability (B,) of its actions, and metrics.
+
+        `features` are what the actor reads, `seen` what critics read.
+        """
         c, policy = self.config, self.policy
-        self.critic.requires_grad_(False)  # no gradients that nobody uses
-        with torch.no_grad():
-            features, seen = policy.actor_features(batch), policy.features(batch)
         if policy.actor.config.std is None:
             u, log_prob = policy.actor.sample(features, self.rng)
         else:
@@ -262,6 +275,14 @@ class ActorCritic:
             loss = loss + c.imitation * distance.mean()
         if c.entropy:
             loss = loss + (self.log_alpha.exp().detach() * log_prob).mean()
+        return loss, log_prob, {"actor/q": q.detach().mean(), "actor/u": u.detach().abs().mean()}
+
+    def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
+        c, policy = self.config, self.policy
+        self.critic.requires_grad_(False)  # gradients that no optimizer would use
+        with torch.no_grad():
+            features, seen = policy.actor_features(batch), policy.features(batch)
+        loss, log_prob, metrics = self._actor_loss(batch, features, seen)
         self.actor_optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(policy.actor.parameters(), c.grad_clip or math.inf)
@@ -270,7 +291,6 @@ class ActorCritic:
         with torch.no_grad():
             average_(list(self.average.parameters()), list(policy.actor.parameters()), weight)
         self.critic.requires_grad_(True)
-        metrics = {"actor/q": q.detach().mean(), "actor/u": u.detach().abs().mean()}
         if self.alpha_optimizer is not None:
             per_action = c.entropy_per_action * policy.size.action
             aim = per_action if c.target_entropy is None else c.target_entropy

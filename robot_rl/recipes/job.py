@@ -63,10 +63,11 @@ class Job:
         if "demonstrations" in needs:
             self.check_demonstrations()
 
-    def demonstrations(self, reward: RewardName = "success") -> list[dict[str, Tensor]]:
-        """Return the episodes of the dataset, rewarded by success or as the task did when they were recorded."""
+    def demonstrations(self, reward: RewardName = "success", successes: bool = True) -> list[dict[str, Tensor]]:
+        """Return the successful or all episodes of the dataset, rewarded by success or as the task did when they were
+        recorded."""
         self.check_demonstrations()
-        return load_episodes(self.dataset, self.info, reward)
+        return load_episodes(self.dataset, self.info, reward, successes)
 
     def check_demonstrations(self) -> None:
         """Raise ConfigError if there can be no demonstrations."""

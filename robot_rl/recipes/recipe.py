@@ -50,10 +50,12 @@ class OffPolicyRecipe(Recipe):
 
     agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
     training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    agent_class: ClassVar[type[ActorCritic]] = ActorCritic
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        return ("environment", "demonstrations") if self.training.demo_share else ("environment",)
+        reads = self.training.demo_share or self.training.offline_updates
+        return ("environment", "demonstrations") if reads else ("environment",)
 
     @abstractmethod
     def make_policy(self, job: Job) -> ActorPolicy:
@@ -62,20 +64,20 @@ class OffPolicyRecipe(Recipe):
     def build(self, job: Job, env: Any = None) -> ActorCritic:
         torch.manual_seed(job.seed)
         limits = reward_source(self.training.reward, job.info).limits(self.agent.discount)
-        return ActorCritic(self.make_policy(job).to(job.device), self.agent, job.seed, limits)
+        return self.agent_class(self.make_policy(job).to(job.device), self.agent, job.seed, limits)
 
     def train(self, job: Job) -> Bundle:
         env = job.make_env(self.training.num_envs)
         agent = self.build(job, env)
         demos = None
-        if self.training.demo_share:
-            episodes = job.demonstrations(self.training.reward)
+        if "demonstrations" in self.needs:
+            episodes = job.demonstrations(self.training.reward, self.training.demos == "successes")
             if "base" not in self.needs:  # a base brings its normalizer
                 agent.policy.fit(Demonstrations.of(episodes, job.device).columns)
             demos = demo_replay(agent, episodes, torch.Generator().manual_seed(job.seed))
         train_off_policy(
             env, agent, demos, reward_source(self.training.reward, job.info), self.training, job.opened, job.seed,
-            job.counting("environment steps", self.training.steps),
+            job.counting("steps", self.training.offline_updates + self.training.steps),
         )  # fmt: skip
         env.close()
         return job.bundle(agent)

@@ -1,4 +1,5 @@
-"""The off-policy loop: act in a vector environment, store, update; from nothing, or with demonstrations.
+"""The off-policy loop: act in a vector environment, store, update; from nothing, with demonstrations, or after offline
+updates from demonstrations alone.
 
 environment   step k    step k+1      the learner updates from what the replay holds
 learner       updates   updates       while the environment steps; neither reads what the other writes
@@ -6,16 +7,17 @@ learner       updates   updates       while the environment steps; neither reads
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from policies.base import Observation
-from robot_rl.data.replay import Replay
-from robot_rl.data.sources import sample_batches
+from robot_rl.data.replay import Batch, Replay
+from robot_rl.data.sources import Share, sample_batches
 from robot_rl.learning.agent import Agent, Phase
 from robot_rl.rewards import RewardName, RewardSource
 from robot_rl.training.device import on_device
@@ -30,8 +32,10 @@ from robot_rl.util.seeds import training_seed
 class OffPolicyConfig:
     """Numbers of the loop."""
 
-    steps: PositiveInt = 40_000
-    """Environment steps in all."""
+    steps: NonNegativeInt = 40_000
+    """Environment steps in all; 0: only offline updates."""
+    offline_updates: NonNegativeInt = 0
+    """Updates from demonstrations before the first environment step."""
     num_envs: PositiveInt = 32
     """Environments stepped side by side."""
     updates_per_step: NonNegativeFloat = 0.4
@@ -42,6 +46,8 @@ class OffPolicyConfig:
     """What is learned from: success alone (1 when the episode succeeds), or the task's own reward."""
     demo_share: Fraction = 0.5
     """Share of each batch that comes from demonstrations."""
+    demos: Literal["successes", "all"] = "successes"
+    """Episodes of the dataset that are learned from; a task that reports no success has only "all"."""
     warmup: NonNegativeInt = 4_000
     """Environment steps with random actions, during which only the critic learns."""
     learning_starts: NonNegativeInt = 1_000
@@ -109,11 +115,11 @@ def train_off_policy(
     sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])
     rng = torch.Generator().manual_seed(seed)
     episodes = Episodes(env.num_envs, agent.device, first_of_each=True)
-    step, owed, learns = 0, 0.0, False
+    offline, step, owed, learns = 0, 0, 0.0, False
     observation = env.reset(seed=training_seed(seed))[0]
     agent.reset()
     if saved := run.load():
-        step, owed = saved["step"], saved["owed"]
+        offline, step, owed = saved["offline"], saved["step"], saved["owed"]
         episodes.load_state_dict(saved["episodes"])
         agent.load_state_dict(saved["agent"])
         replay.load_state_dict(saved["replay"])
@@ -132,6 +138,24 @@ def train_off_policy(
     def figures() -> dict[str, float]:
         return {name: float(value) for name, value in metrics.items()} | episodes.summary()
 
+    def log() -> None:
+        report(run, offline + step, figures() | counts(env, step), progress)
+
+    def save() -> None:
+        done = offline + step
+        check_finite(run, done, figures())
+        run.save(done, _checkpoint(env, agent, replay, episodes, rng, offline, step, owed, observation))
+        run.end_if_stopped(done)
+
+    while offline < config.offline_updates:
+        assert demos is not None
+        count = min(config.offline_updates - offline, config.log_every - offline % config.log_every)
+        for batch in _batches([(demos, config.batch)], count, agent, rng):
+            metrics |= agent.update(batch, Phase.LEARN)
+        offline += count
+        log()
+        if run.stop_signal or offline % config.checkpoint_every < count:
+            save()
     with ThreadPoolExecutor(1, "environment", torch.set_num_threads, (1,)) as environment:
         while not over():
             phase = Phase.WARMUP if step < config.warmup else Phase.LEARN
@@ -157,12 +181,16 @@ def train_off_policy(
             if learns:
                 owed += config.updates_per_step * env.num_envs
             if over() or step % config.log_every < env.num_envs:
-                report(run, step, figures() | counts(env, step), progress)
+                log()
             if over() or run.stop_signal or step % config.checkpoint_every < env.num_envs:
-                check_finite(run, step, figures())
-                run.save(step, _checkpoint(env, agent, replay, episodes, rng, step, owed, observation))
-                run.end_if_stopped(step)
+                save()
     agent.finish()
+
+
+def _batches(sources: Sequence[Share], count: int, agent: Agent, rng: torch.Generator) -> Iterator[Batch]:
+    """Yield batches, drawn 50 at a time: the cost is per draw."""
+    for first in range(0, count, 50):
+        yield from sample_batches(sources, min(50, count - first), agent.sampling, rng)
 
 
 def _checkpoint(
@@ -171,12 +199,13 @@ def _checkpoint(
     replay: Replay,
     episodes: Episodes,
     rng: torch.Generator,
+    offline: int,
     step: int,
     owed: float,
     observation: Observation,
 ) -> dict[str, Any]:
     """Return everything that the loop goes on from: to the same floats where the environment gives its state."""
-    state = {"step": step, "owed": owed, "episodes": episodes.state_dict(), "rng": rng.get_state()}
+    state = {"offline": offline, "step": step, "owed": owed, "episodes": episodes.state_dict(), "rng": rng.get_state()}
     state |= {"agent": agent.state_dict(), "replay": replay.state_dict(), "memory": agent.memory()}
     if hasattr(env, "state_dict"):
         return state | {"env": env.state_dict()}

@@ -1,0 +1,39 @@
+"""Implicit Q-learning: Kostrikov et al. 2022, "Offline Reinforcement Learning with Implicit Q-Learning" (2110.06169).
+
+Policy: tanh-Gaussian; critics: 2, minimum, backed up by an expectile of their values over the data's actions; actor:
+advantage-weighted cloning; data: offline updates, then half demonstrations, half online; reward: success, or the
+task's. Numbers as in the paper's AntMaze experiments where the reward is sparse (expectile 0.9, temperature 10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from policies.actor import GaussianPolicy
+from policies.gaussian import GaussianConfig
+from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.learning.iql import IQL, IQLConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import OffPolicyRecipe
+from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
+
+
+@dataclass(frozen=True)
+class ImplicitQ(OffPolicyRecipe):
+    """Learn offline from any data, then go on online."""
+
+    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.3, layer_norm=False))
+    agent: IQLConfig = field(
+        default_factory=lambda: IQLConfig(
+            expectile=0.9, temperature=10.0, layer_norm=False, tau=0.005, discount=0.99, n_step=1, l2=0.0,
+            actor_delay=1, averaging=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
+        )
+    )  # fmt: skip
+    training: OffPolicyConfig = field(
+        default_factory=lambda: replace(ONE_ENV, offline_updates=20_000, steps=0, warmup=0, demos="all")
+    )
+    agent_class: ClassVar[type[ActorCritic]] = IQL
+
+    def make_policy(self, job: Job) -> GaussianPolicy:
+        return GaussianPolicy(job.size, self.policy)
