@@ -115,6 +115,10 @@ class Homing:
             logger.warning("place the object and press reset on the teleop device")
             self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button")
 
+    def await_operator(self, timeout: float = 600.0) -> None:
+        """Wait at home until the operator takes control."""
+        self._hold_until(lambda operator: operator is not None and operator.held, timeout, "operator's first input")
+
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
         """Keep the goal fresh at home while waiting."""
         rate = Ticker(self.env.period)

@@ -128,20 +128,21 @@ class OperatorInput:
     Thread-safe: messages arrive in the bus's thread.
     """
 
-    def __init__(self, node: Node):
+    def __init__(self, node: Node | None):
+        """Without a node nothing is heard: readings come by `receive`."""
         self._lock = threading.Lock()
         self._latest: Operator | None = None
         self._received = -math.inf
         self._let_go = -math.inf  # time of the first reading without `held`
         self._pressed: set[str] = set()  # since the last `read`
-        self._subscription = node.subscribe(
+        self._subscription = node and node.subscribe(
             TYPE, TOPIC, QOS, callback=lambda sample: self.receive(from_joy(sample.msg), sample.received)
         )
 
     @property
     def devices(self) -> int:
         """Return the number of publishers on the topic; it should be one."""
-        return self._subscription.matched
+        return self._subscription.matched if self._subscription else 0
 
     def receive(self, operator: Operator, now: float) -> None:
         """Store a reading that arrived at ``now``, in seconds of the monotonic clock."""
@@ -174,4 +175,5 @@ class OperatorInput:
 
     def close(self) -> None:
         """Stop listening."""
-        self._subscription.close()
+        if self._subscription:
+            self._subscription.close()
