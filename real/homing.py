@@ -13,7 +13,7 @@ from real.bus import make
 from real.clock import Ticker
 from real.rig import Rig
 from real.robots.base import NotReady
-from real.teleop.commands import Operator
+from real.teleop.commands import FirstInput, Operator
 
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
@@ -117,7 +117,7 @@ class Homing:
 
     def await_operator(self, timeout: float = 600.0) -> None:
         """Wait at home until the operator takes control."""
-        self._hold_until(lambda operator: operator is not None and operator.held, timeout, "operator's first input")
+        self._hold_until(FirstInput(), timeout, "operator's first input")
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
         """Keep the goal fresh at home while waiting."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from real.clock import Ticker
 from real.intervention import Arbiter, Decision, Phase
-from real.teleop.commands import OperatorInput
+from real.teleop.commands import FirstInput, OperatorInput
 from robot_rl.operators.override import OverriddenEnv
 
 
@@ -69,13 +69,12 @@ class RehearsalEnv(OverriddenEnv):
         self.note("phase", "resetting")
         first = super().reset(**kwargs)
         self._observation = first[0]
+        self.inputs.begin()
         self.ticker.next = time.monotonic() + self.period
         if (options or {}).get("await_operator"):
             self.note("phase", "waiting")
-            while True:
-                reading = self.inputs.read()
-                if reading is not None and reading.held:
-                    break
+            begins = FirstInput()
+            while not begins(self.inputs.read()):
                 self.on_wait()
                 self.ticker.wait()
         self.note("phase", "running")

@@ -116,6 +116,22 @@ def _told(pressed: set[str]) -> dict[str, Any]:
     return {name: name in pressed for name in PRESSES}
 
 
+class FirstInput:
+    """Tell when the person takes control anew: held input after a reading without it.
+
+    Whoever still holds a key from the episode before has not seen the next one.
+    """
+
+    def __init__(self) -> None:
+        self.released = False
+
+    def __call__(self, operator: Operator | None) -> bool:
+        """Return whether this reading is the first input."""
+        held = operator is not None and operator.held
+        self.released |= not held
+        return held and self.released
+
+
 class OperatorInput:
     """The receiving side, in the robot's process: the newest reading, if it is fresh.
 
@@ -172,6 +188,9 @@ class OperatorInput:
         if not latest.held:
             return Operator(held=lingers, **told)
         return replace(latest, motion=_calm(latest.motion), rotation=_calm(latest.rotation), **told)
+
+    def begin(self) -> None:
+        """Begin an episode; a device behind a topic is not told."""
 
     def close(self) -> None:
         """Stop listening."""

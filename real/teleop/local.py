@@ -26,6 +26,11 @@ class DeviceInput(OperatorInput):
         self.receive(self.device.read(), now)
         return super().read(now)
 
+    def begin(self) -> None:
+        """Begin an episode, for devices that keep the state of the gripper."""
+        if begin := getattr(self.device, "begin", None):
+            begin()
+
     def close(self) -> None:
         """Restore the device."""
         self.device.close()

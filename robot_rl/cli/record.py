@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +62,10 @@ class Record:
 
     def run(self) -> int:
         """Record; return the exit status."""
+        return self.record()
+
+    def record(self, on_step: Callable[[Any], None] = lambda _env: None) -> int:
+        """Record; `on_step` gets the environment after every control period, see `Recording`."""
         from signal import Signals
 
         import torch
@@ -97,8 +101,9 @@ class Record:
             go_on(recorder.writer, settings)
             say = stack.enter_context(_display(env.pipeline.interface, self.seconds))
             recording = Recording(
-                env, recorder, cameras.look, self.episodes, self.seed, self.keep_failures, self.keep_pauses, say
-            )
+                env, recorder, cameras.look, self.episodes, self.seed, self.keep_failures, self.keep_pauses, say,
+                on_step,
+            )  # fmt: skip
             stop_on_signals()
             try:
                 recording.run()
@@ -211,19 +216,21 @@ def _display(interface: Interface, seconds: float) -> Iterator[Any]:
     styles = {"running": "bold red", "waiting": "bold yellow", "saved": "bold green"}
     words = {
         "resetting": "resetting",
-        "waiting": "waiting for your first input",
+        "waiting": "waiting for your first input; let go of keys from before",
         "running": "RECORDING",
         "saved": "saved",
         "failed": "failed, not saved",
         "discarded": "discarded; the same again",
     }
     console.print(f"{interface.task}: {interface.instruction}")
-    console.print("y success   n failure   enter discard and repeat   q quit (gamepad: A, X, Menu, Ctrl-C)")
+    console.print("It stands still while you give no input. Success is found by the task's test, or marked by you.")
+    console.print("y success    n failure    enter discard, repeat    q quit    (gamepad: A, X, Menu, Ctrl-C)")
     limit = f" of {seconds:g} s" if seconds else " s"
     before = ""
 
     def line(progress: Progress) -> Text:
-        text = Text(f"episode {min(progress.saved + 1, progress.episodes)} of {progress.episodes}  ")
+        number = progress.saved + (progress.phase != "saved")
+        text = Text(f"episode {number} of {progress.episodes}  ")
         text.append(words.get(progress.phase, progress.phase), styles.get(progress.phase, ""))
         if progress.phase == "running":
             text.append(f" {time.monotonic() - progress.began:4.1f}{limit}")
