@@ -115,9 +115,22 @@ class Homing:
             logger.warning("place the object and press reset on the teleop device")
             self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button")
 
-    def await_operator(self, timeout: float = 600.0) -> None:
-        """Wait at home until the operator takes control."""
-        self._hold_until(FirstInput(), timeout, "operator's first input")
+    def await_operator(self, timeout: float = 600.0, patience: float = 30.0) -> None:
+        """Wait at home until the operator takes control; NotReady without a device for `patience` s."""
+        begins, seen = FirstInput(), time.monotonic()
+
+        def ready(operator: Operator | None) -> bool:
+            nonlocal seen
+            if self.env.arbiter.attended:
+                seen = time.monotonic()
+            elif time.monotonic() - seen > patience:
+                raise NotReady(
+                    f"no teleop device for {patience:g} s: start one, such as `robot-rl teleop keyboard`; finished "
+                    "episodes are on disk"
+                )
+            return begins(operator)
+
+        self._hold_until(ready, timeout, "operator's first input")
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
         """Keep the goal fresh at home while waiting."""

@@ -13,7 +13,6 @@ import tyro
 from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 
 if TYPE_CHECKING:
-    from real.record import Progress
     from robot_rl.interface.pipeline import Interface
     from sim.tasks.base import Task
 
@@ -31,8 +30,8 @@ class Record:
     teleop: Literal["keyboard", "gamepad", "topic"] = "keyboard"
     """Your device in simulation; topic: what `robot-rl teleop`, or your own node, publishes on teleop/joy. On a robot
     always topic."""
-    robot: str = ""
-    """Record on this robot, or its twin, behind its topics; empty: in simulation."""
+    robot: str | None = None
+    """Record on this robot, or its twin, behind its topics; default in simulation."""
     episodes: PositiveInt = 20
     """Demonstrations that the dataset is to hold."""
     out: Path | None = None
@@ -75,6 +74,7 @@ class Record:
         from real.session import stop_on_signals
         from real.teleop import Finished
         from robot_rl.cli.console import show
+        from robot_rl.cli.record_display import display
         from robot_rl.util.errors import ConfigError, Interrupted
         from robot_rl.util.settings import as_json
         from sim.collect import go_on, require_same
@@ -99,7 +99,7 @@ class Record:
                     require_same(out, settings)
             recorder = stack.enter_context(closing(Recorder(out, env.pipeline, cameras.sizes, self.resume)))
             go_on(recorder.writer, settings)
-            say = stack.enter_context(_display(env.pipeline.interface, self.seconds))
+            say = stack.enter_context(display(env.pipeline.interface, self.seconds))
             recording = Recording(
                 env, recorder, cameras.look, self.episodes, self.seed, self.keep_failures, self.keep_pauses, say,
                 on_step,
@@ -200,64 +200,3 @@ def _check_columns(root: Path, pipeline: Any, images: Any) -> None:
     theirs = {key: f.shape for key, f in dataset.features.items() if f.is_video}
     if ours != theirs:
         raise DatasetError(f"{root} holds the pictures {theirs}, and here would be {ours}; record into another --out")
-
-
-@contextmanager
-def _display(interface: Interface, seconds: float) -> Iterator[Any]:
-    """Show a recording's state in one line of the terminal, or a line per state without one; yield a function of its
-    `Progress`."""
-    import time
-
-    from rich.live import Live
-    from rich.text import Text
-
-    from robot_rl.cli.console import console
-
-    styles = {"running": "bold red", "waiting": "bold yellow", "saved": "bold green"}
-    words = {
-        "resetting": "resetting",
-        "waiting": "waiting for your first input; let go of keys from before",
-        "running": "RECORDING",
-        "saved": "saved",
-        "failed": "failed, not saved",
-        "discarded": "discarded; the same again",
-    }
-    console.print(f"{interface.task}: {interface.instruction}")
-    console.print("It stands still while you give no input. Success is found by the task's test, or marked by you.")
-    console.print("y success    n failure    enter discard, repeat    q quit    (gamepad: A, X, Menu, Ctrl-C)")
-    limit = f" of {seconds:g} s" if seconds else " s"
-    before = ""
-
-    def line(progress: Progress) -> Text:
-        number = progress.saved + (progress.phase != "saved")
-        text = Text(f"episode {number} of {progress.episodes}  ")
-        text.append(words.get(progress.phase, progress.phase), styles.get(progress.phase, ""))
-        if progress.phase == "running":
-            text.append(f" {time.monotonic() - progress.began:4.1f}{limit}")
-        counts = f"   saved {progress.new}, failed {progress.failures}, discarded {progress.discarded}"
-        return text.append(counts, "dim")
-
-    if not console.is_terminal:
-
-        def say(progress: Progress) -> None:
-            nonlocal before
-            if progress.phase != before and progress.phase not in ("resetting",):
-                console.print(line(progress))
-            before = progress.phase
-
-        yield say
-        return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        shown = [0.0]
-
-        def update(progress: Progress) -> None:
-            nonlocal before
-            now, changed = time.monotonic(), progress.phase != before
-            if progress.phase in ("saved", "failed", "discarded") and changed:
-                live.console.print(line(progress))
-            if changed or now - shown[0] > 0.2:
-                live.update(line(progress), refresh=True)
-                shown[0] = now
-            before = progress.phase
-
-        yield update

@@ -26,6 +26,7 @@ from real.clock import Ticker
 from real.record import Progress, Recording
 from real.recorder import Recorder, RobotCameras
 from real.rehearsal import RehearsalEnv
+from real.robots.base import NotReady
 from real.teleop import RELEASED, DeviceInput, Finished, Operator, OperatorInput
 from robot_rl.cli.main import main
 from robot_rl.data import Dataset, DatasetWriter, verify
@@ -78,10 +79,8 @@ def record(hurried: None, tmp_path: Path) -> Iterator[Build]:
         recorder = Recorder(tmp_path / name, env.pipeline, {})
         opened.extend([recorder, env])
         recording = Recording(env, recorder, env.look, episodes, **options)
-        try:
+        with suppress(Finished):
             recording.run()
-        except Finished:
-            pass
         return recording
 
     yield build
@@ -93,16 +92,10 @@ def record(hurried: None, tmp_path: Path) -> Iterator[Build]:
 # ---- episodes ----------------------------------------------------------------------------------------------------
 def test_a_discarded_episode_is_repeated_and_a_failed_one_gives_way_to_another(record: Build, tmp_path: Path) -> None:
     cubes: list[float] = []
-
-    def show(progress: Progress) -> None:
-        if progress.phase == "waiting":
-            waiting.append(progress)
-
-    waiting: list[Progress] = []
     begin = [RELEASED, MOVE, MOVE]
     recording = record(
         *[*begin, AGAIN], *[*begin, LOST], *[*begin, WON], *begin,
-        on_step=lambda env: cubes.append(float(env.true.objects["cube"][0, 0])), show=show,
+        on_step=lambda env: cubes.append(float(env.true.objects["cube"][0, 0])),
     )  # fmt: skip
     progress = recording.progress
     assert (progress.saved, progress.successes, progress.failures, progress.discarded) == (1, 1, 1, 1)
@@ -111,7 +104,6 @@ def test_a_discarded_episode_is_repeated_and_a_failed_one_gives_way_to_another(r
     data = Dataset(tmp_path / "data")
     assert verify(data.root) == [] and data.episodes[0].record["success"]
     assert data.episodes[0].record["randomization/cube.x"] == pytest.approx(starts[1], abs=2e-3)
-    assert waiting
 
 
 def test_failures_are_kept_on_request_and_discarded_ones_never(record: Build, tmp_path: Path) -> None:
@@ -408,3 +400,12 @@ def test_on_a_robot_the_arm_waits_at_home_and_records_what_the_person_did(
     assert verify(data.root) == [] and [e.length for e in data.episodes] == [4, 4]
     columns = data.columns(["action", "intervention"])
     assert torch.allclose(columns["action"][:3, 1], torch.full((3,), 0.04)) and bool(columns["intervention"].all())
+
+
+def test_a_recording_that_nobody_attends_ends(robot_env: Build, topic_robot: Build, hands: Build) -> None:
+    topic_robot()
+    nobody = hands()
+    nobody.devices = 0
+    env = robot_env(LIFT.interface, nobody)
+    with pytest.raises(NotReady, match="no teleop device for 0"):
+        env.stance.await_operator(patience=0.2)
