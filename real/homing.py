@@ -128,7 +128,9 @@ class Homing:
                     f"no teleop device for {patience:g} s: start one, such as `robot-rl teleop keyboard`; finished "
                     "episodes are on disk"
                 )
-            return begins(operator)
+            begun = begins(operator)
+            self.env.note("phase", begins.phase)
+            return begun
 
         self._hold_until(ready, timeout, "operator's first input")
 

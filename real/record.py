@@ -36,7 +36,7 @@ class Progress:
     paused: int = 0
     """Control periods left out as pauses."""
     phase: str = ""
-    """resetting, waiting, running; then saved, failed, discarded"""
+    """resetting, let go, waiting, running; then saved, failed, discarded"""
     began: float = 0.0
     """Begin of the phase, monotonic s."""
 

@@ -47,7 +47,7 @@ class RehearsalEnv(OverriddenEnv):
         self.inputs, self.period = inputs, 1 / env.rate
         self.observers: list[Callable[[dict[str, Any]], None]] = []
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
-        """Called with the event "phase" and "resetting", "waiting" or "running"."""
+        """Called with the event "phase" and "resetting", "let go", "waiting" or "running"."""
         self.on_wait: Callable[[], None] = lambda: None
         """Called in every control period before the first input."""
         self.ticker = Ticker(self.period)
@@ -72,9 +72,9 @@ class RehearsalEnv(OverriddenEnv):
         self.inputs.begin()
         self.ticker.next = time.monotonic() + self.period
         if (options or {}).get("await_operator"):
-            self.note("phase", "waiting")
             begins = FirstInput()
             while not begins(self.inputs.read()):
+                self.note("phase", begins.phase)
                 self.on_wait()
                 self.ticker.wait()
         self.note("phase", "running")

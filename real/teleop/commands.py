@@ -131,6 +131,11 @@ class FirstInput:
         self.released |= not held
         return held and self.released
 
+    @property
+    def phase(self) -> str:
+        """Return what is waited for: "let go" of what is held, then the input: "waiting"."""
+        return "waiting" if self.released else "let go"
+
 
 class OperatorInput:
     """The receiving side, in the robot's process: the newest reading, if it is fresh.

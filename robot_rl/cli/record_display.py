@@ -14,10 +14,11 @@ from real.record import Progress
 from robot_rl.cli.console import console
 from robot_rl.interface.pipeline import Interface
 
-STYLES = {"running": "bold red", "waiting": "bold yellow", "saved": "bold green"}
+STYLES = {"running": "bold red", "waiting": "bold yellow", "let go": "bold yellow", "saved": "bold green"}
 WORDS = {
     "resetting": "resetting",
-    "waiting": "waiting for your first input; let go of keys from before",
+    "let go": "let go of the keys to begin",
+    "waiting": "waiting for your first input",
     "running": "RECORDING",
     "saved": "saved",
     "failed": "failed, not saved",

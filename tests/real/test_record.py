@@ -171,16 +171,14 @@ class Demonstrator:
     env: Any = None
 
     def __init__(self) -> None:
-        self.lets_go_until, self.steps = 0.0, -1
+        self.steps = -1
 
     def read(self) -> Operator:
-        env, now = Demonstrator.env, time.monotonic()
+        env = Demonstrator.env
         steps, before = int(env.steps[0]), self.steps
         self.steps = steps
         if before < 0 or steps < before:  # another episode
             self.expert = env.task.make_expert(env.pipeline, 1, "STEADY", 0)
-            self.lets_go_until = now + 0.06
-        if now < self.lets_go_until:
             return RELEASED
         action = self.expert.act({"observation.state": env.pipeline.observer(env.state)})
         twist, gripper = env.pipeline.controller.to_twist(action)
@@ -197,6 +195,7 @@ def test_recorded_demonstrations_train_a_policy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("real.teleop.Keyboard", Demonstrator)
+    monkeypatch.setattr("real.teleop.commands.RELEASE", 0.0)  # simulated time is faster
 
     class Watched(TaskEnv):
         def __init__(self, *arguments: Any, **options: Any):
