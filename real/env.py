@@ -90,13 +90,18 @@ class RobotEnv(Rig, VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Get the robot ready (see `Homing` and `Standing`) and return the first observation."""
+        """Get the robot ready (see `Homing` and `Standing`) and return the first observation. With options
+        {"await_operator": True} an arm then waits at home until the person takes control."""
         self.driver.check_alone()
         self.episode += 1
         gc.collect(1)
         self._announce("resetting")
         self.seed = self.episode if seed is None else seed
         self.stance.begin(self.seed)
+        if (options or {}).get("await_operator"):
+            self._announce("waiting")
+            assert isinstance(self.stance, Homing)
+            self.stance.await_operator()
         self.loop.resting = False
         self.arbiter.reset()
         self.begin()
@@ -146,6 +151,7 @@ class RobotEnv(Rig, VectorEnv):
             "intervention": torch.tensor([correcting and posted]),
             "takeover": torch.tensor([decision.takeover]),
             "marked": torch.tensor([operator is not None and (operator.success or operator.failure)]),
+            "discarded": torch.tensor([decision.phase is Phase.STOPPED or (operator is not None and operator.reset)]),
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }
@@ -163,6 +169,10 @@ class RobotEnv(Rig, VectorEnv):
             infos["final_obs"], infos["_final_obs"] = observation, torch.tensor([True])
         flags = torch.tensor([terminated]), torch.tensor([over and not terminated])
         return observation, torch.tensor([float(success)]), *flags, infos
+
+    def abandon(self) -> None:
+        """End the running episode without a result; the robot holds until `reset`."""
+        self.loop.resting = True
 
     @property
     def falls(self) -> int:

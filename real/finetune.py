@@ -15,7 +15,7 @@ from policies.execution import ChunkExecutor
 from policies.residual import ResidualPolicy
 from real.env import RobotEnv
 from real.journal import Journal
-from real.recorder import Recorder
+from real.recorder import Recorder, RobotCameras
 from real.session import VideoRecorder, uninterrupted
 from robot_rl.training.human_in_the_loop import fetch, play_episode
 from robot_rl.training.run import Run
@@ -98,13 +98,10 @@ class Session:
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
         self.version = -1
         self.rng = torch.Generator().manual_seed(seed)
-        pictures = {name: self._picture(name) for name in env.driver.images}
-        images = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
-        self.recorder = Recorder(run.folder / "dataset", env.pipeline, images)
-        self._images = images
+        self.cameras = RobotCameras(env)
+        self.recorder = Recorder(run.folder / "dataset", env.pipeline, self.cameras.sizes)
         self._pictures: dict[str, Any] = {}
         """Pictures at the policy's last observation."""
-        self._stale_pictures = 0
         # In this order: a row is recorded before the journal ends its episode.
         env.observers.append(self._record)
         film.attach(env)
@@ -118,24 +115,12 @@ class Session:
         return self.journal.rows
 
     def _about_episode(self) -> dict[str, Any]:
-        return {"stale_pictures": self._stale_pictures, "policy_version": self.version}
-
-    def _picture(self, camera: str) -> Any:
-        """Return a camera's newest picture (H, W, 3), as the policy sees it where it does."""
-        pictures = self.env.pictures
-        return pictures.newest(camera) if camera in pictures.pictures else self.env.driver.image(camera)
-
-    def _look(self) -> None:
-        """Keep the pictures of the state at which the next step begins."""
-        # An old picture is recorded again, since a video has a frame per row; the episode's record counts them.
-        self._stale_pictures += self.env.stale_pictures(self._images)
-        pictures = {name: self._picture(name) for name in self._images}
-        self._pictures = {k: v for k, v in pictures.items() if v is not None}
+        return {"stale_pictures": self.cameras.stale, "policy_version": self.version}
 
     def _record(self, step: dict[str, Any]) -> None:
         self.recorder.add(step, self._pictures)
         if not step["done"]:
-            self._look()
+            self._pictures = self.cameras.look()
 
     def learn(self, learner: LearnerProcess, seconds: float, progress: Callable[[int, int, str], None]) -> None:
         """Run episodes until `seconds` have passed."""
@@ -164,8 +149,8 @@ class Session:
         policy.explore = True
         executor = ChunkExecutor(policy, 1)
         observation, _ = env.reset(seed=seed)
-        self._stale_pictures = 0
-        self._look()
+        self.cameras.stale = 0
+        self._pictures = self.cameras.look()
         play_episode(env, executor, observation, self.rng)
 
     def close(self) -> None:

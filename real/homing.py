@@ -13,7 +13,7 @@ from real.bus import make
 from real.clock import Ticker
 from real.rig import Rig
 from real.robots.base import NotReady
-from real.teleop.commands import Operator
+from real.teleop.commands import FirstInput, Operator
 
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
@@ -114,6 +114,25 @@ class Homing:
                 raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
             logger.warning("place the object and press reset on the teleop device")
             self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button")
+
+    def await_operator(self, timeout: float = 600.0, patience: float = 30.0) -> None:
+        """Wait at home until the operator takes control; NotReady without a device for `patience` s."""
+        begins, seen = FirstInput(), time.monotonic()
+
+        def ready(operator: Operator | None) -> bool:
+            nonlocal seen
+            if self.env.arbiter.attended:
+                seen = time.monotonic()
+            elif time.monotonic() - seen > patience:
+                raise NotReady(
+                    f"no teleop device for {patience:g} s: start one, such as `robot-rl teleop keyboard`; finished "
+                    "episodes are on disk"
+                )
+            begun = begins(operator)
+            self.env.note("phase", begins.phase)
+            return begun
+
+        self._hold_until(ready, timeout, "operator's first input")
 
     def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
         """Keep the goal fresh at home while waiting."""

@@ -201,6 +201,17 @@ def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     return [_twin(values, values["twin"] == "true"), _teleop(values), finetune]
 
 
+def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
+    flags = {"resume": "--resume", "keep_failures": "--keep-failures"}
+    options = tuple(flag for name, flag in flags.items() if values[name] == "true")
+    command = ("record", values["task"], *_options(values, "robot", "episodes", "seconds", "out", "seed"))
+    after = "twin" if values["teleop"] == "none" else "teleop"
+    record = NodeProcess(
+        "record", (*command, *options, *_no_camera(values)), required=True, start_after=after, commands_robot=True
+    )
+    return [_twin(values, values["twin"] == "true"), _teleop(values), record]
+
+
 @dataclass(frozen=True)
 class _File:
     summary: str
@@ -247,6 +258,20 @@ _FILES = {
             *_COMMON,
         ),
         _describe_finetune,
+    ),
+    "record": _File(
+        "record a person's demonstrations on an arm",
+        (
+            _TWIN,
+            Argument("teleop", "keyboard", "device with which the person moves the robot", _DEVICES),
+            Argument("episodes", "20", "demonstrations that the dataset is to hold", minimum=1),
+            Argument("seconds", "30", "time limit of an episode, s; 0: the task's", minimum=0.0),
+            Argument("out", "", "folder of the dataset; empty: datasets/<task>"),
+            Argument("resume", "false", "continue the dataset", _BOOL),
+            Argument("keep_failures", "false", "keep failed episodes too", _BOOL),
+            *(replace(a, default=None, description="task to demonstrate") if a is _TASK else a for a in _COMMON),
+        ),
+        _describe_record,
     ),
 }
 

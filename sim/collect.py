@@ -12,6 +12,7 @@ import numpy as np
 
 from robot_rl.data import DatasetWriter, EpisodeData
 from robot_rl.data.recording import features, frames_per_second
+from robot_rl.data.rows import EpisodeRows
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.util.errors import UserError
@@ -98,39 +99,29 @@ def collect(
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
     with writer:
         done_before = writer.num_episodes
-        _go_on(writer, as_json(_settings(env, seed, skill, image_size, keep_failures)))
+        go_on(writer, as_json(_settings(env, seed, skill, image_size, keep_failures)))
         start = training_seed(seed, done_before)
         expert = make_expert(env, skill, start)
         observation, _ = _on_host(env.reset(seed=start))
-        rows: list[dict[str, list[Any]]] = [{} for _ in range(env.num_envs)]
+        rows = EpisodeRows(env.pipeline.actions, env.num_envs)
         written, attempts, successes = done_before, 0, 0
         todo = max(0, episodes - written)
         owed = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
         progress(written, attempts)
         while any(owed):
             action = expert.act(observation)
-            physical = env.pipeline.actions.to_physical(action)
             due = np.flatnonzero(owed)  # environments whose share is complete record no more
-            pictures: dict[str, list[Any]] = {}
+            pictures: dict[str, Any] = {}
             for camera in cameras:
                 frames = dict(zip(due, env.engine.render_batch(due, camera, image_size, image_size), strict=True))
                 pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)]
             following, reward, terminated, truncated, infos = _on_host(env.step(action))
             done = terminated | truncated
-            step = {
-                "observation.state": observation["observation.state"].numpy(),
-                "action": physical.numpy(),
-                "action.policy": physical.numpy(),
-                "next.reward": reward.numpy()[:, None],
-                "next.success": infos["success"].numpy()[:, None],
-                "next.done": done.numpy()[:, None],
-                "intervention": np.zeros((env.num_envs, 1), bool),
-            } | {f"observation.images.{c}": p for c, p in pictures.items()}
-            step |= {p.key: observation[p.key].numpy() for p in seen.values()}
-            for i, buffer in enumerate(rows):
-                for key, values in step.items():
-                    buffer.setdefault(key, []).append(values[i])
+            pictures |= {p.camera: observation[p.key].numpy() for p in seen.values()}
+            rows.add(
+                observation["observation.state"], action, action, reward, infos["success"], done, pictures=pictures
+            )
             finished: list[EpisodeData] = []
             for i in done.nonzero().squeeze(-1).tolist():
                 attempts += owed[i] > 0
@@ -138,9 +129,8 @@ def collect(
                 successes += success and owed[i] > 0
                 if (success or keep_failures) and owed[i]:
                     owed[i] -= 1
-                    stacked = {k: np.stack(v) for k, v in rows[i].items()}
-                    finished.append(EpisodeData(stacked, env.task.interface.instruction, records[i]))
-                rows[i] = {}
+                    finished.append(EpisodeData(rows.take(i), env.task.interface.instruction, records[i]))
+                rows.drop(i)
             if finished:
                 writer.add_episodes(finished)
                 written += len(finished)
@@ -168,17 +158,21 @@ def _settings(env: TaskEnv, seed: int, skill: str, image_size: int, keep_failure
     return {"task": env.task.name, "seed": seed} | options | where
 
 
-def _go_on(writer: DatasetWriter, now: dict[str, Any]) -> None:
+def go_on(writer: DatasetWriter, now: dict[str, Any]) -> None:
     """Store the settings of a new dataset; raise ConfigError if an existing one has others."""
-    file = writer.root / SETTINGS
-    if not writer.num_episodes:
-        replace_file(file, json.dumps(now, indent=2).encode())
-        return
+    if writer.num_episodes:
+        require_same(writer.root, now)
+    else:
+        replace_file(writer.root / SETTINGS, json.dumps(now, indent=2).encode())
+
+
+def require_same(root: Path, now: dict[str, Any]) -> None:
+    """Raise ConfigError if a dataset with episodes was recorded with other settings."""
     try:
-        before = json.loads(file.read_bytes())
+        before = json.loads((root / SETTINGS).read_bytes())
     except (OSError, ValueError):
         raise UserError(
-            f"{writer.root} does not say with which settings it was recorded ({SETTINGS} is missing or damaged); "
+            f"{root} does not say with which settings it was recorded ({SETTINGS} is missing or damaged); "
             "collect into another --out"
         ) from None
-    check_same(writer.root, before, now)
+    check_same(root, before, now)

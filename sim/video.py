@@ -14,6 +14,7 @@ from policies.execution import ChunkExecutor, Execution
 from robot_rl.data.video import encode_video
 from robot_rl.util.files import replace_file
 from sim.env import TaskEnv
+from sim.experts.policy import ExpertPolicy
 
 HEIGHT, WIDTH = 360, 480
 MOST = 25
@@ -36,6 +37,7 @@ def record(
     env = TaskEnv(task, 1, **simulation)
     rate = env.task.interface.controller.rate
     every = max(1, round(rate / MOST))
+    policy = policy.beside(env) if isinstance(policy, ExpertPolicy) else policy
     runner = ChunkExecutor(policy, 1, execution, env.still)
     write_video(_frames(env, runner, episodes, seed, every), path, round(rate / every))
     env.close()

@@ -21,9 +21,10 @@ from real.teleop.commands import (
 )
 from real.teleop.gamepad import Gamepad
 from real.teleop.keyboard import Keyboard
+from real.teleop.local import DeviceInput
 from real.teleop.stream import Device, Finished, stream, until_signal
 
 __all__ = [
-    "AXES", "BUTTONS", "PRESSES", "RELEASED", "TOPIC", "Device", "Finished", "Gamepad", "Keyboard",
+    "AXES", "BUTTONS", "PRESSES", "RELEASED", "TOPIC", "Device", "DeviceInput", "Finished", "Gamepad", "Keyboard",
     "Operator", "OperatorInput", "from_joy", "stream", "to_joy", "until_signal",
 ]  # fmt: skip

@@ -116,6 +116,27 @@ def _told(pressed: set[str]) -> dict[str, Any]:
     return {name: name in pressed for name in PRESSES}
 
 
+class FirstInput:
+    """Tell when the person takes control anew: held input after a reading without it.
+
+    Whoever still holds a key from the episode before has not seen the next one.
+    """
+
+    def __init__(self) -> None:
+        self.released = False
+
+    def __call__(self, operator: Operator | None) -> bool:
+        """Return whether this reading is the first input."""
+        held = operator is not None and operator.held
+        self.released |= not held
+        return held and self.released
+
+    @property
+    def phase(self) -> str:
+        """Return what is waited for: "let go" of what is held, then the input: "waiting"."""
+        return "waiting" if self.released else "let go"
+
+
 class OperatorInput:
     """The receiving side, in the robot's process: the newest reading, if it is fresh.
 
@@ -128,20 +149,21 @@ class OperatorInput:
     Thread-safe: messages arrive in the bus's thread.
     """
 
-    def __init__(self, node: Node):
+    def __init__(self, node: Node | None):
+        """Without a node nothing is heard: readings come by `receive`."""
         self._lock = threading.Lock()
         self._latest: Operator | None = None
         self._received = -math.inf
         self._let_go = -math.inf  # time of the first reading without `held`
         self._pressed: set[str] = set()  # since the last `read`
-        self._subscription = node.subscribe(
+        self._subscription = node and node.subscribe(
             TYPE, TOPIC, QOS, callback=lambda sample: self.receive(from_joy(sample.msg), sample.received)
         )
 
     @property
     def devices(self) -> int:
         """Return the number of publishers on the topic; it should be one."""
-        return self._subscription.matched
+        return self._subscription.matched if self._subscription else 0
 
     def receive(self, operator: Operator, now: float) -> None:
         """Store a reading that arrived at ``now``, in seconds of the monotonic clock."""
@@ -172,6 +194,10 @@ class OperatorInput:
             return Operator(held=lingers, **told)
         return replace(latest, motion=_calm(latest.motion), rotation=_calm(latest.rotation), **told)
 
+    def begin(self) -> None:
+        """Begin an episode; a device behind a topic is not told."""
+
     def close(self) -> None:
         """Stop listening."""
-        self._subscription.close()
+        if self._subscription:
+            self._subscription.close()

@@ -35,10 +35,11 @@ _MOTION = {"w": (0, 1.0), "s": (0, -1.0), "a": (1, 1.0), "d": (1, -1.0), "r": (2
 _WALK = {key: _MOTION[key] for key in "wsad"} | {"j": (2, 1.0), "l": (2, -1.0)}
 _TURN = {"j": (5, 1.0), "l": (5, -1.0), "i": (4, 1.0), "k": (4, -1.0), "o": (3, 1.0), "u": (3, -1.0)}
 _ARM = _MOTION | _TURN  # rotations about x, y, z are axes 3, 4, 5
+_GRIP = {" ": 0.0, "c": -1.0, "v": 1.0}  # 0: the other than last time
 _PRESS = {"y": "success", "n": "failure", "x": "stop", "\r": "reset", "\n": "reset"}
 
 HELP = """\
-w / s   forward / back        space   close / open the gripper
+w / s   forward / back        space   close / open the gripper; c close, v open
 a / d   left / right          h       keep control without a key, until h again
 r / f   up / down             y / n   the episode succeeded / failed
 j / l   turn left / right     x       EMERGENCY STOP
@@ -109,6 +110,10 @@ class Keyboard:
         presses = {name: name in down for name in PRESSES}
         return Operator(held, (x, y, z), self._gripper, **presses, rotation=(roll, pitch, yaw))
 
+    def begin(self) -> None:
+        """Begin an episode, with an open gripper: the next space closes it."""
+        self._close_next, self._gripper = True, 0.0
+
     def close(self) -> None:
         """Restore the terminal. Idempotent."""
         before, self._before = self._before, None
@@ -140,9 +145,9 @@ class Keyboard:
             self._hands_on, self._control = False, -math.inf
         elif since < BRIDGE:
             pass  # a repeat: one press of space or h toggles once, however long
-        elif key == " ":
-            self._gripper = -1.0 if self._close_next else 1.0
-            self._close_next = not self._close_next
+        elif key in _GRIP:
+            self._gripper = _GRIP[key] or (-1.0 if self._close_next else 1.0)
+            self._close_next = self._gripper > 0
             self._control = max(self._control, now + BRIDGE)
         elif key == "h":
             self._hands_on = not self._hands_on

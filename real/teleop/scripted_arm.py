@@ -46,7 +46,7 @@ class ArmOperator:
     def read(self) -> Operator:
         """Return the current input."""
         now, state, (episode, phase) = self.clock(), self.driver.state(self._action), self._now
-        if state is None or phase != "running":
+        if state is None or phase not in ("waiting", "running"):
             self._watched = -1
             return RELEASED
         if episode != self._watched:

@@ -18,7 +18,7 @@ class Evaluate:
 
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one; random:TASK for uniformly random actions, zero:TASK for the controller
-    alone."""
+    alone, expert:TASK for the scripted demonstrator."""
     episodes: PositiveInt = 200
     """Episodes; number k has seed + k, so all policies face the same ones."""
     seed: Seed = HELD_OUT
@@ -33,6 +33,8 @@ class Evaluate:
     """Name of the policy in the report."""
     out: Path | None = None
     """Also write the result to this JSON file."""
+    skill: Literal["CLUMSY", "STEADY"] = "CLUMSY"
+    """Skill of expert:TASK."""
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
@@ -61,7 +63,7 @@ class Evaluate:
 
         import torch
 
-        from policies.base import Policy, RandomPolicy
+        from policies.base import RandomPolicy, RunnablePolicy
         from policies.bundle import load_bundle
         from policies.execution import Execution
         from robot_rl.cli.console import bar, say_nominal, show
@@ -70,6 +72,7 @@ class Evaluate:
         from robot_rl.training.run import write_json
         from robot_rl.util.errors import ConfigError, UserError
         from sim.divergence import report
+        from sim.experts.policy import ExpertPolicy
         from sim.make import make
         from sim.tasks import is_foreign, tasks
         from sim.video import record
@@ -81,12 +84,18 @@ class Evaluate:
         diverged = self.out.parent / "diverged" if self.out else None
         name, _, task = str(self.bundle).partition(":")
         floors = {"random": 1.0, "zero": 0.0}
-        if name in floors and task:
+        if name in (*floors, "expert") and task:
             if self.runtime != "torch":
                 raise UserError(f"{name} actions need no runtime; leave out --runtime {self.runtime}")
             python = self.env_python
             env: Any = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
-            policy: Policy = RandomPolicy(env.info.action, floors[name])
+            if name in floors:
+                policy: RunnablePolicy = RandomPolicy(env.info.action, floors[name])
+            elif is_foreign(task) or self.execution != "receding" or self.inference_delay:
+                env.close()
+                raise ConfigError("a scripted demonstrator is of our tasks, and takes no --execution or delay")
+            else:
+                policy = ExpertPolicy(env, self.skill, self.seed)
         else:
             bundle = load_bundle(self.bundle, self.runtime)
             task, named = bundle.task, bundle.provenance.get("env_python")
@@ -118,7 +127,7 @@ class Evaluate:
                 execution=execution,
             )
         summary: dict[str, Any] = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
-        summary |= {"runtime": self.runtime}
+        summary |= {"skill": self.skill} if isinstance(policy, ExpertPolicy) else {"runtime": self.runtime}
         summary |= {"execution": self.execution, "inference_delay": self.inference_delay} if execution.delayed else {}
         summary |= where | result.summary() | {"divergences": result.divergences}
         summary |= report(diverged) if diverged and result.divergences else {}

@@ -82,9 +82,8 @@ class Finetune(Generic[R]):
         if not named or not (Path(named) / "meta" / "info.json").exists():
             raise UserError(f"no demonstrations at {named or '(unknown)'}: name the dataset with --dataset")
         dataset = Path(named)
-        load_episodes(
-            dataset, EnvInfo.of(Pipeline(bundle.interface))
-        )  # the learner reads it too: check it before the robot moves
+        info = EnvInfo.of(Pipeline(bundle.interface))
+        load_episodes(dataset, info)  # the learner reads it too: check it before the robot moves
         which = Path("runs"), bundle.interface.task, self.recipe
         folder = self.out or (latest_folder(*which, "episodes.jsonl") if self.resume else new_folder(*which))
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}

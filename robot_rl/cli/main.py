@@ -20,6 +20,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("robot_rl.cli.demo:Demo", "the whole journey: collect, imitate, improve, deploy, correct, report"),
     "collect": ("robot_rl.cli.collect:Collect", "record demonstrations of a task"),
+    "record": ("robot_rl.cli.record:Record", "record demonstrations by a person"),
     "train": ("robot_rl.cli.train:main", "train a policy with a recipe"),
     "evaluate": ("robot_rl.cli.evaluate:Evaluate", "measure a policy on held-out episodes"),
     "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "show how an episode diverged"),

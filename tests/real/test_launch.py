@@ -100,6 +100,19 @@ def test_finetune_goes_on_with_a_session() -> None:
     assert "--out runs/tuned --dataset datasets/mine" in found["finetune"] and " --resume" in found["finetune"]
 
 
+def test_record_starts_the_operator_first_and_needs_a_task() -> None:
+    found = commands("record", task="panda-lift", twin="true", episodes="5", resume="true", keep_failures="true")
+    assert list(found) == ["twin", "teleop", "record"]
+    assert found["twin"] == "twin panda --task panda-lift --seed 0"
+    assert found["teleop"] == "teleop keyboard --robot panda --task panda-lift"
+    words = "record panda-lift --robot panda --episodes 5 --seconds 30 --seed 0 --resume --keep-failures"
+    assert found["record"] == words
+    roles = {node.name: node for node in describe("record", {"task": "panda-lift"})}
+    assert roles["record"].commands_robot and roles["record"].required and not roles["teleop"].required
+    with pytest.raises(LaunchError, match="record.launch needs task:=VALUE"):
+        describe("record", {"twin": "true"})
+
+
 def test_quadruped_puts_a_guard_between_policy_and_robot() -> None:
     found = commands(
         "quadruped", **POLICY, twin="true", teleop="keyboard", push_every="5", episodes="3", first_episode="7"
@@ -202,7 +215,7 @@ def processes(visited: list[Any]) -> list[Any]:
 
 def test_ros_declares_the_same_arguments() -> None:
     for file in files():
-        visited = visit(file, **POLICY)
+        visited = visit(file, **POLICY, task="panda-lift")
         declared = [action for action in visited if isinstance(action, stub.DeclareLaunchArgument)]
         assert [action.name for action in declared] == [argument.name for argument in arguments(file)]
         assert all(action.description for action in declared)

@@ -94,10 +94,10 @@ def test_a_missing_picture_is_black_and_a_present_one_is_copied(recorder: Callab
     r.add(step(0), {})
     r.add(step(1), {"front": live})
     live[:] = 0  # the driver's buffer goes on
-    stored = r.rows["observation.images.front"]
-    assert not stored[0].any() and (stored[1] == 200).all()
     r.end_episode({})
     r.close()
+    stored = Dataset(r.writer.root).frames("observation.images.front", [0, 1])
+    assert stored[0].max() < 10 and stored[1].min() > 190, "but for the loss of the video's codec"
     assert verify(r.writer.root) == []
 
 

@@ -219,6 +219,24 @@ def test_the_controller_alone_is_evaluated_like_a_policy(run: Run) -> None:
     sentence(*run(*words, "--runtime", "onnx"), "zero actions need no runtime")
 
 
+def test_a_demonstrator_is_evaluated_like_a_policy(run: Run, tmp_path: Path) -> None:
+    words = ["evaluate", "expert:panda-lift", "--episodes", "6", "--num-envs", "6", "--json"]
+    steady = ["--skill", "STEADY", "--video", tmp_path / "expert.mp4", "--video-episodes", "1"]
+    results = []
+    for options in ([], [], steady):
+        code, out, err = run(*words, *options)
+        assert code == 0, err
+        results.append({k: v for k, v in json.loads(out).items() if k != "seconds"})
+    first, again, steady_result = results
+    assert first == again and (first["skill"], steady_result["skill"]) == ("CLUMSY", "STEADY")
+    assert steady_result["success"] == 1.0 > first["success"]
+    assert (tmp_path / "expert.mp4").stat().st_size > 10_000
+    code, out, _ = run("evaluate", "expert:panda-lift-cameras", *words[2:], "--skill", "STEADY")
+    assert code == 0 and json.loads(out)["success"] == 1.0, "one that sees more than the policy"
+    sentence(*run("evaluate", "expert:go2-velocity"), "has no scripted demonstrator", status=2)
+    sentence(*run("evaluate", "expert:panda-lift", "--inference-delay", "50"), "takes no --execution", status=2)
+
+
 def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) -> None:
     words = ["--episodes", "2", "--without", "cube.size", "cube.mass", "--json", "--out", tmp_path / "evaluation.json"]
     code, out, _ = run("evaluate", "random:panda-lift", *words)

@@ -70,6 +70,7 @@ def test_what_cannot_be_is_refused_before_anything_is_started(
         ("quadruped policy:=walk twin:=true", ["twin", "guard", "deploy"]),
         ("arm policy:=arm twin:=true task:=panda-lift", ["twin", "deploy"]),
         ("finetune policy:=arm teleop:=none", ["finetune"]),
+        ("record task:=panda-lift twin:=true", ["twin", "teleop", "record"]),
         ("twin robot:=go2 task:=go2-velocity", ["twin"]),
     ],
 )

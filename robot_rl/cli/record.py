@@ -1,0 +1,203 @@
+"""`robot-rl record`: record demonstrations by a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
+
+if TYPE_CHECKING:
+    from robot_rl.interface.pipeline import Interface
+    from sim.tasks.base import Task
+
+
+@dataclass
+class Record:
+    """Record your own demonstrations of a task as the LeRobot v3.0 dataset that `robot-rl train` reads.
+
+    In simulation, with the device of this terminal, or with --robot on a robot or its twin, where `robot-rl teleop`
+    runs in another terminal. An episode begins with your first input and ends when the task is solved, or by your mark:
+    success, failure, or reset, which discards it and repeats it."""
+
+    task: tyro.conf.Positional[str]
+    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK."""
+    teleop: Literal["keyboard", "gamepad", "topic"] = "keyboard"
+    """Your device in simulation; topic: what `robot-rl teleop`, or your own node, publishes on teleop/joy. On a robot
+    always topic."""
+    robot: str | None = None
+    """Record on this robot, or its twin, behind its topics; default in simulation."""
+    episodes: PositiveInt = 20
+    """Demonstrations that the dataset is to hold."""
+    out: Path | None = None
+    """Folder of the dataset; default datasets/<task>."""
+    resume: bool = False
+    """Continue a dataset that `robot-rl record` began."""
+    keep_failures: bool = False
+    """Keep failed episodes too: your failure marks and timeouts."""
+    keep_pauses: bool = False
+    """Keep control periods in which you command nothing and nothing moves."""
+    seconds: NonNegativeFloat = 30.0
+    """Time limit of an episode, s; 0: the task's, which is made for policies."""
+    seed: Seed = 0
+    """Seed of object places, and of all that is randomized in simulation."""
+    image_size: NonNegativeInt = 0
+    """Height and width of the pictures of cameras that the policy does not see, in simulation, pixels; 0 records none
+    of these: without a GPU, rendering slows the simulation down."""
+    camera: bool = True
+    """Record the robot's cameras; one that sends nothing is an error."""
+    without: tuple[str, ...] = ()
+    """Randomized parameters of the simulation to leave at their nominal values, for example cube.mass."""
+    mjcf: str = ""
+    """MJCF file of the simulated robot; empty is the one in genesis-world."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Record; return the exit status."""
+        return self.record()
+
+    def record(self, on_step: Callable[[Any], None] = lambda _env: None) -> int:
+        """Record; `on_step` gets the environment after every control period, see `Recording`."""
+        from signal import Signals
+
+        import torch
+
+        from real.record import Recording
+        from real.recorder import Recorder
+        from real.session import stop_on_signals
+        from real.teleop import Finished
+        from robot_rl.cli.console import show
+        from robot_rl.cli.record_display import display
+        from robot_rl.util.errors import ConfigError, Interrupted
+        from robot_rl.util.settings import as_json
+        from sim.collect import go_on, require_same
+        from sim.tasks import is_foreign, task_of, tasks
+
+        torch.set_num_threads(1)
+        if is_foreign(self.task):
+            raise ConfigError(f"{self.task} has no robot that a person could move; record a task of `robot-rl tasks`")
+        task = task_of(self.robot, self.task) if self.robot else tasks.get(self.task)
+        _check_movable(task)
+        task = replace(task, interface=self._timed(task.interface))
+        out = self.out or Path("datasets") / self.task.replace(":", ".")
+        number, ended = 0, ""
+        with ExitStack() as stack:
+            # The device first: it may be refused, and its terminal is restored last.
+            env, cameras, settings = stack.enter_context(self._on_robot(task) if self.robot else self._simulated(task))
+            settings = as_json({"task": self.task, "seed": self.seed, "skill": "person"} | settings)
+            settings["keep_failures"] = self.keep_failures
+            if self.resume and (out / "meta" / "info.json").exists():
+                _check_columns(out, env.pipeline, cameras.sizes)
+                if _episodes(out):
+                    require_same(out, settings)
+            recorder = stack.enter_context(closing(Recorder(out, env.pipeline, cameras.sizes, self.resume)))
+            go_on(recorder.writer, settings)
+            say = stack.enter_context(display(env.pipeline.interface, self.seconds))
+            recording = Recording(
+                env, recorder, cameras.look, self.episodes, self.seed, self.keep_failures, self.keep_pauses, say,
+                on_step,
+            )  # fmt: skip
+            stop_on_signals()
+            try:
+                recording.run()
+            except Finished:
+                ended = "you quit"
+            except KeyboardInterrupt as interrupt:
+                number = int(interrupt.args[0])
+        progress = recording.progress
+        summary: dict[str, Any] = {
+            "path": str(out), "episodes": progress.saved, "frames": recorder.writer.num_frames,
+            "new_episodes": progress.new, "successes": progress.successes, "failures": progress.failures,
+            "discarded": progress.discarded, "paused_frames": progress.paused,
+        }  # fmt: skip
+        if not self.robot:
+            timing = env.ticker.timing
+            summary["speed"] = len(timing.late) / max(1, len(timing.late) + timing.missed)
+        summary |= {"ended": ended} if ended else {}
+        show(summary, self.json, "demonstrations")
+        if number:
+            raise Interrupted(
+                f"ended by {Signals(number).name} with {progress.saved} episodes in {out}, without the running one; "
+                "go on with --resume",
+                number,
+            )
+        return 0
+
+    def _timed(self, interface: Interface) -> Interface:
+        steps = round(self.seconds * interface.controller.rate)
+        return replace(interface, horizon=max(1, steps)) if self.seconds else interface
+
+    @contextmanager
+    def _simulated(self, task: Task) -> Iterator[Any]:
+        from real.rehearsal import RehearsalEnv
+        from real.teleop import DeviceInput, Gamepad, Keyboard, OperatorInput
+        from robot_rl.cli.console import console
+        from sim.env import TaskEnv
+
+        with ExitStack() as stack:
+            if self.teleop == "topic":
+                from real.bus import open_node
+
+                inputs = OperatorInput(stack.enter_context(open_node("record", ros_args=self.ros_args)))
+            else:
+                device = Keyboard() if self.teleop == "keyboard" else Gamepad()
+                console.print(device.help, highlight=False)
+                inputs = DeviceInput(device)
+            stack.enter_context(closing(inputs))
+            simulation = stack.enter_context(closing(TaskEnv(task, 1, mjcf=self.mjcf, without=self.without)))
+            env = RehearsalEnv(simulation, inputs, self.image_size)
+            yield env, env, {"image_size": self.image_size, "where": "simulation", "mjcf": env.mjcf} | env.simulation
+
+    @contextmanager
+    def _on_robot(self, task: Task) -> Iterator[Any]:
+        from real.bus import open_node
+        from real.env import RobotEnv
+        from real.recorder import RobotCameras
+        from real.teleop import OperatorInput
+
+        cameras = task.interface.cameras if self.camera else ()
+        with open_node("policy", ros_args=self.ros_args) as node:
+            env = RobotEnv(node, task.interface, cameras=cameras, operator=OperatorInput(node))
+            with closing(env):
+                yield env, RobotCameras(env), {"where": "robot", "camera": self.camera}
+
+
+def _check_movable(task: Task) -> None:
+    """Raise ConfigError for a robot that a person cannot move in a policy's place."""
+    from robot_rl.interface.pipeline import Pipeline
+    from robot_rl.util.errors import ConfigError
+
+    pipeline = Pipeline(task.interface)
+    if not pipeline.controller.twist_limit.any():
+        steered = " (a person steers it, and a policy moves its legs)" if pipeline.command.fields else ""
+        raise ConfigError(
+            f"the actions of task {task.name!r} move joints and not a tool{steered}: no device can demonstrate them; "
+            "learn it with train --recipe ppo"
+        )
+
+
+def _episodes(root: Path) -> int:
+    from robot_rl.data import Dataset
+
+    return Dataset(root).num_episodes
+
+
+def _check_columns(root: Path, pipeline: Any, images: Any) -> None:
+    """Raise DatasetError for a dataset with other columns than would be recorded."""
+    from robot_rl.data import Dataset, DatasetError
+    from robot_rl.data.recording import check, features
+    from robot_rl.interface.environment import EnvInfo
+
+    dataset, info = Dataset(root), EnvInfo.of(pipeline)
+    check(dataset, info)
+    ours = {key: f.shape for key, f in features(info, images).items() if f.is_video}
+    theirs = {key: f.shape for key, f in dataset.features.items() if f.is_video}
+    if ours != theirs:
+        raise DatasetError(f"{root} holds the pictures {theirs}, and here would be {ours}; record into another --out")

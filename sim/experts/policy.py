@@ -1,0 +1,37 @@
+"""A task's scripted demonstrator as a policy, to measure and to film it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.base import Chunk, Observation, Prefix
+from robot_rl.util.errors import ConfigError
+from sim.collect import make_expert
+from sim.env import TaskEnv
+
+
+class ExpertPolicy:
+    """The demonstrator of one environment's task; it acts in all copies at once."""
+
+    horizon = execute = 1
+
+    def __init__(self, env: TaskEnv, skill: str = "CLUMSY", seed: int = 0):
+        if not env.task.expert:
+            raise ConfigError(f"task {env.task.name!r} has no scripted demonstrator; evaluate zero:{env.task.name}")
+        self.skill, self.seed, self.num_envs = skill, seed, env.num_envs
+        self.expert: Any = make_expert(env, skill, seed)
+
+    def beside(self, env: TaskEnv) -> ExpertPolicy:
+        """Return the same demonstrator for another environment of its task."""
+        return ExpertPolicy(env, self.skill, self.seed)
+
+    def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+        """Return one action (n, 1, A) for every copy."""
+        return Chunk(self.expert.act({key: values.cpu() for key, values in observation.items()})[:, None])
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Begin episodes `ids`, or all."""
+        self.expert.reset(torch.arange(self.num_envs) if ids is None else ids.cpu())
