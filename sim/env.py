@@ -13,12 +13,14 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import IMAGES, PRIVILEGED, ObservationField, ObservationSpec
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName
 from sim.action_chain import REASONS
+from sim.demonstrators import Demonstrator, make_expert
 from sim.divergence import Recorder, quiet
 from sim.engines import engines
 from sim.engines.base import DEVICES, Engine
@@ -43,6 +45,8 @@ class TaskEnv(VectorEnv):
     Episode e of environment i is sampled from (seed + i, e) alone, so results do not depend on num_envs or threads.
     """
 
+    skills = ("CLUMSY", "STEADY")
+    """Skills of demonstrators."""
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(
@@ -107,6 +111,16 @@ class TaskEnv(VectorEnv):
         vectors = {k: v for k, v in policy.items() if not k.startswith(IMAGES)}
         privileged = ObservationField((len(names),), "float32", "privileged", "mixed", tuple(names))
         return ObservationSpec.of(**vectors, **{PRIVILEGED: privileged}) | policy
+
+    @cached_property
+    def info(self) -> EnvInfo:
+        """Return facts about the task."""
+        return EnvInfo.of(self.pipeline, bool(self.task.expert))
+
+    def make_demonstrator(self, seed: int, skill: str = "STEADY") -> Demonstrator:
+        """Return the task's scripted demonstrator for all copies."""
+        made: Demonstrator = make_expert(self, skill, seed)
+        return made
 
     # ---- gymnasium ---------------------------------------------------------------------------------------------
     @single_threaded()

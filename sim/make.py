@@ -37,8 +37,7 @@ def make(task: str, num_envs: int, env_python: Path | None = None, **simulation:
     from sim.env import TaskEnv
 
     env: Any = TaskEnv(task, num_envs, **simulation)
-    env.info, env.mirror = describe(task), mirror_of(env.task, env.randomization)
-    env.make_demonstrator = lambda seed: env.task.make_expert(env.pipeline, num_envs, "STEADY", seed)
+    env.mirror = mirror_of(env.task, env.randomization)
     made: VectorEnv = env
     return made
 

@@ -13,10 +13,13 @@ from robot_rl.util.limits import NonNegativeInt, PositiveInt, Seed
 
 @dataclass
 class Collect:
-    """Record demonstrations of a task with its scripted, imperfect demonstrator, as a LeRobot v3.0 dataset."""
+    """Record demonstrations of a task with its scripted, imperfect demonstrator, or with a policy, as a LeRobot v3.0
+    dataset."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK."""
+    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK; or gym:ID with --policy."""
+    policy: Path | None = None
+    """Bundle or run whose policy acts instead of the demonstrator."""
     episodes: PositiveInt = 20
     """Demonstrations to keep."""
     out: Path | None = None
@@ -28,7 +31,7 @@ class Collect:
     image_size: NonNegativeInt = 96
     """Height and width of the pictures of cameras that the policy does not see, pixels; 0 records none of these."""
     skill: str = "CLUMSY"
-    """Skill of the demonstrator: CLUMSY or STEADY."""
+    """Skill of the demonstrator: CLUMSY or STEADY; for a testbed also WEAK."""
     keep_failures: bool = False
     """Keep failed episodes too."""
     resume: bool = False
@@ -41,6 +44,8 @@ class Collect:
     """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
+    env_python: Path | None = None
+    """Python of another virtual environment that runs a gym: task."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     json: bool = False
@@ -50,23 +55,22 @@ class Collect:
         """Record; return the exit status."""
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.training.run import provenance, write_json
-        from robot_rl.util.errors import UnknownName
         from sim.collect import collect
         from sim.divergence import report
-        from sim.env import TaskEnv
+        from sim.make import make
+        from sim.tasks import is_foreign
 
-        if self.skill not in ("CLUMSY", "STEADY"):
-            raise UnknownName("skill", self.skill, ["CLUMSY", "STEADY"])
         out = self.out or Path("datasets") / self.task.replace(":", ".")
-        env = TaskEnv(
-            self.task, self.num_envs, engine=self.engine, mjcf=self.mjcf, device=self.device,
+        env: Any = make(
+            self.task, self.num_envs, self.env_python, engine=self.engine, mjcf=self.mjcf, device=self.device,
             without=self.without, diverged=out / "diverged",
         )  # fmt: skip
-        say_nominal(self.engine, [name for name in env.simulation["without"] if name not in self.without])
+        where = {} if is_foreign(self.task) else env.simulation
+        say_nominal(self.engine, [name for name in where.get("without", ()) if name not in self.without])
         with bar("demonstrations") as update:
             result = collect(
                 env, out, self.episodes, seed=self.seed, skill=self.skill, image_size=self.image_size,
-                keep_failures=self.keep_failures, resume=self.resume,
+                policy=self.policy, keep_failures=self.keep_failures, resume=self.resume,
                 progress=lambda done, attempts: update(done, self.episodes, f"{attempts} new attempts"),
             )  # fmt: skip
         summary: dict[str, Any] = {
@@ -76,12 +80,13 @@ class Collect:
             "new_episodes": result.new_episodes,
             "new_attempts": result.attempts,
         }
-        summary |= {"divergences": env.divergences} | (report(out / "diverged") if env.divergences else {})
+        if where:
+            summary |= {"divergences": env.divergences} | (report(out / "diverged") if env.divergences else {})
         if self.log:
-            facts = summary | env.simulation | {"fps": env.task.interface.controller.rate}
+            facts = summary | where | {"fps": env.info.rate}
             if result.attempts:  # a resumed run may have nothing left to do
                 facts["success_of_demonstrator"] = result.successes / result.attempts
-            files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization]}
+            files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization] if where else []}
             for name, content in (files | {"provenance": provenance()}).items():
                 write_json(self.log / f"{name}.json", content)
         show(summary, self.json, "demonstrations")

@@ -33,7 +33,7 @@ class Evaluate:
     """Name of the policy in the report."""
     out: Path | None = None
     """Also write the result to this JSON file."""
-    skill: Literal["CLUMSY", "STEADY"] = "CLUMSY"
+    skill: str = "CLUMSY"
     """Skill of expert:TASK."""
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
@@ -91,9 +91,9 @@ class Evaluate:
             env: Any = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
             if name in floors:
                 policy: RunnablePolicy = RandomPolicy(env.info.action, floors[name])
-            elif is_foreign(task) or self.execution != "receding" or self.inference_delay:
+            elif self.execution != "receding" or self.inference_delay:
                 env.close()
-                raise ConfigError("a scripted demonstrator is of our tasks, and takes no --execution or delay")
+                raise ConfigError("a scripted demonstrator takes no --execution or --inference-delay")
             else:
                 policy = ExpertPolicy(env, self.skill, self.seed)
         else:

@@ -92,7 +92,7 @@ class Job:
     def overridden(self) -> OverriddenEnv:
         """Return one environment with a scripted operator, who does what the task's demonstrator would."""
         env: Any = self.make_env(1)
-        if not self.info.demonstrator or not env.pipeline.robot.tool:
+        if self.info.interface is None or not self.info.demonstrator or not env.pipeline.robot.tool:
             raise ConfigError(f"task {self.info.task!r} has no scripted operator; it takes an arm and a demonstrator")
         return OverriddenEnv(env, Corrector(env.pipeline, env.make_demonstrator(self.seed)))
 

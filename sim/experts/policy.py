@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Chunk, Observation, Prefix
-from robot_rl.util.errors import ConfigError
-from sim.collect import make_expert
-from sim.env import TaskEnv
+from sim.demonstrators import demonstrator
 
 
 class ExpertPolicy:
@@ -18,13 +16,11 @@ class ExpertPolicy:
 
     horizon = execute = 1
 
-    def __init__(self, env: TaskEnv, skill: str = "CLUMSY", seed: int = 0):
-        if not env.task.expert:
-            raise ConfigError(f"task {env.task.name!r} has no scripted demonstrator; evaluate zero:{env.task.name}")
+    def __init__(self, env: Any, skill: str = "CLUMSY", seed: int = 0):
         self.skill, self.seed, self.num_envs = skill, seed, env.num_envs
-        self.expert: Any = make_expert(env, skill, seed)
+        self.expert = demonstrator(env, skill, seed)
 
-    def beside(self, env: TaskEnv) -> ExpertPolicy:
+    def beside(self, env: Any) -> ExpertPolicy:
         """Return the same demonstrator for another environment of its task."""
         return ExpertPolicy(env, self.skill, self.seed)
 

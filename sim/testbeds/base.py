@@ -72,6 +72,7 @@ class TestbedEnv:
 
     privileged_size = 0
     mirror: Mirror | None = None
+    skills = tuple(SKILLS)
 
     def __init__(self, testbed: Testbed, num_envs: int, device: str | torch.device = "cpu"):
         self.testbed, self.num_envs, self.device = testbed, num_envs, torch.device(device)

@@ -25,7 +25,8 @@ from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.seeds import training_seed
-from sim.collect import collect, make_expert
+from sim.collect import collect
+from sim.demonstrators import make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
 from sim.make import describe

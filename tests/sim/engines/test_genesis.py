@@ -20,7 +20,7 @@ from torch import Tensor
 from robot_rl.robots import robots
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.util.errors import UnknownName, UserError
-from sim.collect import make_expert
+from sim.demonstrators import make_expert
 from sim.engines.genesis import GenesisEngine
 from sim.engines.genesis_world import start
 from sim.engines.model import MAX_ACTION_DELAY

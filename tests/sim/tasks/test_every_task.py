@@ -14,7 +14,7 @@ import torch
 
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.util.errors import ConfigError, UserError
-from sim.collect import make_expert
+from sim.demonstrators import make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
 from sim.scenes import Scene

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sim.collect import make_expert
+from sim.demonstrators import make_expert
 from sim.env import TaskEnv
 
 EPISODES = 24

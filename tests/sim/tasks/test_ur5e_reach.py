@@ -17,7 +17,8 @@ from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError
-from sim.collect import collect, make_expert
+from sim.collect import collect
+from sim.demonstrators import make_expert
 from sim.env import TaskEnv
 from sim.randomization import Randomize
 from sim.tasks import tasks

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from policies.base import RandomPolicy
+from robot_rl.cli.main import main
+from robot_rl.data.recording import load_episodes
 from robot_rl.evaluation import evaluate
+from robot_rl.training.run import read_metrics
 from sim.make import describe, make
 from sim.testbeds import base, testbeds
 
@@ -28,6 +33,10 @@ def demonstrated(name: str, skill: str, steps: int = 250) -> tuple[float, float]
         won += int((infos.get("success", done & False) & done).sum())
         hand.reset(done.nonzero().squeeze(-1))
     return won / max(1, ended), total
+
+
+def robot_rl(*words: str) -> None:
+    assert main(list(words)) == 0
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -93,3 +102,24 @@ def test_random_numbers_are_uniform_and_differ_between_seeds_and_episodes() -> N
     assert torch.allclose(u.mean(0), torch.full((8,), 0.5), atol=0.03)
     assert torch.corrcoef(u.T).fill_diagonal_(0).abs().max() < 0.08
     assert torch.equal(base.uniform(seed, episode, 3), u[:, :3])
+
+
+def test_demonstrations_of_a_testbed_are_learned_from_and_recorded_again_by_the_policy(tmp_path: Path) -> None:
+    """Through the commands: collect failures too, learn offline, let the policy record."""
+    data, run = str(tmp_path / "data"), str(tmp_path / "run")
+    robot_rl("collect", "testbed:fork", "--episodes", "20", "--skill", "WEAK", "--keep-failures", "--out", data)
+    info = describe("testbed:fork")
+    everything, won = load_episodes(data, info, successes=False), load_episodes(data, info)
+    assert len(everything) == 20 > len(won)
+    ended = [bool(e["terminated"][-1]) for e in everything]
+    short = [len(e["action"]) < 60 for e in everything]
+    assert ended == short, "an obstacle and success terminate; the time limit does not"
+    robot_rl("train", "testbed:fork", "--recipe", "iql", "--dataset", data, "--training.offline-updates", "30",
+             "--training.steps", "40", "--training.log-every", "20", "--out", run)  # fmt: skip
+    rows = read_metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == [20, 30, 50, 70] and rows[-1]["train/steps"] == 40
+    again = str(tmp_path / "again")
+    robot_rl("collect", "testbed:fork", "--policy", run, "--episodes", "3", "--keep-failures", "--out", again)
+    assert len(load_episodes(again, info, successes=False)) == 3
+    assert main(["collect", "testbed:push", "--policy", run, "--out", str(tmp_path / "no")]) == 2
+    assert not (tmp_path / "no").exists()

@@ -1,0 +1,80 @@
+"""Who acts when demonstrations are recorded: a task's scripted expert, or a policy."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from policies.bundle import Bundle
+from policies.execution import ChunkExecutor
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.util.errors import ConfigError, UnknownName
+
+
+class Demonstrator(Protocol):
+    """Acts in all copies of an environment at once."""
+
+    def act(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return actions (n, A) in [-1, 1]."""
+
+    def reset(self, ids: Tensor) -> None:
+        """Begin new episodes in environments `ids`."""
+
+
+class PrivilegedExpert:
+    """A demonstrator that sees other terms of the measured state than the policy of its environment."""
+
+    def __init__(self, env: Any, skill: str, seed: int):
+        pipeline = Pipeline(env.task.expert_interface, env.robot, env.device)
+        self.env, self.observer = env, pipeline.observer
+        self.expert = env.task.make_expert(pipeline, env.num_envs, skill, seed)
+        self.reset = self.expert.reset
+
+    def act(self, _: dict[str, Any]) -> Any:
+        """Return actions (n, A) in the environment's present state."""
+        return self.expert.act({"observation.state": self.observer(self.env.state).cpu()})
+
+
+class PolicyDemonstrator:
+    """A bundle's policy, with random numbers of its own."""
+
+    def __init__(self, env: Any, bundle: Bundle, seed: int):
+        self.executor = ChunkExecutor(bundle.policy, env.num_envs)
+        self.rng = torch.Generator().manual_seed(seed)
+        self.executor.reset()
+
+    def act(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return actions (n, A)."""
+        return self.executor.act(observation, self.rng)
+
+    def reset(self, ids: Tensor) -> None:
+        """Begin new episodes."""
+        self.executor.reset(ids)
+
+
+def make_expert(env: Any, skill: str, seed: int) -> Any:
+    """Return the expert of a `TaskEnv`'s task; `skill` names a constant of its module, for example "CLUMSY"."""
+    if not env.task.expert:
+        raise ConfigError(f"task {env.task.name!r} has no scripted demonstrator; learn it with train --recipe ppo")
+    if env.task.expert_observations:
+        return PrivilegedExpert(env, skill, seed)
+    return env.task.make_expert(env.pipeline, env.num_envs, skill, seed)
+
+
+def demonstrator(env: Any, skill: str, seed: int, policy: Bundle | None = None) -> Demonstrator:
+    """Return the environment's own demonstrator, or the policy that stands in for it."""
+    if policy is not None:
+        if policy.task != env.info.task:
+            raise ConfigError(f"{policy.called} is for task {policy.task!r}, not {env.info.task!r}")
+        return PolicyDemonstrator(env, policy, seed)
+    if not env.info.demonstrator:
+        raise ConfigError(
+            f"task {env.info.task!r} has no scripted demonstrator; record a policy with --policy BUNDLE, or "
+            "learn it with train --recipe ppo or sac"
+        )
+    if skill not in env.skills:
+        raise UnknownName("skill", skill, env.skills)
+    made: Demonstrator = env.make_demonstrator(seed, skill)
+    return made
