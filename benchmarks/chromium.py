@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ class Browser:
         self._count = 0
         self.said: list[str] = []
         """Errors and messages of the page's console."""
-        self.frames = 0
-        """Messages that the page's sockets have received, those of its workers included."""
+        self.on_frame: Callable[[bytes], None] = lambda _: None
+        """Called with each binary message that the page's sockets, or those of its workers, have received."""
         target = next(t for t in self._call("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self._session = self._call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         self._call("Runtime.enable")
@@ -44,8 +45,11 @@ class Browser:
         self._call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
 
     def open(self, address: str) -> None:
-        """Load a page."""
+        """Load a page and wait until its first canvas is there."""
         self._call("Page.navigate", url=address)
+        self.until(
+            lambda: self.evaluate("document.readyState == 'complete' && !!document.querySelector('canvas')"), 60.0
+        )
 
     def evaluate(self, script: str) -> Any:
         """Return the value of a JavaScript expression in the page."""
@@ -99,7 +103,8 @@ class Browser:
     def _hear(self, event: dict[str, Any]) -> None:
         kind, details = event.get("method"), event.get("params", {})
         if kind == "Network.webSocketFrameReceived":
-            self.frames += 1
+            if details["response"]["opcode"] == 2:
+                self.on_frame(base64.b64decode(details["response"]["payloadData"]))
         elif kind == "Runtime.exceptionThrown":
             self.said.append(str(details["exceptionDetails"]))
         elif kind == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning"):

@@ -154,7 +154,8 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
 
 
 def _view(values: Mapping[str, str]) -> NodeProcess:
-    command = ("view", f"robot:{values['robot']}", *_options(values, "task"), *_no_camera(values))
+    cameras = "on" if values["camera"] == "true" else "off"
+    command = ("view", f"robot:{values['robot']}", *_options(values, "task"), "--cameras", cameras)
     return NodeProcess("view", command, condition=values["view"] == "true", start_after="twin")
 
 

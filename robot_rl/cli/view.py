@@ -43,8 +43,8 @@ class View:
     """Port of the page; 0: 8080, or the next free one."""
     task: str | None = None
     """Robot or twin: task whose objects and cameras are shown; default the robot's first."""
-    camera: bool = True
-    """Robot or twin: show the cameras."""
+    cameras: Literal["auto", "on", "off"] = "auto"
+    """Robot or twin: show the task's cameras; auto: those of arms, for a walking twin that renders is late."""
     odometry: str = "twin/odom"
     """Robot or twin that walks: topic of its place, nav_msgs/Odometry; without one it stays in the middle."""
     engine: str = "mujoco"
@@ -90,9 +90,10 @@ class View:
             if self.task:
                 raise
             scene = Scene()  # a robot without a task: nothing but its joints
+        cameras = self.cameras == "on" or (self.cameras == "auto" and robot.base is None)
         os.nice(10)  # it never delays a robot's loop
         with until_signal() as wait, open_node("view", ros_args=self.ros_args) as node:
-            view = LiveView(node, robot, scene, self.port, self.camera, self.odometry, self.mjcf)
+            view = LiveView(node, robot, scene, self.port, cameras, self.odometry, self.mjcf)
             try:
                 _say(view.page.address)
                 view.run(wait, self.seconds)

@@ -22,7 +22,7 @@ PICTURE_RATE = 5.0
 """Most new pictures per camera and second: each is a JPEG of some kilobytes."""
 TEXT_RATE = 10.0
 """Most changes of a text per second."""
-_STYLE = "font-size:0.8em;line-height:1.45;margin:0.4em 0.75em"
+_STYLE = "font-size:0.8em;line-height:1.45;margin:0.4em 1em 0.4em 0.75em"
 
 
 class Page:
@@ -43,7 +43,8 @@ class Page:
             raise UserError(f"port {port} is in use or not permitted; name another with --port, or leave it out")
         # A page cannot make viser open its tunnel to the internet.
         self.server.request_share_url = lambda verbose=True: None  # type: ignore[method-assign]
-        self.server.gui.configure_theme(control_layout="fixed", show_logo=False, show_share_button=False)
+        self.server.gui.configure_theme(show_logo=False, show_share_button=False)
+        self.server.gui.main_panel.dock_right()
         self._texts: dict[str, tuple[Any, float]] = {}
         self._pictures: dict[str, tuple[Any, float]] = {}
 

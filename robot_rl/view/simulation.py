@@ -115,6 +115,7 @@ class SimulationView:
         """Stop or go on, as the page's button does."""
         self.paused, self._steps = paused, 0
         self._pause.label = "Go on" if paused else "Pause"
+        self._say(now=True)
         self._changed.set()
 
     def _press_step(self) -> None:

@@ -176,8 +176,8 @@ def test_speed_is_that_of_simulated_time() -> None:
     env = TaskEnv("panda-lift", 1)
     view = SimulationView(env)
     env.reset(seed=0)
-    view.begin(0, 0)
     began = time.monotonic()
+    view.begin(0, 0)
     for _ in range(6):
         assert view.wait()
     assert time.monotonic() - began >= 5.9 / env.rate
@@ -298,6 +298,21 @@ def test_a_walking_robot_without_odometry_stands_on_its_feet() -> None:
         assert heights.min() == pytest.approx(robot.base.foot_radius, abs=1e-6)
         assert view._qpos[3:7] == pytest.approx(leaning)
         view.close()
+
+
+@pytest.mark.parametrize("file", ["arm", "quadruped", "finetune", "twin"])
+def test_a_launch_goes_on_without_its_view(file: str) -> None:
+    from real.launch import describe
+
+    given = {} if file == "twin" else {"policy": "runs/x"}
+    nodes = {
+        node.name: node for node in describe(file, given | {"view": "true", "robot": "go2", "task": "go2-velocity"})
+    }
+    view = nodes["view"]
+    assert view.condition and not (view.required or view.commands_robot or view.guards_robot or view.interactive)
+    assert view.command[:4] == ("view", "robot:go2", "--task", "go2-velocity")
+    assert not any(node.start_after == "view" for node in nodes.values())
+    assert not {node.name: node for node in describe(file, given)}["view"].condition
 
 
 def command(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
