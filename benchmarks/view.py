@@ -2,9 +2,9 @@
 
     python -m benchmarks.view --out benchmarks/results/view.json
 
-A twin runs in a process of its own: alone; an arm's with a listener on its cameras, which it then renders; beside a view
-that nobody has open; and beside one that a headless Chromium shows. These take turns, so that noise of the machine hits all.
-The browser has no GPU: what it draws is limited by the software rasterizer, what it gets is not.
+A twin runs in a process of its own: alone; an arm's with a listener on its cameras, which it then renders; beside a
+view that nobody has open; and beside one that a headless Chromium shows. These take turns, so that noise of the machine
+hits all. The browser has no GPU: what it draws is limited by the software rasterizer, what it gets is not.
 """
 
 from __future__ import annotations

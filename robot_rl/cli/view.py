@@ -59,10 +59,15 @@ class View:
 
     def run(self) -> int:
         """Show the page until interrupted; return the exit status."""
+        import importlib.util
+
         import torch
 
-        from robot_rl.util.errors import ConfigError
+        from robot_rl.util.errors import ConfigError, UserError
 
+        for package in ("mujoco", "viser"):  # a robot's computer may have neither
+            if importlib.util.find_spec(package) is None:
+                raise UserError(f"the view needs the package {package}: pip install -c constraints.txt -e '.[view]'")
         torch.set_num_threads(1)
         if not self.port < 65536:
             raise ConfigError(f"--port is {self.port}; give 1024 to 65535, or leave it out")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.observation_spec import IMAGES
+from robot_rl.util.errors import UserError
 from robot_rl.view.page import Page, table
 from robot_rl.view.scene import SceneView
 
@@ -94,6 +95,13 @@ class SimulationView:
         seen = {p.camera: (p.height, p.width) for p in self.env.task.interface.pictures}
         self._cameras = {c.name: seen.get(c.name, SHAPE) for c in self.env.task.scene.cameras}
         with page.folder("Cameras"):
+            try:
+                for name, shape in self._cameras.items():
+                    self.env.engine.render(0, name, *shape)
+            except UserError as error:  # no OpenGL: the scene needs none
+                self._cameras = {}
+                page.add_text("cameras")
+                page.text("cameras", html.escape(str(error)))
             for name, shape in self._cameras.items():
                 page.add_picture(self._label(name), *shape)
         with page.folder("Action"):
@@ -181,8 +189,9 @@ class SimulationView:
 
     def note(self, text: str) -> None:
         """Show a short text beside the episode, for example that it is being recorded."""
-        self._note = text
-        self._say(now=True)
+        if text != self._note:
+            self._note = text
+            self._say(now=True)
 
     def close(self) -> None:
         """Close the page."""
@@ -229,6 +238,8 @@ def play(env: Any, actor: Actor, view: SimulationView, episodes: int = 0, seed: 
             action = actor.act(observation, rng)
             observation, _, terminated, truncated, infos = env.step(action)
             done, success = bool(terminated[0] | truncated[0]), bool(infos["success"][0])
+            if "intervention" in infos:
+                view.note("you have control" if infos["intervention"][0] else "")
             if infos.get("handed_back"):
                 actor.reset()  # a chunk planned before a person's correction is not executed after it
             if not done:  # the environment has begun another episode otherwise

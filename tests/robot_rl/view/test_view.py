@@ -172,6 +172,52 @@ def test_success_is_counted_and_randomized_boxes_have_their_size() -> None:
     env.close()
 
 
+class Hands:
+    """A teleop device that lifts, then asks for a reset, then ends."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self) -> Any:
+        from real.teleop import Finished, Operator
+
+        self.reads += 1
+        if self.reads > 30:
+            raise Finished
+        return Operator(held=5 < self.reads <= 20, motion=(0.0, 0.0, 1.0), reset=self.reads in (21, 22))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_person_takes_over_and_resets() -> None:
+    from policies.base import RandomPolicy
+    from policies.execution import ChunkExecutor
+    from real.teleop import Finished
+    from robot_rl.operators.override import OverriddenEnv
+    from robot_rl.view.person import Person
+
+    env = TaskEnv("panda-lift", 1)
+    view = SimulationView(env, speed=float("inf"))
+    heights: list[tuple[int, float]] = []
+    show = view.show
+
+    def shows(observation: Any, action: Any) -> None:
+        heights.append((view.number, float(env.true.tool_position[0, 2])))
+        show(observation, action)
+
+    view.show = shows  # type: ignore[method-assign]
+    actor = ChunkExecutor(RandomPolicy(env.pipeline.actions.size, 0.0), 1, still=env.still)
+    with pytest.raises(Finished):
+        play(OverriddenEnv(env, Person(env, Hands(), view.reset)), actor, view, seed=5)
+    first = [height for number, height in heights if number == 0]
+    assert len(first) == 21 and heights[-1][0] == 1, "one reset, although the button was down twice"
+    assert first[19] - first[4] > 0.1 and abs(first[4] - first[0]) < 0.02
+    assert view.episodes == 0
+    view.close()
+    env.close()
+
+
 def test_speed_is_that_of_simulated_time() -> None:
     env = TaskEnv("panda-lift", 1)
     view = SimulationView(env)
