@@ -75,6 +75,8 @@ class SimulationView:
         """Episodes that have ended by themselves, and those that succeeded."""
         self.number = self.seed = self.step = 0
         self.paused = False
+        self._stands = False
+        """Paused, and the step that was under way is done."""
         self._steps = 0
         """Single steps that were pressed and not yet made."""
         self._reset = False
@@ -121,9 +123,8 @@ class SimulationView:
     # ---- what the page asks for --------------------------------------------------------------------------------
     def pause(self, paused: bool = True) -> None:
         """Stop or go on, as the page's button does."""
-        self.paused, self._steps = paused, 0
+        self.paused, self._stands, self._steps = paused, False, 0
         self._pause.label = "Go on" if paused else "Pause"
-        self._say(now=True)
         self._changed.set()
 
     def _press_step(self) -> None:
@@ -162,6 +163,9 @@ class SimulationView:
             if not self.paused and left <= 0:
                 self._due = max(self._due + 1 / self.rate / speed, time.monotonic() - 0.1)  # late: no burst
                 return True
+            if self.paused and not self._stands:
+                self._stands = True
+                self._say(now=True)
             self._changed.wait(0.2 if self.paused else left)  # short, so that a signal is heard
             if self.paused:
                 self._due = time.monotonic()
@@ -221,7 +225,7 @@ class SimulationView:
             ("time", f"{self.step / self.rate:.2f} s"),
             ("success so far", rate),
         ]
-        note = f"<i>{html.escape(self._note)}</i>" if self._note else "<i>paused</i>" if self.paused else "&nbsp;"
+        note = f"<i>{html.escape(self._note)}</i>" if self._note else "<i>paused</i>" if self._stands else "&nbsp;"
         self.page.text("status", f"<b>{html.escape(self.title)}</b>{table(rows)}{note}", now)
 
 
