@@ -104,6 +104,7 @@ _COMMON = (
     Argument("robot", "panda", "robot to drive, of `robot-rl robots`, or its import path"),
     _TASK,
     Argument("camera", "true", "record the task's cameras; false without cameras", _BOOL),
+    Argument("view", "false", "show the robot's live state in the browser, on this machine only", _BOOL),
     Argument("seed", "0", "seed of the twin, of a scripted operator and of learning", minimum=0),
     Argument("namespace", "", "ROS namespace of all nodes, for several robots on one network"),
     Argument("domain_id", "", "ROS_DOMAIN_ID of all nodes; empty: as in the environment", minimum=0),
@@ -152,6 +153,12 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
     )
 
 
+def _view(values: Mapping[str, str]) -> NodeProcess:
+    cameras = "on" if values["camera"] == "true" else "off"
+    command = ("view", f"robot:{values['robot']}", *_options(values, "task"), "--cameras", cameras)
+    return NodeProcess("view", command, condition=values["view"] == "true", start_after="twin")
+
+
 def _options(values: Mapping[str, str], *names: str) -> tuple[str, ...]:
     return tuple(word for name in names if values[name] for word in (f"--{name}", values[name]))
 
@@ -161,7 +168,7 @@ def _no_camera(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
-    return [_twin(values)]
+    return [_twin(values), _view(values)]
 
 
 def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodeProcess:
@@ -177,7 +184,12 @@ def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodePro
 
 
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
-    return [_twin(values, values["twin"] == "true"), _deploy(values, "twin", "execution"), _teleop(values)]
+    return [
+        _twin(values, values["twin"] == "true"),
+        _deploy(values, "twin", "execution"),
+        _teleop(values),
+        _view(values),
+    ]
 
 
 def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
@@ -189,7 +201,7 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
     if values["commands"] == "auto":
         values = {**values, "commands": "schedule" if values["twin"] == "true" else "person"}
     deploy = _deploy(values, "guard" if sends else "twin", "commands")
-    return [twin, guard, deploy, _teleop(values)]
+    return [twin, guard, deploy, _teleop(values), _view(values)]
 
 
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
@@ -198,7 +210,7 @@ def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     command = ("finetune", values["policy"], *options, *resume, *_no_camera(values))
     after = "twin" if values["teleop"] == "none" else "teleop"
     finetune = NodeProcess("finetune", command, required=True, start_after=after, commands_robot=True)
-    return [_twin(values, values["twin"] == "true"), _teleop(values), finetune]
+    return [_twin(values, values["twin"] == "true"), _teleop(values), finetune, _view(values)]
 
 
 def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:

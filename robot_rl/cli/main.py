@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bundle": ("robot_rl.cli.bundle:MakeBundle", "make a bundle of a run's newest checkpoint"),
     "export": ("robot_rl.cli.export:Export", "write a bundle's policy as ONNX"),
     "twin": ("robot_rl.cli.twin:Twin", "a simulated robot behind real ROS 2 topics"),
+    "view": ("robot_rl.cli.view:View", "watch a task, a policy, a twin or a robot in the browser"),
     "guard": ("robot_rl.cli.guard:Guard", "the one writer of a walking robot's motor commands"),
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot, or on its twin"),
     "teleop": ("robot_rl.cli.teleop:Teleop", "publish a keyboard's, gamepad's or scripted operator's commands"),

@@ -1,0 +1,115 @@
+"""A headless Chromium, driven through its DevTools protocol: for measures and tests of pages that are alive."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+class Browser:
+    """One page; `profile` is an empty folder of its own. WebGL is drawn in software."""
+
+    def __init__(self, profile: Path, width: int = 1200, height: int = 800):
+        from websockets.sync.client import connect
+
+        self._session = ""
+        self._process = subprocess.Popen(
+            [str(CHROMIUM), "--headless", "--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
+             "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+             "--disable-sync", "--remote-debugging-port=0", f"--user-data-dir={profile}",
+             f"--window-size={width},{height}", "about:blank"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        port_file = profile / "DevToolsActivePort"
+        port, path = self.until(lambda: port_file.exists() and port_file.read_text().split(), 60.0)
+        self._socket = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, compression=None)
+        self._count = 0
+        self.said: list[str] = []
+        """Errors and messages of the page's console."""
+        self.on_frame: Callable[[bytes], None] = lambda _: None
+        """Called with each binary message that the page's sockets, or those of its workers, have received."""
+        target = next(t for t in self._call("Target.getTargets")["targetInfos"] if t["type"] == "page")
+        self._session = self._call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        self._call("Runtime.enable")
+        self._call("Network.enable")
+        # viser's socket belongs to a worker
+        self._call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
+
+    def open(self, address: str) -> None:
+        """Load a page and wait until its first canvas is there."""
+        self._call("Page.navigate", url=address)
+        self.until(
+            lambda: self.evaluate("document.readyState == 'complete' && !!document.querySelector('canvas')"), 60.0
+        )
+
+    def evaluate(self, script: str) -> Any:
+        """Return the value of a JavaScript expression in the page."""
+        answer = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def text(self) -> str:
+        """Return the visible text of the page."""
+        return str(self.evaluate("document.body ? document.body.innerText : ''"))
+
+    def click(self, label: str) -> None:
+        """Press the button that is labelled so."""
+        found = "[...document.querySelectorAll('button')].find(b => b.innerText.trim() === " + json.dumps(label) + ")"
+        self.evaluate(f"{found}.click()")
+
+    def picture(self) -> bytes:
+        """Return a PNG of the page."""
+        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
+
+    def until(self, holds: Any, seconds: float = 30.0) -> Any:
+        """Poll until `holds()` is true and return it; TimeoutError after some seconds."""
+        end = time.monotonic() + seconds
+        while not (value := holds()):
+            if self._session:
+                self.evaluate("0")  # a worker that has just started waits until this process has heard of it
+            if time.monotonic() > end:
+                raise TimeoutError(f"not within {seconds:g} s; the page says: {getattr(self, 'said', [])}")
+            time.sleep(0.02)
+        return value
+
+    def close(self) -> None:
+        """End the browser and all its processes."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _call(self, method: str, session: str | None = None, **parameters: Any) -> Any:
+        self._count += 1
+        number, session = self._count, self._session if session is None else session
+        message = {"id": number, "method": method, "params": parameters}
+        self._socket.send(json.dumps(message | ({"sessionId": session} if session else {})))
+        while True:
+            heard = json.loads(self._socket.recv(timeout=60.0))
+            if heard.get("id") == number:
+                if "error" in heard:
+                    raise RuntimeError(f"{method}: {heard['error']}")
+                return heard["result"]
+            self._hear(heard)
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        kind, details = event.get("method"), event.get("params", {})
+        if kind == "Network.webSocketFrameReceived":
+            if details["response"]["opcode"] == 2:
+                self.on_frame(base64.b64decode(details["response"]["payloadData"]))
+        elif kind == "Runtime.exceptionThrown":
+            self.said.append(str(details["exceptionDetails"]))
+        elif kind == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning"):
+            self.said.append(str(details["args"]))
+        elif kind == "Target.attachedToTarget" and (worker := details["sessionId"]) != self._session:
+            for method in ("Network.enable", "Runtime.runIfWaitingForDebugger"):
+                self._count += 1
+                self._socket.send(json.dumps({"id": self._count, "method": method, "sessionId": worker, "params": {}}))

@@ -1,0 +1,160 @@
+"""Measure the live view beside a twin: scene updates that the page gets, frames that it draws, late ticks of the twin.
+
+    python -m benchmarks.view --out benchmarks/results/view.json
+
+A twin runs in a process of its own: alone; an arm's with a listener on its cameras, which it then renders; beside a
+view that nobody has open; and beside one that a headless Chromium shows. These take turns, so that noise of the machine
+hits all. The browser has no GPU: what it draws is limited by the software rasterizer, what it gets is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chromium import Browser
+
+BAR = 20.0
+"""Scene updates per second that the page must get."""
+CASES = ("alone", "cameras", "view", "browser")
+TWIN = """
+import json, signal, sys, torch
+from real.bus import open_node
+from real.twin import open_twin
+from sim.tasks import task_of
+torch.set_num_threads(1)
+with open_node("twin") as node:
+    twin = open_twin(node, task_of(sys.argv[1]))
+    signal.signal(signal.SIGINT, lambda *_: twin.close())
+    print("up", flush=True)
+    twin.run()
+print(json.dumps(twin.timing), flush=True)
+"""
+LISTENER = """
+import sys, time
+from real.bus import open_node, qos
+from real.robots import open_driver
+from robot_rl.robots import robots
+from sim.tasks import task_of
+with open_node("listener") as node:
+    cameras = [camera.name for camera in task_of(sys.argv[1]).scene.cameras]
+    open_driver(node, robots.get(sys.argv[1]), cameras=cameras, dry_run=True)
+    print("up", file=sys.stderr, flush=True)
+    try:
+        time.sleep(1e6)
+    except KeyboardInterrupt:
+        pass
+"""
+VIEW = (sys.executable, "-m", "robot_rl.cli.main", "view")
+FRAMES = """new Promise(done => {
+  let frames = 0; const began = performance.now(), until = began + SECONDS * 1000;
+  (function next() { frames++; performance.now() < until ? requestAnimationFrame(next)
+    : done(frames / (performance.now() - began) * 1000) })()
+})"""
+
+
+def moves(message: bytes) -> bool:
+    """Return whether a message of viser moves the scene: sizes (8 + 8 bytes), then messages as msgpack in zstd."""
+    import zstandard
+
+    length = int.from_bytes(message[8:16], "little")
+    return b"SetPositionMessage" in zstandard.ZstdDecompressor().decompress(message[16 : 16 + length])
+
+
+def measure(robot: str, case: str, seconds: float) -> dict[str, Any]:
+    """Run a twin for some seconds; return its timing and what the page got."""
+    domain = str(random.SystemRandom().randint(100, 199))
+    environment = os.environ | {"ROS_DOMAIN_ID": domain, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    row: dict[str, Any] = {"robot": robot, "case": case}
+    with contextlib.ExitStack() as stack:
+        view = browser = None
+        if case != "alone":  # started first: the twin is measured beside it, not beside its start
+            command = [sys.executable, "-c", LISTENER, robot] if case == "cameras" else [*VIEW, f"robot:{robot}"]
+            view = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+            stack.callback(end, view)
+            assert view.stderr is not None
+            address = re.search(r"http://[\d.:]+", view.stderr.readline())
+            if case == "browser":
+                assert address is not None, "the view did not start"
+                folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+                browser = Browser(Path(folder))
+                stack.callback(browser.close)
+                browser.open(address[0])
+                browser.until(lambda: "nothing heard" in browser.text(), 120.0)
+        twin = subprocess.Popen([sys.executable, "-c", TWIN, robot], env=environment, stdout=subprocess.PIPE, text=True)
+        stack.callback(end, twin)
+        assert twin.stdout is not None
+        twin.stdout.readline()
+        if browser:
+            browser.until(lambda: "live" in browser.text(), 120.0)
+            updates: list[float] = []
+            browser.on_frame = lambda message: updates.append(time.monotonic()) if moves(message) else None
+            began = time.monotonic()
+            row["frames_drawn_per_s"] = browser.evaluate(FRAMES.replace("SECONDS", str(seconds)))
+            row["updates_per_s"] = len(updates) / (time.monotonic() - began)
+        else:
+            time.sleep(seconds)
+        twin.send_signal(signal.SIGINT)
+        return row | json.loads(twin.stdout.read())
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Stop a process if it still runs."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30.0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of each run")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each case")
+    parser.add_argument("--robots", nargs="+", default=["panda", "go2"])
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    rows = []
+    for _ in range(args.runs):
+        for robot in args.robots:
+            for case in CASES if robot != "go2" else [c for c in CASES if c != "cameras"]:
+                rows.append(measure(robot, case, args.seconds))
+                rate = rows[-1].get("updates_per_s")
+                said = f", page: {rate:.1f} updates/s, {rows[-1]['frames_drawn_per_s']:.1f} drawn/s" if rate else ""
+                print(f"{robot:6} {case:8} late {100 * rows[-1]['late_share']:.2f} %{said}", flush=True)
+    machine = {"cores": os.cpu_count(), "platform": platform.platform(), "load_before": load}
+    result = {"seconds": args.seconds, "machine": machine, "summary": summarize(rows), "runs": rows}
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=2) + "\n")
+    slowest = min(row["updates_per_s"] for row in rows if row["case"] == "browser")
+    print(json.dumps(result["summary"], indent=2))
+    return int(slowest < BAR)
+
+
+def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return medians over the runs of each robot and case."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        found.setdefault(f"{row['robot']} {row['case']}", []).append(row)
+    keys = ("late_share", "updates_per_s", "frames_drawn_per_s")
+    return {
+        name: {key: statistics.median(row[key] for row in group) for key in keys if key in group[0]}
+        | {"lateness_p99_us": statistics.median(row["lateness_us"]["p99"] for row in group), "runs": len(group)}
+        for name, group in found.items()
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

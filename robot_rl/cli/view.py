@@ -1,0 +1,191 @@
+"""`robot-rl view`: watch a task, a policy, a twin or a robot in the browser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, Seed
+from robot_rl.util.seeds import HELD_OUT
+
+if TYPE_CHECKING:
+    from policies.bundle import Bundle
+
+LIVE = "robot:"
+"""Prefix of a robot's name."""
+ACTORS = ("expert", "zero", "random")
+"""What acts in a task other than a policy."""
+
+
+@dataclass
+class View:
+    """Watch a simulation in the browser, or a twin or robot from its topics. Only this machine can open the page.
+
+    Nothing is commanded or recorded. Over ssh: ssh -L 8080:127.0.0.1:8080 HOST, then open http://127.0.0.1:8080."""
+
+    what: tyro.conf.Positional[str]
+    """Task: its scripted demonstrator acts, or nobody where it has none. Bundle or run folder: its policy. expert:TASK,
+    zero:TASK or random:TASK. robot:NAME: the robot, or its twin, that sends on this ROS domain."""
+    teleop: Literal["none", "keyboard", "gamepad"] = "none"
+    """Device in this terminal with which you take over in the simulation of an arm."""
+    episodes: NonNegativeInt = 0
+    """Simulation: end after so many episodes; 0: with Ctrl-C."""
+    seconds: NonNegativeFloat = 0.0
+    """Robot or twin: end after this time, s; 0: with Ctrl-C."""
+    seed: Seed = HELD_OUT
+    """Episode k has seed + k, as in `robot-rl evaluate`."""
+    speed: Literal["1/10", "1/4", "1/2", "1", "2", "max"] = "1"
+    """Speed of simulated time, until the page changes it; 1 is real time."""
+    port: NonNegativeInt = 0
+    """Port of the page; 0: 8080, or the next free one."""
+    task: str | None = None
+    """Robot or twin: task whose objects and cameras are shown; default the robot's first."""
+    cameras: Literal["auto", "on", "off"] = "auto"
+    """Robot or twin: show the task's cameras; auto: those of arms, for a walking twin that renders is late."""
+    odometry: str = "twin/odom"
+    """Robot or twin that walks: topic of its place, nav_msgs/Odometry; without one it stays in the middle."""
+    engine: str = "mujoco"
+    """Physics engine: mujoco or genesis."""
+    device: str = "auto"
+    """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    without: tuple[str, ...] = ()
+    """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
+    mjcf: str = ""
+    """MJCF file of the robot; empty is the one in genesis-world."""
+    ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
+
+    def run(self) -> int:
+        """Show the page until interrupted; return the exit status."""
+        import importlib.util
+
+        import torch
+
+        from robot_rl.util.errors import ConfigError, UserError
+
+        for package in ("mujoco", "viser"):  # a robot's computer may have neither
+            if importlib.util.find_spec(package) is None:
+                raise UserError(f"the view needs the package {package}: pip install -c constraints.txt -e '.[view]'")
+        torch.set_num_threads(1)
+        if not self.port < 65536:
+            raise ConfigError(f"--port is {self.port}; give 1024 to 65535, or leave it out")
+        if self.what.startswith(LIVE):
+            return self._live(self.what.removeprefix(LIVE))
+        return self._simulated()
+
+    def _live(self, name: str) -> int:
+        import os
+
+        from real.bus import open_node
+        from real.teleop import until_signal
+        from robot_rl.robots import robots
+        from robot_rl.util.errors import ConfigError
+        from robot_rl.view import LiveView
+        from sim.scenes import Scene
+        from sim.tasks import task_of
+
+        robot = robots.get(name)
+        if self.teleop != "none":
+            raise ConfigError(f"the view of a robot commands nothing: start `robot-rl teleop {self.teleop}` beside it")
+        try:
+            scene = task_of(name, self.task).scene
+        except ConfigError:
+            if self.task:
+                raise
+            scene = Scene()  # a robot without a task: nothing but its joints
+        cameras = self.cameras == "on" or (self.cameras == "auto" and robot.base is None)
+        os.nice(10)  # it never delays a robot's loop
+        with until_signal() as wait, open_node("view", ros_args=self.ros_args) as node:
+            view = LiveView(node, robot, scene, self.port, cameras, self.odometry, self.mjcf)
+            try:
+                _say(view.page.address)
+                view.run(wait, self.seconds)
+            finally:
+                view.close()
+        return 0
+
+    def _simulated(self) -> int:
+        from contextlib import closing, nullcontext
+
+        from real.teleop import Finished, Gamepad, Keyboard
+        from robot_rl.cli.console import console, say_nominal
+        from robot_rl.operators.override import OverriddenEnv
+        from robot_rl.view import SimulationView, play
+        from robot_rl.view.person import Person
+        from robot_rl.view.simulation import SPEEDS
+        from sim.env import TaskEnv
+
+        task, kind, bundle = self._task()
+        env: Any = TaskEnv(
+            task, 1, engine=self.engine, device=self.device, mjcf=self.mjcf, without=self.without
+        )  # fmt: skip
+        say_nominal(self.engine, [name for name in env.simulation["without"] if name not in self.without])
+        actor, acting = self._actor(env, kind, bundle)
+        speeds = dict(zip(("1/10", "1/4", "1/2", "1", "2", "max"), SPEEDS.values(), strict=True))
+        view = SimulationView(env, self.port, f"{task}: {acting}", speeds[self.speed])
+        try:
+            device: Any = None
+            if self.teleop != "none":
+                device = Keyboard() if self.teleop == "keyboard" else Gamepad()
+            with closing(device) if device else nullcontext():
+                if device:
+                    env = OverriddenEnv(env, Person(env, device, view.reset))
+                    console.print(device.help, markup=False)
+                _say(view.page.address)
+                play(env, actor, view, self.episodes, self.seed)
+        except (Finished, KeyboardInterrupt):  # the usual ends of a view
+            pass
+        finally:
+            view.close()
+            env.close()
+        console.print(f"view: {view.successes} of {view.episodes} episodes succeeded")
+        return 0
+
+    def _task(self) -> tuple[str, str, Bundle | None]:
+        """Return the task, what acts ("" is the policy of a bundle), and the bundle."""
+        from policies.bundle import load_bundle
+        from robot_rl.robots import robots
+        from robot_rl.util.errors import ConfigError
+        from sim.tasks import is_foreign, tasks
+
+        bundle = None
+        kind, _, task = self.what.partition(":")
+        if kind not in ACTORS or not task:
+            kind, task = "", self.what
+        if not kind and task not in tasks and not is_foreign(task) and Path(task).exists():
+            bundle = load_bundle(Path(task))
+            task = bundle.task
+        if is_foreign(task):
+            raise ConfigError(f"{task} is another package's environment, which the view cannot draw")
+        found = tasks.get(task)
+        if bundle is not None:
+            bundle.check_task(found.interface)
+            bundle.check_robot(robots.get(bundle.interface.robot))
+        elif not kind:
+            kind = "expert" if found.expert else "zero"
+        return task, kind, bundle
+
+    def _actor(self, env: Any, kind: str, bundle: Bundle | None) -> tuple[Any, str]:
+        """Return what acts, and its name."""
+        from policies.base import RandomPolicy
+        from policies.execution import ChunkExecutor
+        from robot_rl.util.errors import UserError
+        from robot_rl.view.simulation import Scripted
+        from sim.collect import make_expert
+
+        if bundle is not None:
+            return ChunkExecutor(bundle.policy, 1, still=env.still), str(self.what)
+        if kind == "expert":
+            if not env.task.expert:
+                raise UserError(f"task {env.task.name!r} has no scripted demonstrator; watch zero:{env.task.name}")
+            return Scripted(make_expert(env, "STEADY", self.seed)), "scripted demonstrator"
+        policy = RandomPolicy(env.pipeline.actions.size, 1.0 if kind == "random" else 0.0)
+        return ChunkExecutor(policy, 1, still=env.still), f"{kind} actions"
+
+
+def _say(address: str) -> None:
+    from robot_rl.cli.console import console
+
+    console.print(f"view: {address} (this machine only); Ctrl-C ends it", soft_wrap=True)

@@ -1,0 +1,166 @@
+"""Watch a robot or its twin from the states on its topics. Nothing is commanded, and nothing published."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from real.bus import Node, Stamped, qos
+from real.robots import open_driver
+from real.robots.base import JointReading
+from real.topics import TRUTH_TOPIC
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import UserError
+from robot_rl.view.page import Page, table
+from robot_rl.view.scene import SceneView
+from sim.engines.model import compile_model
+from sim.scenes import Scene
+
+RATE = 30.0
+"""Most scenes drawn per second."""
+OLD = 0.5
+"""Age above which a state is marked as old, s."""
+SHAPE = (96, 96)
+"""Height and width of a picture's place before the first has come, pixels."""
+
+
+class LiveView:
+    """Draw the newest joint states, object poses and camera pictures of one robot.
+
+    A walking robot's orientation is its IMU's. Its place is that of `odometry` (nav_msgs/Odometry), which a twin sends;
+    without it, it stays at the origin with its lowest foot on the ground.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        robot: RobotSpec,
+        scene: Scene,
+        port: int = 0,
+        cameras: bool = True,
+        odometry: str = TRUTH_TOPIC,
+        mjcf: str = "",
+    ):
+        self.node, self.robot = node, robot
+        self.model = model = compile_model(robot, scene, mjcf)
+        names = tuple(c.name for c in scene.cameras) if cameras else ()
+        self.driver = open_driver(node, robot, tuple(box.name for box in scene.boxes), names, dry_run=True)
+        self._base: tuple[np.ndarray, float] = np.zeros(3), -math.inf
+        """Place of the trunk (3,), m, and when it was reported, monotonic s."""
+        if robot.base:
+            self.odometry = node.subscribe("nav_msgs/msg/Odometry", odometry, qos.SENSOR, self._on_odometry)
+        self._qpos = model.qpos0.copy()
+        self._joints = [model.joint(name).qposadr[0] for name in robot.joint_names]
+        self._qpos[self._joints] = robot.home
+        self._fingers = [model.joint(n).qposadr[0] for n in (robot.gripper.joints if robot.gripper else ())]
+        self._objects = {box.name: model.joint(box.name).qposadr[0] for box in scene.boxes}
+        self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
+        self.page = Page("robot-rl", port)
+        self.scene = SceneView(self.page.server, model, robot.base.body if robot.base else "")
+        self.page.add_text("status")
+        if names:
+            with self.page.folder("Cameras"):
+                for name in names:
+                    self.page.add_picture(name, *SHAPE)
+        with self.page.folder("Joints", open_=False):
+            self.page.add_text("joints")
+        self._pictures = dict.fromkeys(names, -math.inf)
+        """When the picture that is shown came, monotonic s."""
+        self.drawn = 0
+        """Number of scenes drawn."""
+
+    def run(self, wait: Callable[[float], Any], seconds: float = 0.0) -> None:
+        """Draw until `wait` (of seconds) returns something true, or for some seconds; 0: no limit."""
+        ends = time.monotonic() + seconds if seconds else math.inf
+        due = time.monotonic()
+        while (now := time.monotonic()) < ends:
+            self.show()
+            due = max(due + 1 / RATE, now)
+            if wait(due - time.monotonic()):
+                break
+
+    def show(self) -> None:
+        """Draw the newest state, if a browser has the page open."""
+        reading = self.driver.reading()
+        if reading is not None and self.page.watched:
+            self._pose(reading)
+            self.scene.show(self._qpos)
+            self.drawn += 1
+            rows = zip(self.robot.joint_names, reading.position, reading.velocity, strict=True)
+            self.page.text("joints", table((n, f"{q:+.3f} rad", f"{v:+.2f} rad/s") for n, q, v in rows))
+        self._show_pictures()
+        self.page.text("status", self._status(reading))
+
+    def close(self) -> None:
+        """Close the page; the node is the caller's."""
+        self.page.close()
+
+    # ---- the state as positions of the model -------------------------------------------------------------------
+    def _pose(self, reading: JointReading) -> None:
+        self._qpos[self._joints] = reading.position
+        if self._fingers:
+            self._qpos[self._fingers] = reading.gripper / len(self._fingers)
+        for name, pose in self.driver.object_poses()[0].items():
+            start = self._objects[name]
+            self._qpos[start : start + 7] = pose[0].numpy()
+        if self.robot.base:
+            start = self._trunk
+            self._qpos[start + 3 : start + 7] = getattr(reading, "quat", (1.0, 0.0, 0.0, 0.0))
+            self._qpos[start : start + 3] = self._place()
+
+    def _place(self) -> np.ndarray:
+        """Return the place (3,) of the trunk, m."""
+        assert self.robot.base is not None
+        place, received = self._base
+        if time.monotonic() - received < OLD:
+            return place
+        self._qpos[self._trunk : self._trunk + 3] = 0.0
+        feet = self.scene.heights(self._qpos, self.robot.base.feet)
+        return np.array([*place[:2], self.robot.base.foot_radius - feet.min()])
+
+    def _on_odometry(self, sample: Stamped) -> None:
+        p = sample.msg.pose.pose.position
+        place = np.array([p.x, p.y, p.z])
+        if np.isfinite(place).all():
+            self._base = place, sample.received
+
+    # ---- text and pictures -------------------------------------------------------------------------------------
+    def _show_pictures(self) -> None:
+        for name, shown in self._pictures.items():
+            received = self.driver.image_received(name)
+            if received > shown and self.page.due(name):
+                self._pictures[name] = received
+                try:
+                    picture = self.driver.image(name)
+                except (UserError, ValueError):  # not a picture
+                    continue
+                if picture is not None:
+                    self.page.picture(name, np.ascontiguousarray(picture))
+
+    def _status(self, reading: JointReading | None) -> str:
+        received = -math.inf if reading is None else reading.received
+        arrivals = {self.driver.joints.topic: received}
+        for subscription in self.driver.poses.values():
+            arrivals[subscription.topic] = subscription.latest.received if subscription.latest else -math.inf
+        if self.robot.base:
+            arrivals[self.odometry.topic] = self._base[1]
+        arrivals |= {self.driver.images[name].topic: self.driver.image_received(name) for name in self._pictures}
+        now = time.monotonic()
+        rows = [(topic, _age(now - arrival)) for topic, arrival in arrivals.items()]
+        if now - received < OLD:
+            note = "<i>live</i>"
+        elif reading is None:
+            note = f'<b style="color:#c92a2a">nothing heard yet: is the driver of {self.robot.name} running?</b>'
+        else:
+            note = '<b style="color:#c92a2a">old: the robot may be elsewhere by now</b>'
+        return f"<b>{self.robot.name}: age of the newest message</b>{table(rows)}{note}"
+
+
+def _age(seconds: float) -> str:
+    if seconds == math.inf:
+        return "none"
+    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

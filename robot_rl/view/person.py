@@ -1,0 +1,41 @@
+"""A person who takes over in simulation with a teleop device in this terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from real.teleop import Device
+from robot_rl.interface.control import NO_TOOL
+from robot_rl.interface.state import RobotState
+from robot_rl.util.errors import ConfigError
+
+
+class Person:
+    """An operator for `OverriddenEnv`: in control while the dead-man is held, as on a robot."""
+
+    def __init__(self, env: Any, device: Device, reset: Callable[[], None]):
+        """`reset` is called when the device's reset is pressed. Raises ConfigError if no action moves a tool."""
+        if not env.pipeline.controller.twist_limit.any():
+            raise ConfigError(
+                f"{NO_TOOL}; a walking robot is steered on its twin: launch quadruped twin:=true teleop:=keyboard "
+                "view:=true"
+            )
+        self.env, self.device, self._reset_pressed = env, device, reset
+        self._down = False
+
+    def reset(self, now: float) -> None:
+        """Begin an episode; the device needs nothing."""
+
+    def __call__(self, state: RobotState, now: float) -> tuple[bool, Tensor]:
+        """Return whether the person has control, and the action (1, A); `Finished` when they quit."""
+        operator = self.device.read()
+        if operator.reset and not self._down:
+            self._reset_pressed()
+        self._down = operator.reset
+        twist = torch.tensor([[*operator.motion, *operator.rotation]])
+        action = self.env.pipeline.controller.from_twist(twist, torch.tensor([[operator.gripper]]), self.env.still())
+        return operator.held, action

@@ -1,0 +1,253 @@
+"""Watch one simulated robot: pause, single steps, speed, reset, randomized values, pictures, success."""
+
+from __future__ import annotations
+
+import html
+import threading
+import time
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from robot_rl.interface.observation_spec import IMAGES
+from robot_rl.util.errors import UserError
+from robot_rl.view.page import Page, table
+from robot_rl.view.scene import SceneView
+
+SPEEDS = {"1/10": 0.1, "1/4": 0.25, "1/2": 0.5, "real time": 1.0, "2 times": 2.0, "as fast as it can": float("inf")}
+SHAPE = (180, 240)
+"""Height and width of the pictures of cameras that the policy does not see, pixels."""
+FRAME_RATE = 60.0
+"""Most scenes drawn per second."""
+PAUSE_AFTER = 0.5
+"""Time for which the end of an episode is shown, s."""
+
+
+class Actor(Protocol):
+    """What acts in a view: a `ChunkExecutor`, or a demonstrator behind `Scripted`."""
+
+    def act(self, observation: dict[str, Tensor], rng: torch.Generator) -> Tensor:
+        """Return actions (1, A) in [-1, 1]."""
+
+    def reset(self) -> None:
+        """Begin an episode."""
+
+
+class Scripted:
+    """A task's scripted demonstrator as an actor."""
+
+    def __init__(self, expert: Any):
+        self.expert = expert
+
+    def act(self, observation: dict[str, Tensor], rng: torch.Generator) -> Tensor:
+        """Return the demonstrator's actions (1, A)."""
+        actions: Tensor = self.expert.act(observation)
+        return actions
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        self.expert.reset(torch.arange(1))
+
+
+class SimulationView:
+    """Show environment 0 of a `TaskEnv`, and let the page say how fast it goes on.
+
+    ::
+
+        view.begin(number, seed)             # after env.reset
+        while view.wait():                   # before each step; False: reset was pressed, `view.next` is the episode
+            ... env.step(action)
+            view.show(observation, action)   # after it, unless the episode has ended
+        view.end(success)
+    """
+
+    def __init__(self, env: Any, port: int = 0, title: str = "", speed: float = 1.0):
+        """Show the page; `env` may be wrapped. `speed` is that of simulated time until the page changes it."""
+        self.env, self.page = env, Page("robot-rl", port)
+        self.title = title or env.task.name
+        base = env.robot.base
+        self.scene = SceneView(self.page.server, env.engine.model, base.body if base else "")
+        self.rate, self.horizon = env.rate, env.task.interface.horizon
+        self.next = 0
+        """Number of the episode to begin when `wait` returns False."""
+        self.episodes = self.successes = 0
+        """Episodes that have ended by themselves, and those that succeeded."""
+        self.number = self.seed = self.step = 0
+        self.paused = False
+        self._stands = False
+        """Paused, and the step that was under way is done."""
+        self._steps = 0
+        """Single steps that were pressed and not yet made."""
+        self._reset = False
+        self._changed = threading.Event()
+        self._note, self._due, self._drawn = "", time.monotonic(), 0.0
+        self._actions = [f"{field.name} {dim}" for field in env.pipeline.actions.fields for dim in field.dims]
+        self._build(speed)
+
+    def _build(self, speed: float) -> None:
+        page, gui = self.page, self.page.server.gui
+        page.add_text("status")
+        self._pause = gui.add_button("Pause", hint="stop simulated time, or let it go on")
+        self._single = gui.add_button("Single step", hint="one control period, paused")
+        self._again = gui.add_button("Reset", hint="begin the next episode; what is randomized is drawn anew")
+        names = {value: name for name, value in SPEEDS.items()}
+        self._speed = gui.add_dropdown("Speed", tuple(SPEEDS), initial_value=names.get(speed, "real time"))
+        self._number = gui.add_number("Episode", 0, min=0, step=1, hint="begin this episode")
+        seen = {p.camera: (p.height, p.width) for p in self.env.task.interface.pictures}
+        self._cameras = {c.name: seen.get(c.name, SHAPE) for c in self.env.task.scene.cameras}
+        with page.folder("Cameras"):
+            try:
+                for name, shape in self._cameras.items():
+                    self.env.engine.render(0, name, *shape)
+            except UserError as error:  # no OpenGL: the scene needs none
+                self._cameras = {}
+                page.add_text("cameras")
+                page.text("cameras", html.escape(str(error)))
+            for name, shape in self._cameras.items():
+                page.add_picture(self._label(name), *shape)
+        with page.folder("Action"):
+            page.add_text("action")
+        with page.folder("Randomized in this episode", open_=False):
+            page.add_text("randomized")
+        self._pause.on_click(lambda _: self.pause(not self.paused))
+        self._single.on_click(lambda _: self._press_step())
+        self._again.on_click(lambda _: self.reset())
+        self._speed.on_update(lambda _: self._changed.set())
+        self._number.on_update(lambda event: self.reset(int(self._number.value)) if event.client else None)
+
+    def _label(self, camera: str) -> str:
+        sees = any(p.camera == camera for p in self.env.task.interface.pictures)
+        return f"{camera} (what the policy sees)" if sees else camera
+
+    # ---- what the page asks for --------------------------------------------------------------------------------
+    def pause(self, paused: bool = True) -> None:
+        """Stop or go on, as the page's button does."""
+        self.paused, self._stands, self._steps = paused, False, 0
+        self._pause.label = "Go on" if paused else "Pause"
+        self._changed.set()
+
+    def _press_step(self) -> None:
+        if not self.paused:
+            self.pause()
+        self._steps += 1
+        self._changed.set()
+
+    def reset(self, number: int | None = None) -> None:
+        """Begin episode `number` instead of going on, or the next one."""
+        self.next = self.number + 1 if number is None else number
+        self._reset = True
+        self._changed.set()
+
+    # ---- the loop that is watched ------------------------------------------------------------------------------
+    def begin(self, number: int, seed: int) -> None:
+        """Show the first state of an episode, and what was drawn for it."""
+        self.number, self.seed, self.step, self.next = number, seed, 0, number + 1
+        self._reset, self._due = False, time.monotonic()
+        self._number.value = number
+        units = [r.unit for r in self.env.randomization]
+        drawn = zip(self.env.episode_record(0).items(), units, strict=True)
+        rows = [(name.partition("/")[2], f"{value:.4g}", "" if unit == "1" else unit) for (name, value), unit in drawn]
+        self.page.text("randomized", table(rows) if rows else "nothing", now=True)
+        self._draw({}, now=True)
+
+    def wait(self) -> bool:
+        """Wait until the next control period is due at the page's speed; return False if it asks for a reset."""
+        while not self._reset:
+            self._changed.clear()
+            if self._steps:
+                self._steps -= 1
+                return True
+            speed = SPEEDS[self._speed.value]
+            left = self._due + 1 / self.rate / speed - time.monotonic()
+            if not self.paused and left <= 0:
+                self._due = max(self._due + 1 / self.rate / speed, time.monotonic() - 0.1)  # late: no burst
+                return True
+            if self.paused and not self._stands:
+                self._stands = True
+                self._say(now=True)
+            self._changed.wait(0.2 if self.paused else left)  # short, so that a signal is heard
+            if self.paused:
+                self._due = time.monotonic()
+        return False
+
+    def show(self, observation: dict[str, Tensor], action: Tensor | None = None) -> None:
+        """Show the state after a step with actions (n, A) in [-1, 1]."""
+        self.step += 1
+        if action is not None:
+            values = self.env.pipeline.actions.to_physical(action[:1].cpu())[0].tolist()
+            units = [field.unit for field in self.env.pipeline.actions.fields for _ in field.dims]
+            rows = zip(self._actions, values, units, strict=True)
+            self.page.text("action", table((name, f"{value:+.4f}", unit) for name, value, unit in rows))
+        self._draw(observation, now=self.paused)
+
+    def end(self, success: bool, counted: bool = True) -> None:
+        """Show how an episode ended for a moment."""
+        if counted:
+            self.episodes, self.successes = self.episodes + 1, self.successes + success
+        self.step += 1
+        self.note("succeeded" if success else "ended without success")
+        self._changed.clear()
+        self._changed.wait(min(PAUSE_AFTER, PAUSE_AFTER / SPEEDS[self._speed.value]))
+        self.note("")
+
+    def note(self, text: str) -> None:
+        """Show a short text beside the episode, for example that it is being recorded."""
+        if text != self._note:
+            self._note = text
+            self._say(now=True)
+
+    def close(self) -> None:
+        """Close the page."""
+        self.page.close()
+
+    # ---- drawing -----------------------------------------------------------------------------------------------
+    def _draw(self, observation: dict[str, Tensor], now: bool = False) -> None:
+        clock = time.monotonic()
+        if now or clock - self._drawn >= 1 / FRAME_RATE:
+            engine = self.env.engine
+            sizes = engine.geom_sizes
+            self.scene.show(engine.qpos[0], None if sizes is None else sizes[0])
+            self._drawn = clock
+        for name, (height, width) in self._cameras.items():
+            label = self._label(name)
+            if self.page.due(label) or (now and self.page.watched):
+                seen = observation.get(f"{IMAGES}{name}")
+                picture = self.env.engine.render(0, name, height, width) if seen is None else seen[0].cpu().numpy()
+                self.page.picture(label, picture)
+        self._say(now)
+
+    def _say(self, now: bool = False) -> None:
+        rate = f"{self.successes} of {self.episodes}" if self.episodes else "-"
+        rows = [
+            ("episode", f"{self.number}, seed {self.seed}"),
+            ("step", f"{self.step} of {self.horizon}"),
+            ("time", f"{self.step / self.rate:.2f} s"),
+            ("success so far", rate),
+        ]
+        note = f"<i>{html.escape(self._note)}</i>" if self._note else "<i>paused</i>" if self._stands else "&nbsp;"
+        self.page.text("status", f"<b>{html.escape(self.title)}</b>{table(rows)}{note}", now)
+
+
+def play(env: Any, actor: Actor, view: SimulationView, episodes: int = 0, seed: int = 0) -> None:
+    """Run episodes of one environment in the view, number k with seed + k, until so many have ended; 0: for ever."""
+    number = 0
+    while not episodes or view.episodes < episodes:
+        rng = torch.Generator().manual_seed(seed)
+        actor.reset()
+        observation, _ = env.reset(seed=seed + number)
+        view.begin(number, seed + number)
+        done = success = False
+        while not done and view.wait():
+            action = actor.act(observation, rng)
+            observation, _, terminated, truncated, infos = env.step(action)
+            done, success = bool(terminated[0] | truncated[0]), bool(infos["success"][0])
+            if "intervention" in infos:
+                view.note("you have control" if infos["intervention"][0] else "")
+            if infos.get("handed_back"):
+                actor.reset()  # a chunk planned before a person's correction is not executed after it
+            if not done:  # the environment has begun another episode otherwise
+                view.show(observation, infos.get("executed", action))
+        if done:
+            view.end(success)
+        number = view.next
