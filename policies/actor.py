@@ -36,7 +36,7 @@ class ActorPolicy(Policy):
 
     @property
     def latent(self) -> int:
-        """Size of u."""
+        """Return the size of u."""
         return self.actor.actions
 
     def features(self, observation: Observation) -> Tensor:

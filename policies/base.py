@@ -1,4 +1,4 @@
-"""What a policy is, and the parts that policies share."""
+"""Protocols and base classes of policies, and their shared parts."""
 
 from __future__ import annotations
 
@@ -126,17 +126,16 @@ class Policy(nn.Module):
 
 
 def build_policy(description: dict[str, Any]) -> Policy:
-    """Return a policy with fresh weights from what its `describe` returned, whatever its class."""
+    """Return a policy of any class with fresh weights, from what its `describe` returned."""
     name = str(description["class"])
     kind = policy_classes.get(name)
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
-        raise TypeError(f"{name} is no policy class")
+        raise TypeError(f"{name} is not a policy class")
     return kind.build(description)
 
 
 class RandomPolicy(Policy):
-    """Uniformly random actions up to `reach`: the floor that every learned policy is compared with; 0 of the controller
-    alone."""
+    """Uniformly random actions up to `reach`, a baseline; with 0, the controller alone."""
 
     horizon = execute = 1
 
@@ -151,21 +150,21 @@ class RandomPolicy(Policy):
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes of what a policy reads and writes."""
+    """Sizes of a policy's inputs and outputs."""
 
     observation: int
     """Components of observation.state."""
     action: int
     others: ObservationSpec = ObservationSpec(())
-    """What it reads besides observation.state."""
+    """Inputs besides observation.state."""
 
     @property
     def pictures(self) -> dict[str, tuple[int, ...]]:
-        """(height, width, 3) of the pictures it reads, by key."""
+        """Return (height, width, 3) of the pictures it reads, by key."""
         return {key: field.shape for key, field in self.others.items() if field.kind == "picture"}
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; where only observation.state is read, it has two numbers."""
+        """Return a JSON object; `others` is left out if it is empty."""
         sizes = {"observation": self.observation, "action": self.action}
         return sizes | ({"others": self.others.to_json()} if self.others else {})
 
@@ -175,7 +174,7 @@ class Size:
 
 
 def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: bool = False) -> nn.Sequential:
-    """Linear layers with the activation, and optionally LayerNorm before it, between them."""
+    """Build an MLP of linear layers with the activation, and optionally LayerNorm before it, between them."""
     layers: list[nn.Module] = []
     for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
         layers.append(nn.Linear(a, b))
@@ -191,12 +190,12 @@ def normal(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -
 
 
 def elu() -> nn.Module:
-    """ELU without a second copy of its input, which is most of what it costs on a CPU."""
+    """Apply ELU in place; the copy dominates its CPU cost."""
     return nn.ELU(inplace=True)
 
 
 class Normalizer(nn.Module):
-    """Shifts and scales observations by statistics that are saved with the policy."""
+    """Shift and scale observations by statistics that are saved with the policy."""
 
     mean: Tensor
     std: Tensor
@@ -218,7 +217,7 @@ class Normalizer(nn.Module):
 
 
 class RunningNormalizer(Normalizer):
-    """A normalizer whose statistics are those of all rows it was shown; the identity, but for the clip, before."""
+    """A normalizer with running statistics of all rows seen; without any, it only clips."""
 
     count: Tensor
 

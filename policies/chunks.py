@@ -76,7 +76,7 @@ class ChunkPolicy(Policy):
 
     @abstractmethod
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
-        """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically; they go on from a prefix."""
+        """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically; they continue a prefix."""
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         return Chunk(self.base(observation, self.noise(len(observation["observation.state"]), rng), prefix))

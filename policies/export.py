@@ -1,7 +1,7 @@
 """Write a feed-forward policy as ONNX: normalizer, history and network in one graph, the interface in its metadata.
 
-The graph is a dozen nodes, so it is written down here node by node: every version of the runtime since 2022 can read
-it, and what it says does not change with torch's tracer.
+The graph has a dozen nodes and is written node by node: every runtime since 2022 reads it, and it does not depend on
+torch's tracer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPSET, IR = 17, 8
 
 
 def build(policy: FeedforwardPolicy, metadata: dict[str, Any]) -> bytes:
-    """The policy without exploration as an ONNX model; every value of the metadata is JSON.
+    """Return the policy without exploration as an ONNX model; every value of the metadata is JSON.
 
     Inputs: observation (B, D) float32, unnormalized. With a history H above 1 also start (B,) bool, true where the
     frame begins an episode, and history (B, H, D) float32, which is the last call's next_history, or anything where

@@ -119,11 +119,11 @@ class FeedforwardPolicy(Policy):
         return self.normalizer(split).flatten(-2)
 
     def mean(self, frames: Tensor) -> Tensor:
-        """Mean action (B, A), not clipped, for a raw history."""
+        """Return the mean action (B, A), not clipped, for a raw history."""
         return self.actor(self.features(frames))
 
     def sample(self, mean: Tensor, rng: torch.Generator) -> Tensor:
-        """An action (B, A) around the mean, not clipped."""
+        """Return an action (B, A) sampled around the mean, not clipped."""
         noise = torch.randn(mean.shape, generator=rng, device=rng.device)
         return mean + self.log_std.exp() * noise.to(mean.device)
 

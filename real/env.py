@@ -136,11 +136,11 @@ class RobotEnv(Rig, VectorEnv):
         self.state = self.read()
         self._observed = time.monotonic()
         self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
-        success, terminated, over = self.judge(self.state, decision)
+        outcome = self.judge(self.state, decision)
+        truncated = outcome.done and not outcome.terminated
         correcting, operator = decision.phase is Phase.CORRECTING, decision.operator
-        terminated |= operator is not None and operator.failure  # given up: later reward is worth nothing
         infos = {
-            "success": torch.tensor([success]),
+            "success": torch.tensor([outcome.success]),
             "executed": self.last_action,
             "policy_action": wanted,
             "intervention": torch.tensor([correcting and posted]),
@@ -153,16 +153,16 @@ class RobotEnv(Rig, VectorEnv):
             infos["metrics"] = metrics
         observation = self._observe()
         if self.observers:
-            row = {"state": self.pipeline.observer(before), "reward": float(success), "done": over}
-            row["truncated"] = over and not terminated
+            row = {"state": self.pipeline.observer(before), "reward": float(outcome.success), "done": outcome.done}
+            row["truncated"] = truncated
             for observe in self.observers:
                 observe(infos | row)
-        if over:
+        if outcome.done:
             self.loop.resting = True
-            self._announce("success" if success else "failure")
+            self._announce("success" if outcome.success else "failure")
             infos["final_obs"], infos["_final_obs"] = observation, torch.tensor([True])
-        flags = torch.tensor([terminated]), torch.tensor([over and not terminated])
-        return observation, torch.tensor([float(success)]), *flags, infos
+        flags = torch.tensor([outcome.terminated]), torch.tensor([truncated])
+        return observation, torch.tensor([float(outcome.success)]), *flags, infos
 
     @property
     def falls(self) -> int:
@@ -185,7 +185,7 @@ class RobotEnv(Rig, VectorEnv):
             ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
             self.command = self.steering(operator, self.seed, self.steps, rest=ends)
             target = [round(value, 3) for value in self.steering.target[0].tolist()]
-            self._note_change("command", {"from": self.steering.commander, "asked": target})
+            self._note_change("command", {"from": self.steering.command_source, "asked": target})
 
     def _observe(self) -> dict[str, Tensor]:
         state = {"observation.state": self.pipeline.observer(self.state)}

@@ -1,4 +1,4 @@
-"""What a policy sees on a robot: the newest frame of each camera, at the size of its picture, and whether to trust it.
+"""Provide a policy's pictures on a robot: the newest frame of each camera, resized, and checked for staleness.
 
 A frame is cropped about its centre to the picture's aspect ratio and reduced by averaging (area interpolation): a
 simulated camera with the same vertical field of view shows the same. What is not usable counts as no frame:
@@ -101,7 +101,7 @@ class Pictures:
         try:
             frame = self.driver.image(camera)
         except (UserError, ValueError) as error:
-            return f"sends what is no picture ({error})"
+            return f"sent an invalid image ({error})"
         assert frame is not None
         if frame.shape[0] < wanted.height or frame.shape[1] < wanted.width:
             return (

@@ -44,7 +44,7 @@ class Evaluation:
     action_change: list[float] = field(default_factory=list)
     """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
     measures: dict[str, list[float]] = field(default_factory=dict)
-    """Mean of each of the task's measures over each episode; NaN if there was none."""
+    """Mean of each of the task's metrics over each episode; NaN if there was none."""
     takeovers: list[int] = field(default_factory=list)
     """Number of takeovers in each episode."""
     by_hand: list[bool] = field(default_factory=list)
@@ -59,11 +59,11 @@ class Evaluation:
     """The environment reports success."""
     held: int = 0
     """Control periods in which the robot held because inference was not done."""
-    lag: int = 0
+    inference_periods: int = 0
     """Longest inference beside the control loop lately, control periods."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures of the policy's own episodes; episodes that a person corrected or marked are only
+        """Return the results of the policy's own episodes; episodes that a person corrected or marked are only
         counted."""
         own = [k for k in range(len(self.success)) if not (self.by_hand and self.by_hand[k])]
         n, steps = len(own), [self.steps[k] for k in own]
@@ -80,7 +80,7 @@ class Evaluation:
             "action_change": sum(self.action_change[k] for k in own) / max(1, n),
             "nonfinite": self.nonfinite,
             **({"held_share": self.held / max(1, sum(self.steps))} if self.held else {}),
-            **({"inference_periods": self.lag} if self.lag else {}),
+            **({"inference_periods": self.inference_periods} if self.inference_periods else {}),
         } | {
             name: mean_interval([values[k] for k in own] if self.by_hand else values)
             for name, values in self.measures.items()
@@ -120,7 +120,7 @@ def evaluate(
         while open_.any():
             action = runner.act(observation, rng)
             result.held += int((open_ & runner.idle).sum())
-            result.lag = max(result.lag, runner.lag)
+            result.inference_periods = max(result.inference_periods, runner.longest_inference)
             observation, reward, terminated, truncated, infos = env.step(action)
             returns += torch.where(open_, reward.float(), 0.0)
             result.tells_success = "success" in infos

@@ -79,7 +79,7 @@ class TaskEnv(VectorEnv):
         self.pipeline = Pipeline(self.task.interface, self.robot, self.device)
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
         self.simulation = {"engine": engine, "device": self.device.type, "without": without}
-        """Settings of this simulation, to report beside its figures."""
+        """Return the settings of this simulation, to report with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
@@ -242,7 +242,7 @@ class TaskEnv(VectorEnv):
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything that a resumed run needs to continue with the same floats."""
+        """Return a copy of everything that a resumed run needs for bit-identical results."""
         return self.episodes.state_dict() | {"divergences": self.divergences}
 
     @single_threaded()

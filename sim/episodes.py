@@ -175,7 +175,7 @@ class Episodes(Rows):
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything that a resumed run needs to continue with the same floats."""
+        """Return a copy of everything that a resumed run needs for bit-identical results."""
         return {
             "seed": self.sampler.seed,
             "next_episode": self.sampler.next_episode.copy(),

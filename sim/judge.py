@@ -71,5 +71,5 @@ class Judge(Rows):
                 infos["rewards"] = parts
             if self.task.measures:
                 # Copies: a view of the state would be overwritten where an episode ends.
-                infos["metrics"] = {name: figure.clone() for name, figure in self.task.measures(transition).items()}
+                infos["metrics"] = {name: value.clone() for name, value in self.task.measures(transition).items()}
         return Verdict(reward, success, terminated, (late | broken) & ~terminated, infos)

@@ -45,14 +45,14 @@ j / l   turn left / right     x       EMERGENCY STOP
 i / k   lean forward / back   enter   reset        q   quit
 u / o   lean left / right     Shift   slower
 Turning and leaning need a policy that turns the tool.
-You have control while you hold or tap a motion key; the robot goes on by itself when you let go.
+You have control while you hold or tap a motion key; release it and the policy continues.
 """
 WALK_HELP = """\
 w / s   forward / back        h       keep control without a key, until h again
 a / d   left / right          y / n   the episode succeeded / failed
-j / l   turn left / right     x       EMERGENCY STOP: the robot goes limp
-Shift   slower                enter   reset: it stands up and goes on      q   quit
-The robot walks as you say while you hold or tap a motion key, and as it was told before when you let go.
+j / l   turn left / right     x       EMERGENCY STOP: the robot is damped
+Shift   slower                enter   reset: it stands up and continues    q   quit
+Hold or tap a motion key: you steer; release: back to the previous command source.
 """
 
 
@@ -67,7 +67,7 @@ class Keyboard:
         self.help, self._keys = (WALK_HELP, _WALK) if walks else (HELP, _ARM)
         if not os.isatty(fd):
             raise UserError(
-                "the keyboard needs a terminal, and standard input is none: start `robot-rl teleop keyboard`"
+                "the keyboard needs a terminal, and standard input is not a terminal: start `robot-rl teleop keyboard`"
                 " in a terminal of its own, or use a gamepad"
             )
         with suppress(OSError):  # not our controlling terminal, so it has no background

@@ -92,7 +92,7 @@ class _Company:
         if found == self._said:
             return
         if self._said is None or found[0] != self._said[0]:
-            self._say(f"a robot listens on {self._topic}" if listeners else f"nobody listens on {self._topic}")
+            self._say(f"a robot subscribes to {self._topic}" if listeners else f"no subscriber on {self._topic}")
         if others:
             names = ", ".join(others)
             self._say(f"warning: {names} publishes on {self._topic} too; stop one, or the robot obeys both")

@@ -210,7 +210,7 @@ Angle = Annotated[float, Interval(ge=-math.pi, le=math.pi)]
 
 @dataclass(frozen=True)
 class JointOffsetConfig:
-    """Joint control: a set-point of each motor's spring, as an offset from the home posture."""
+    """Joint control: a setpoint of each motor's spring, as an offset from the home posture."""
 
     kind: Literal["joint_offset"] = "joint_offset"
     rate: PositiveFloat = 50.0
@@ -230,7 +230,7 @@ class JointOffsetConfig:
 
 
 class JointOffsetController:
-    """Set-point = home + swing(clock) + stride(clock, command) + action, inside the joint limits.
+    """Setpoint = home + swing(clock) + stride(clock, command) + action, inside the joint limits.
 
     With a swing and a stride the legs step as commanded while the command is not zero, and the policy adds balance
     (policies modulating trajectory generators: Iscen et al. 2018, arXiv 1910.02812). Without a swing learning is slow:
@@ -284,7 +284,7 @@ class JointOffsetController:
         )
 
     def still(self, last: Tensor, gripper: Tensor) -> Tensor:
-        """Return the previous actions, which keep the set-points."""
+        """Return the previous actions, which keep the setpoints."""
         return last
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:

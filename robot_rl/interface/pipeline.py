@@ -150,13 +150,14 @@ class Pipeline:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Return the objects that a robot tracks: those observed and, of a policy with pictures, those of the tests."""
+        """Return the objects to track: those in the observation terms and, for policies that read images, those in the
+        success and failure tests."""
         tests = filter(None, (self.interface.success, self.interface.failure)) if self.interface.pictures else ()
         return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Return joint targets for actions (n, A) in [-1, 1]; one non-finite number makes its row NaN, for the
-        shield."""
+        """Return joint targets for actions (n, A) in [-1, 1]; a non-finite component makes its row NaN, which the
+        shield rejects."""
         action = torch.where(action.isfinite().all(-1, keepdim=True), action, torch.nan)
         return self.controller(state, self.actions.to_physical(action))
 

@@ -24,7 +24,7 @@ class ShieldConfig:
     velocity: PositiveFraction = 0.5
     """Share of the joint speed limits."""
     acceleration: PositiveFraction = 0.8
-    """Share of the joint acceleration limits; ignored for set-points of compliant joints."""
+    """Share of the joint acceleration limits; ignored for setpoints of compliant joints."""
     margin: NonNegativeFloat = 0.05
     """Distance kept from the joint position limits, rad."""
     workspace_slack: Annotated[float, Interval(ge=0, le=0.1)] = 0.02

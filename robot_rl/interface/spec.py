@@ -300,7 +300,7 @@ class RobotSpec:
 
     @property
     def compliant(self) -> bool:
-        """Return whether joint targets are set-points of the motors' springs and not a path of a stiff controller."""
+        """Return whether joint targets are setpoints of the motors' springs and not a path of a stiff controller."""
         return all(j.stiffness > 0 for j in self.joints)
 
     def limit(self, name: str) -> Tensor:

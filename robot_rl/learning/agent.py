@@ -1,4 +1,4 @@
-"""What every learner is to a loop: it acts, says what the replay should keep, and updates from batches of that."""
+"""The protocol between loops and learners: act, declare the replay's columns, and update from batches."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Agent(Protocol):
         """Learn from one batch; return metrics."""
 
     def finish(self) -> None:
-        """Leave in `policy` what is to be deployed."""
+        """Set `policy` to the one to deploy."""
 
     def value_state(self) -> dict[str, Tensor]:
-        """Return the weights of the value functions, for a bundle that goes on learning."""
+        """Return the weights of the value functions, for continued training."""
 
     def memory(self) -> dict[str, Any]:
-        """Return what acting remembers of the environments, for a checkpoint."""
+        """Return the per-environment state of acting, for a checkpoint."""
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
         """Restore what `memory` returned; `observation` is the current one."""

@@ -25,7 +25,7 @@ class EnsembleLinear(nn.Module):
 
 
 class Critic(nn.Module):
-    """`members` independent action values Q_i(s, a), with LayerNorm (Ball et al. 2023, RLPD) unless told otherwise."""
+    """`members` independent action values Q_i(s, a), by default with LayerNorm (Ball et al. 2023, RLPD)."""
 
     def __init__(
         self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head, layer_norm: bool = True

@@ -1,4 +1,4 @@
-"""How a deterministic or not yet trained actor explores: correlated Gaussian noise, or uniform actions."""
+"""Exploration of a deterministic or untrained actor: correlated Gaussian noise, or uniform actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an actor is improved against its critics.
+"""Objectives of actors against their critics.
 
     loss = -Q(s, T(u)) + alpha log pi(u) + l2 |u - u_start|^2 + imitation [person acted] |u - u_person|^2
 
@@ -16,7 +16,7 @@ from policies.actor import ActorPolicy
 from robot_rl.data.replay import Batch
 
 Pooling = Literal["mean", "min", "first"]
-"""Which of the ensemble's values the actor climbs: REDQ and RLPD take the mean, SAC the minimum, TD3 the first."""
+"""Ensemble value that the actor maximizes: REDQ and RLPD take the mean, SAC the minimum, TD3 the first."""
 
 
 def pooled(values: Tensor, how: Pooling) -> Tensor:

@@ -30,7 +30,7 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, Posi
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Numbers of the update."""
+    """Hyperparameters of the update."""
 
     hidden: tuple[PositiveInt, ...] = (256, 128, 64)
     """Hidden widths of the critic."""
@@ -81,14 +81,14 @@ class PPO:
             {"params": list(self.critic.parameters()), "lr": config.critic_lr},
         ]
         self.optimizer = torch.optim.Adam(groups, fused=True)
-        # Not the numbers that explore, which are drawn from the seed itself. A CPU's generator reads its low 32 bits.
+        # Exploration uses the seed itself. A CPU's generator reads the low 32 bits.
         self.rng = torch.Generator(self.device).manual_seed(seed ^ 0x5EED_BA7C)
         if mirror is not None:
             parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
             for name, wanted in parts.items():
                 if len(getattr(mirror, name)) != wanted:
                     raise ConfigError(
-                        f"the mirror's {name} has {len(getattr(mirror, name))} numbers, not {wanted}; mend the task's "
+                        f"the mirror's {name} has {len(getattr(mirror, name))} numbers, not {wanted}; fix the task's "
                         "`mirror`, or leave it out"
                     )
             self.reflect = {
@@ -105,7 +105,7 @@ class PPO:
         state = torch.cat(parts, -1)
         wanted = self.policy.size.observation + self.privileged
         if state.shape[-1] != wanted:
-            raise ValueError(f"the critic reads {wanted} numbers, the observation has {state.shape[-1]}")
+            raise ValueError(f"the critic reads {wanted} values, the observation has {state.shape[-1]}")
         return state
 
     @torch.no_grad()
@@ -185,9 +185,9 @@ class PPO:
 
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Rows as the losses read them, with images (B, K, ...): the row and, with a mirror, its mirror image.
+        """Return the losses' inputs (B, K, ...): each row and, with a mirror, its mirror image.
 
-        The image keeps the density of what was done: a mirrored policy would have done it in the mirrored state.
+        The image has the log-probability of the original: a mirrored policy would take the mirrored action.
         """
         raw = {name: batch[name][:, None] for name in ("frames", "state", "action")}
         if self.mirror is not None:
@@ -205,15 +205,15 @@ class PPO:
         }
 
     def _normalize(self, newest: Tensor, state: Tensor) -> None:
-        """Take raw rows, and their images, into the statistics."""
-        if self.mirror is not None:  # or a symmetric policy would not stay so
+        """Update the normalizers with raw rows, and their mirror images."""
+        if self.mirror is not None:  # a symmetric policy needs symmetric statistics
             newest = torch.cat([newest, self.mirror.observation(newest)])
             state = torch.cat([state, self.reflect["state"](state)])
         self.policy.normalizer.update(newest)
         self.critic.normalizer.update(state)
 
     def _step(self, part: dict[str, Tensor], old: Tensor, adapt: bool) -> dict[str, Tensor]:
-        """One gradient step on some rows; the old policy had log standard deviations `old` (A,)."""
+        """Make a gradient step on some rows; `old` (A,) are the old policy's log standard deviations."""
         c = self.config
         loss, metrics = self._loss(part, old)
         self.optimizer.zero_grad(set_to_none=True)
@@ -267,7 +267,7 @@ class PPO:
         self.policy.eval()
 
     def value_state(self) -> dict[str, Tensor]:
-        """Return the weights of the value function, for a bundle that goes on learning."""
+        """Return the weights of the value function, for continued training."""
         return self.critic.state_dict()
 
     def memory(self) -> dict[str, Any]:

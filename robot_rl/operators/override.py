@@ -1,4 +1,4 @@
-"""A simulated robot whose policy a scripted person overrides: the infos of `RobotEnv`, in simulation."""
+"""A simulated robot with a scripted operator who overrides the policy; infos as in `RobotEnv`."""
 
 from __future__ import annotations
 

@@ -23,6 +23,6 @@ class HilSerl(CorrectedRecipe):
 
     agent: ActorCriticConfig = field(
         default_factory=lambda: ActorCriticConfig(
-            entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0, averaging=0.998,
+            entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0, ema_decay=0.998,
         )
     )  # fmt: skip

@@ -35,8 +35,8 @@ class ProximalPolicy(Recipe):
     training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
     symmetry: bool = True
     """Learn from every step and its mirror image, where the task says how it is mirrored."""
-    physics_rests: ClassVar[bool] = True
-    may_grow: ClassVar[str] = "training.steps"
+    sim_idle_during_update: ClassVar[bool] = True
+    extendable_setting: ClassVar[str] = "training.steps"
     needs: ClassVar[tuple[Need, ...]] = ("environment",)
 
     def build(self, job: Job, env: Any = None) -> PPO:

@@ -31,7 +31,7 @@ def load_state(path: Path) -> Any:
     try:
         with safe_open(path, "pt") as file:
             tree = json.loads((file.metadata() or {})["tree"])
-            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - safe_open is no mapping
+            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - safe_open is not a mapping
         return _restore(tree, tensors)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None

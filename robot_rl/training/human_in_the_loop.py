@@ -39,7 +39,7 @@ WEIGHTS = "weights.safetensors"
 
 @dataclass(frozen=True)
 class HumanInTheLoopConfig:
-    """Numbers of the loop."""
+    """Hyperparameters of the loop."""
 
     batch: PositiveInt = 256
     """Transitions per update."""
@@ -56,7 +56,7 @@ class HumanInTheLoopConfig:
     capacity: PositiveInt = 100_000
     """Rows of each replay."""
     steps: PositiveInt = 6_000
-    """Steps of practice in simulation; on a robot a session lasts for its minutes."""
+    """Environment steps in simulation; on a robot the session's duration decides."""
 
 
 def play_episode(
@@ -107,7 +107,7 @@ def fetch(folder: Path, policy: ActorPolicy, version: int) -> int:
 
 
 class Learner:
-    """Learns from demonstrations and from whatever the robot adds to its dataset."""
+    """Learn from demonstrations and from new episodes in the robot's dataset."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Learner:
         self.corrected += int(episode["intervention"].sum())
 
     def update(self) -> bool:
-        """One update if the robot's steps allow it; return whether there was one."""
+        """Update once if the robot's steps allow it; return whether it did."""
         c = self.config
         if self.online.size < 64 or self.agent.updates.critic >= c.updates_per_step * self.online.transitions:
             return False
@@ -165,7 +165,7 @@ class Learner:
         return True
 
     def run(self, run: Run, stop: Callable[[], bool], wait: Callable[[float], Any]) -> None:
-        """Absorb, update, publish until `stop()`; goes on from the run's checkpoint.
+        """Absorb, update, publish until `stop()`; continue from the run's checkpoint.
 
         Nothing that is not finite is published or saved: `Diverged` ends it first.
         """
@@ -198,14 +198,14 @@ class Learner:
         run.save(self.agent.updates.critic, {"agent": self.agent.state_dict()})
 
     def _finite(self) -> dict[str, float]:
-        """The newest metrics; an infinite loss or gradient shows here before a weight is used again."""
+        """Return the newest metrics; raise Diverged if one is not finite, before the weights are used again."""
         values = {k: float(v) for k, v in self.metrics.items()}
         for name, value in values.items():
             if not math.isfinite(value):
                 raise Diverged(
-                    f"{name} is {value} after {self.agent.updates.critic} updates, so learning stops; the published "
-                    f"weights and the checkpoint in {self.folder} are of before: look for numbers out of all "
-                    "proportion in its dataset, or lower --agent.critic-lr, and go on in another --out"
+                    f"{name} is {value} after {self.agent.updates.critic} updates; the published weights and the "
+                    f"checkpoint in {self.folder} predate it; look for outliers in the dataset or lower "
+                    "--agent.critic-lr, and restart with a new --out"
                 )
         return values
 

@@ -28,7 +28,7 @@ from robot_rl.util.seeds import training_seed
 
 @dataclass(frozen=True)
 class OffPolicyConfig:
-    """Numbers of the loop."""
+    """Hyperparameters of the loop."""
 
     steps: PositiveInt = 40_000
     """Environment steps in all."""
@@ -39,7 +39,7 @@ class OffPolicyConfig:
     batch: PositiveInt = 128
     """Transitions per update."""
     reward: RewardName = "success"
-    """What is learned from: success alone (1 when the episode succeeds), or the task's own reward."""
+    """Reward source: success alone (1 when the episode succeeds), or the task's own reward."""
     demo_share: Fraction = 0.5
     """Share of each batch that comes from demonstrations."""
     warmup: NonNegativeInt = 4_000
@@ -121,7 +121,7 @@ def train_off_policy(
         if "env" in saved:
             observation = env.load_state_dict(saved["env"])
             agent.load_memory(saved["memory"], observation)
-        else:  # the environment cannot go on where it was: its episodes are cut off there
+        else:  # the environment cannot be restored: its episodes are cut off there
             replay.cut(saved["final"])
             episodes.restart()
     metrics: dict[str, Tensor] = {}
@@ -175,7 +175,7 @@ def _checkpoint(
     owed: float,
     observation: Observation,
 ) -> dict[str, Any]:
-    """Return everything that the loop goes on from: to the same floats where the environment gives its state."""
+    """Return a checkpoint; resuming is bit-identical if the environment can save its state."""
     state = {"step": step, "owed": owed, "episodes": episodes.state_dict(), "rng": rng.get_state()}
     state |= {"agent": agent.state_dict(), "replay": replay.state_dict(), "memory": agent.memory()}
     if hasattr(env, "state_dict"):

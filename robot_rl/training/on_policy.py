@@ -27,7 +27,7 @@ from robot_rl.util.seeds import training_seed
 
 @dataclass(frozen=True)
 class OnPolicyConfig:
-    """Numbers of the loop."""
+    """Hyperparameters of the loop."""
 
     steps: PositiveInt = 5_000_000
     """Environment steps in all."""
@@ -36,7 +36,7 @@ class OnPolicyConfig:
     rollout: PositiveInt = 24
     """Steps of every environment between updates."""
     reward: RewardName = "task"
-    """What is learned from: the task's own reward, or success alone (1 when the episode succeeds)."""
+    """Reward source: the task's own reward, or success alone (1 when the episode succeeds)."""
     checkpoint_every: PositiveInt = 500_000
     """Environment steps between checkpoints."""
 
@@ -70,7 +70,7 @@ def train_on_policy(
         if "env" in saved:
             agent.load_memory(saved["memory"])
             observation = env.load_state_dict(saved["env"])
-        else:  # the environment cannot go on where it was
+        else:  # the environment cannot be restored
             episodes.restart()
     each = config.rollout * env.num_envs
     while step < config.steps:

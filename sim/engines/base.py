@@ -130,7 +130,7 @@ class Engine(ABC):
 
     @abstractmethod
     def place(self, name: str, pose: np.ndarray) -> None:
-        """Move an object to poses (n, 7), at rest, while the robots go on."""
+        """Move an object to poses (n, 7), at rest; the robots keep their state."""
 
     @abstractmethod
     def diverged(self) -> Tensor:
@@ -155,7 +155,7 @@ class Engine(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed run needs to continue with the same floats."""
+        """Return everything that a resumed run needs for bit-identical results."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

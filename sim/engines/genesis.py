@@ -19,7 +19,7 @@ solimp it takes the mean, so ground and walking robot get those of the feet;
 - tendons: the servo of the gripper's tendon is put on each finger with its full gain and force, so that two fingers
   press twice as hard; they are divided by the tendon's coefficients here.
 
-A box's size is shared by all environments, so `<box>.size` is no parameter of this engine.
+A box's size is shared by all environments, so `<box>.size` is not a parameter of this engine.
 """
 
 from __future__ import annotations

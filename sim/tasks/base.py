@@ -42,9 +42,9 @@ class Task:
     privileged: tuple[str, ...] = ()
     """Observation terms of the true state, for critics; object poses and sampled parameters are always there."""
     commands: CommandSchedule | None = None
-    """How the interface's command changes during an episode."""
+    """Generator of the interface's command during an episode."""
     measures: Callable[[Transition], dict[str, Tensor]] | None = None
-    """Measures (n,) of every control period, reported beside the reward."""
+    """Metrics (n,) of every control period, reported beside the reward."""
     mirror: Mirror | None = None
     """Left-right symmetry, with every parameter randomized."""
 

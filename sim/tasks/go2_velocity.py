@@ -1,4 +1,4 @@
-"""A Unitree Go2 follows velocity commands on flat ground: 50 Hz joint set-points, dense reward, pushes."""
+"""A Unitree Go2 follows velocity commands on flat ground: 50 Hz joint setpoints, dense reward, pushes."""
 
 from __future__ import annotations
 

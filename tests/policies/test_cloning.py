@@ -34,7 +34,7 @@ def flow(**config: Any) -> FlowPolicy:
 
 def cloned(policy: Policy) -> Policy:
     """Where the observation is 1, go left or right at one speed; where it is -1, stand still."""
-    agent = Cloning(policy, CloningConfig(lr=1e-2, warmup=20, averaging=0.99), UPDATES)
+    agent = Cloning(policy, CloningConfig(lr=1e-2, warmup=20, ema_decay=0.99), UPDATES)
     generator = rng()
     for _ in range(UPDATES):
         side = (torch.rand(128, generator=generator) < 0.5).float() * 2 - 1

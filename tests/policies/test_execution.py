@@ -1,4 +1,4 @@
-"""Chunks in time: against a plain account of one environment, and with inference in a thread of its own."""
+"""Chunks in time: against a reference implementation for one environment, and with inference in a thread of its own."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_without_a_twin_and_a_person_it_says_that_nobody_places_the_object(
 ) -> None:
     topic_robot(places_objects=False)
     code, said = command(1.0)
-    assert code == 1 and "nobody can place the object" in said
+    assert code == 1 and "no operator or twin to place the object" in said
     assert not (tmp_path / "run" / "evaluation.json").exists()
 
 

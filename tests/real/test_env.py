@@ -450,7 +450,7 @@ def test_a_stop_ends_the_episode_and_stays_until_reset_is_pressed(
     eventually(lambda: len(robot.commands) > sent + 100)  # half a second
     assert np.ptp(robot.commands[-40:], axis=0).max() < 1e-6
     where = robot.commands[-1]
-    # With the stop or the dead-man down, reset counts for nothing.
+    # With the stop or the enable button down, reset counts for nothing.
     answers = [Operator(stop=True, reset=True), Operator(held=True, reset=True), RELEASED, Operator(reset=True)]
     stopped: list[str] = []
 
@@ -489,7 +489,7 @@ def test_the_stop_counts_on_the_way_home_too(env: Build, topic_robot: Build, han
 def test_without_a_twin_a_person_places_the_object_and_says_so(env: Build, topic_robot: Build, hands: Build) -> None:
     topic_robot(places_objects=False)
     e = env()
-    with pytest.raises(NotReady, match="nobody can place the object"):
+    with pytest.raises(NotReady, match="no operator or twin to place the object"):
         e.reset(seed=0)
     e.close()
 
@@ -503,7 +503,7 @@ def test_who_records_everything_does_not_place_the_object(
         bag.subscribe("std_msgs/msg/String", "twin/reset")
         e = env()
         eventually(lambda: e.placer.readers() == ["/rosbag2_recorder"])
-        with pytest.raises(NotReady, match="nobody can place the object"):
+        with pytest.raises(NotReady, match="no operator or twin to place the object"):
             e.reset(seed=0)
     listener.close()
 

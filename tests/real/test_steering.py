@@ -1,4 +1,4 @@
-"""Who commands a walking robot: the person, else cmd_vel, else the schedule, else nobody."""
+"""Command sources of a walking robot: the operator, then cmd_vel, then the schedule, then none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Calla
         node.close()
 
 
-def test_nobody_asks_for_anything(steer: Callable[..., Any]) -> None:
+def test_command_is_zero_without_a_source(steer: Callable[..., Any]) -> None:
     steering, _ = steer()
     assert steering(None, 0, 0).tolist() == STAND
     assert steering(RELEASED, 0, 0).tolist() == STAND
@@ -75,7 +75,7 @@ def test_a_command_grows_as_in_training_and_an_episode_begins_with_none(steer: C
     assert steering(None, 0, 0).tolist() == STAND
 
 
-def test_nobody_stops_faster_than_in_training(steer: Callable[..., Any]) -> None:
+def test_released_command_falls_as_in_training(steer: Callable[..., Any]) -> None:
     """Of the schedule's stops the fastest is that from the end of a range."""
     ramp = round(COMMAND_RAMP / PERIOD)
     steering, _ = steer()

@@ -456,7 +456,7 @@ def test_no_terminal_and_a_terminal_that_goes(tmp_path: Path) -> None:
 def test_keys_in_a_terminal_arrive_as_joy_in_the_namespace(session: Session, ear: Ear) -> None:
     session.until("EMERGENCY STOP")
     ear.until(lambda operator: not operator.held)
-    session.until("a robot listens on /arm/teleop/joy")
+    session.until("a robot subscribes to /arm/teleop/joy")
     session.type(b"w")
     assert ear.until(lambda operator: operator.held).motion == (1.0, 0.0, 0.0)
     session.until("control: you")

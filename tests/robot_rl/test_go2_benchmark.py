@@ -41,7 +41,9 @@ def test_the_seeds_on_record_miss_no_bar(row: dict[str, Any]) -> None:
         ("genesis", "swing_height", 0.03, "swing_height in genesis: 0.03 is not above 0.03"),
     ],
 )
-def test_a_missed_bar_is_said(row: dict[str, Any], engine: str, name: str, value: float | None, said: str) -> None:
+def test_missed_thresholds_are_reported(
+    row: dict[str, Any], engine: str, name: str, value: float | None, said: str
+) -> None:
     from benchmarks.go2_velocity import missed, table
 
     row[engine][name] = value if name == "fall_rate" else {"mean": value, "low": value, "high": value}

@@ -549,7 +549,7 @@ def test_finetune_refuses_other_critics_than_the_bundles_before_it_looks_for_dem
         "provenance": {"dataset": "/nowhere/demos"},
     }
     save_bundle(replace(made, **changed), bundle)
-    sentence(*run("finetune", bundle), "critics 3, not 2; go on with them by --agent.critics 3", status=2)
+    sentence(*run("finetune", bundle), "critics 3, not 2; pass --agent.critics 3 to continue", status=2)
     sentence(*run("finetune", bundle, "--agent.critics", "3"), "--agent.hidden 8 16", status=2)
     sentence(*run("finetune", bundle, "--agent.critics", "3", "--agent.hidden", "8", "16"), "/nowhere/demos")
 
@@ -649,7 +649,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(run: Run, bundle: Path, data
     (mine / "config.json").write_text('{"precious": 1}')
     words = [*TRAIN, "--dataset", dataset] if use == "train" else [use, bundle]
     for more in ([], ["--resume"]) if use != "deploy" else ([],):
-        sentence(*run(*words, "--out", mine, *more), "mine is no run folder", "--out")
+        sentence(*run(*words, "--out", mine, *more), "mine is not a run folder", "--out")
     assert (mine / ".thesis.part" / "one").read_text() == "all there is"
     assert (mine / "config.json").read_text() == '{"precious": 1}' and len(list(mine.iterdir())) == 2
 
@@ -751,7 +751,7 @@ def test_a_resumed_dataset_has_one_kind_of_demonstrations(run: Run, option: str)
     assert run(*COLLECT, "--out", "set")[0] == 0
     more = ["--episodes", "3", "--out", "set", "--resume"]
     name = option.split()[0][2:].replace("-", "_")
-    sentence(*run(*COLLECT, *more, *option.split()), "set was begun with other settings", f"({name})", status=2)
+    sentence(*run(*COLLECT, *more, *option.split()), "set was started with different settings", f"({name})", status=2)
     sentence(*run("collect", "ur5e-reach", *COLLECT[2:], *more), "other settings (task)", 'was "panda-lift"', status=2)
     assert Dataset("set").num_episodes == 2
     assert run(*COLLECT, *more)[0] == 0 and Dataset("set").num_episodes == 3

@@ -91,7 +91,7 @@ def test_a_test_of_a_package_reads_two_objects(state: RobotState) -> None:
         ("together:a:b:c:0.5", "is written together:<first>:<second>:<distance>"),
     ],
 )
-def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
+def test_bad_arguments_raise(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(text)
     assert error.value.code == 2

@@ -1,4 +1,4 @@
-"""The shield of compliant joints: set-points jump as far as the speed limit allows, and never past a limit."""
+"""The shield of compliant joints: setpoints jump as far as the speed limit allows, and never past a limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_near_set_point_is_taken_over_at_once() -> None:
     reach = 0.5 * GO2.limit("velocity") * DT
     goal = HOME[None] + 0.99 * reach * torch.tensor([1.0, -1.0] * 6)
     command, velocity = follow(HOME[None], goal)
-    assert torch.allclose(command, goal, atol=1e-7), "acceleration is no limit of a set-point"
+    assert torch.allclose(command, goal, atol=1e-7), "acceleration is no limit of a setpoint"
     assert torch.allclose(velocity, (goal - HOME) / DT, atol=1e-3)
 
 

@@ -295,7 +295,7 @@ def test_action_delay_is_the_time_to_the_first_motion(engine: GenesisEngine) -> 
     assert [w - when[0] for w in when] == [t - 1 for t in ticks] and when[0] <= 2
 
 
-def test_mass_is_weight_and_inertia(engine: GenesisEngine) -> None:
+def test_mass_scales_weight_and_inertia(engine: GenesisEngine) -> None:
     masses = [0.03, 0.05, 0.1, 0.15, 0.2, 0.3]
     set_each(engine, "cube.mass", masses)
     place(engine)
