@@ -131,5 +131,5 @@ def test_the_schedule_is_that_of_the_episode_in_simulation(steer: Callable[..., 
 
 
 def test_a_policy_that_is_asked_for_something_else_is_refused(steer: Callable[..., Any]) -> None:
-    with open_node("policy") as node, pytest.raises(UserError, match="x, y and yaw only"):
+    with open_node("policy") as node, pytest.raises(UserError, match="only x, y and yaw"):
         Steering(node, VectorSpec((box("height", "z", "m", 0.1, 0.4),)), PERIOD)

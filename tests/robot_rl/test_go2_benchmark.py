@@ -20,7 +20,7 @@ def row(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return copy.deepcopy(rows[0])
 
 
-def test_the_seeds_on_record_miss_no_bar(row: dict[str, Any]) -> None:
+def test_recorded_seeds_meet_all_thresholds(row: dict[str, Any]) -> None:
     from benchmarks.go2_velocity import BARS, missed
 
     assert missed(row) == [] and set(BARS) == {"mujoco", "genesis"}
