@@ -40,11 +40,11 @@ class ActorPolicy(Policy):
         return self.actor.actions
 
     def features(self, observation: Observation) -> Tensor:
-        """Return what a critic reads (B, F)."""
+        """Return a critic's features (B, F)."""
         return self.encoder(self.normalizer(observation["observation.state"]), observation)
 
     def actor_features(self, observation: Observation) -> Tensor:
-        """Return what the actor reads (B, F + inputs)."""
+        """Return the actor's input (B, F + inputs)."""
         return torch.cat([self.features(observation), *(observation[name] for name in self.inputs)], -1)
 
     @abstractmethod
@@ -53,7 +53,7 @@ class ActorPolicy(Policy):
 
     @abstractmethod
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
-        """Return the u (B, A) nearest to what would have given `action` (B, A); None if u has no effect."""
+        """Return the u (B, A) whose action is nearest to `action` (B, A); None if u has no effect."""
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
         """Return the `inputs` of every environment's next step; advances the policy's memory."""
@@ -83,7 +83,7 @@ class ActorPolicy(Policy):
         return self.transform(u, observation)[:, None]
 
     def memory(self) -> dict[str, Any]:
-        """Return what the policy remembers of its environments, for a checkpoint."""
+        """Return the policy's state per environment, for a checkpoint."""
         return {}
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:

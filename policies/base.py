@@ -50,15 +50,15 @@ class Prefix:
     """Actions of the previous chunk for the control periods that the next one covers."""
 
     actions: Tensor
-    """(B, horizon, A) in [-1, 1]; what is beyond the previous chunk's end has weight 0"""
+    """(B, horizon, A) in [-1, 1]; actions after the previous chunk's end have weight 0"""
     weights: Tensor
     """(B, horizon) 1: frozen, the action comes back as it is; less: the chunk is pulled towards it; 0: free"""
     guidance: float
-    """Largest weight of the pull; 0: only what is frozen matters."""
+    """Largest guidance weight; 0: only frozen actions count."""
 
 
 class RunnablePolicy(Protocol):
-    """A policy as an executor sees it: a torch module, an ONNX file or a process behind a socket."""
+    """Interface of a policy for an executor: a torch module, an ONNX file or a process behind a socket."""
 
     @property
     def horizon(self) -> int:
@@ -72,13 +72,13 @@ class RunnablePolicy(Protocol):
         """Return chunks for observations with leading dimension B. Only policies with `inpaints` get a prefix."""
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Forget the environments `ids`, or all of them: their next call starts an episode."""
+        """Clear the state of environments `ids`, or of all: their next call starts an episode."""
 
 
 class Policy(nn.Module):
     """A policy as a torch module: what learners train and bundles hold.
 
-    A policy may remember its environments between calls (a residual remembers its base's chunk); `reset` forgets.
+    A policy may have state per environment (a residual has its base's chunk); `reset` clears it.
     """
 
     class_name: ClassVar[str]
@@ -115,14 +115,14 @@ class Policy(nn.Module):
         return Chunk(self.act(observation, rng))
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the chunks (k, horizon, action_dim) of `act` for rows (B,) bool, without remembering the call.
+        """Return the chunks (k, horizon, action_dim) of `act` for rows (B,) bool, without changing the policy's state.
 
-        For policies that remember nothing; the others override it.
+        Policies with state override it.
         """
         return self.act({k: v[rows] for k, v in observation.items()}, rng)
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Forget the environments `ids`, or all of them: their next call starts an episode."""
+        """Clear the state of environments `ids`, or of all: their next call starts an episode."""
 
 
 def build_policy(description: dict[str, Any]) -> Policy:
@@ -201,7 +201,7 @@ class Normalizer(nn.Module):
     std: Tensor
 
     def __init__(self, size: int, limit: float = 5.0):
-        """`limit` is the largest magnitude of what comes out, standard deviations."""
+        """`limit` is the largest magnitude of the output, standard deviations."""
         super().__init__()
         self.limit = limit
         self.register_buffer("mean", torch.zeros(size))

@@ -55,7 +55,7 @@ def _without_compiler() -> Iterator[None]:
 
 
 class DiffusionPolicy(ChunkPolicy):
-    """Denoises action chunks, conditioned on the observation and the noise level."""
+    """Denoise action chunks, conditioned on the observation and the noise level."""
 
     class_name, config_class = "diffusion", DiffusionConfig
 

@@ -109,7 +109,7 @@ class ChunkExecutor:
             raise ValueError(f"{mode} execution with inference that takes time needs `still`")
         self.still = still
         self.chunks: Tensor | None = None
-        """(n, horizon, A) what is executed"""
+        """(n, horizon, A) the chunks in execution"""
         self.used = torch.full((num_envs,), self.horizon)
         """(n,) index in `chunks` of this period's action; the horizon or more: none"""
         self.next: Chunk | None = None

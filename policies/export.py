@@ -76,7 +76,7 @@ def build(policy: FeedforwardPolicy, metadata: dict[str, Any]) -> bytes:
         elif isinstance(layer, nn.ELU):
             x = add("Elu", x, alpha=float(layer.alpha))
         else:
-            raise BundleError(f"the export knows no layer {type(layer).__name__}, which the policy's network has")
+            raise BundleError(f"layer {type(layer).__name__} of the policy's network cannot be exported")
     clip(x, 1.0, to="action")
 
     graph = helper.make_graph(nodes, "policy", inputs, outputs, constants)

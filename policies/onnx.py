@@ -75,7 +75,8 @@ class OnnxPolicy(Policy):
             self.start = np.ones(len(frame), dtype=np.bool_)
         elif len(self.history) != len(frame):
             raise ValueError(
-                f"the policy remembers {len(self.history)} environments, the observation has {len(frame)}: reset first"
+                f"the policy has the history of {len(self.history)} environments, the observation has {len(frame)}: "
+                "reset first"
             )
         given = {"observation": frame, "start": self.start, "history": self.history}
         action, self.history = self.session.run(["action", "next_history"], given)

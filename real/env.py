@@ -117,7 +117,7 @@ class RobotEnv(Rig, VectorEnv):
         action = decision.action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
-        # A non-finite action reaches the shield, which refuses it, holds, and counts it.
+        # The shield rejects a non-finite action, holds, and counts it.
         if not action.isfinite().all():
             self.loop.events.add("nonfinite action")
         target = self.pipeline.target(self.state, action)
@@ -201,7 +201,7 @@ class RobotEnv(Rig, VectorEnv):
         self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))
 
     def summary(self) -> dict[str, Any]:
-        """Return loop timing, inference latency, shield events, refused messages and the guard's counts."""
+        """Return loop timing, inference latency, shield events, rejected messages and the guard's counts."""
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
         return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected} | guard

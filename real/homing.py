@@ -97,7 +97,7 @@ class Homing:
             rate.wait()
 
     def _place(self, seed: int, timeout: float = 5.0) -> None:
-        """Ask the twin to put the objects back; on a robot, ask the operator, who answers with the reset button."""
+        """Reset the objects on the twin; on a robot, wait until the operator has placed them and presses reset."""
         env = self.env
         if env.node.wait_for(lambda: env.on_twin, 0.5):
             accepted = env.driver.accepted

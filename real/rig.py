@@ -30,7 +30,7 @@ class Rig:
     """Driver, command loop, arbiter, and the running episode's state for the policy's pipeline."""
 
     state: RobotState
-    """Last observed state, once an episode has begun."""
+    """Last observed state of an episode."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Rig:
         return stale
 
     def still(self) -> Tensor:
-        """Return the action (1, A) that holds, recorded as executed when a goal is refused."""
+        """Return the action (1, A) that holds, recorded as executed if a goal is rejected."""
         return self.pipeline.controller.still(self.last_action, torch.tensor([[self.loop.width]]))
 
     def note_grip(self) -> None:

@@ -60,7 +60,7 @@ class Evaluation:
     held: int = 0
     """Control periods in which the robot held because inference was not done."""
     inference_periods: int = 0
-    """Longest inference beside the control loop lately, control periods."""
+    """Longest of the last ten inferences in the background, control periods."""
 
     def summary(self) -> dict[str, Any]:
         """Return the results of the policy's own episodes; episodes that a person corrected or marked are only

@@ -59,14 +59,15 @@ class TaskEnv(VectorEnv):
         without: Sequence[str] = (),
         diverged: Path | None = None,
     ):
-        """`without` names parameters that are not randomized; the others are sampled as before. `diverged` is the
-        folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
+        """`without` names parameters that are not randomized. All parameters are always sampled, so disabling one does
+        not change the others' values. `diverged` is the folder for episodes whose physics diverge, see
+        `sim.replay.replay`; None keeps none.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         self.num_envs, self.rate = num_envs, self.task.interface.controller.rate
         self.robot = robots.get(self.task.interface.robot)
         kind: type[Engine] = engines.get(engine)
-        if device not in DEVICES:  # before an engine refuses a parameter
+        if device not in DEVICES:  # before an engine raises about a parameter
             raise UnknownName("device", device, DEVICES)
         columns, without = choose(self.task, engine, randomize, without)
         self.randomization = tuple(self.task.randomization[k] for k in columns)

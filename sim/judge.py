@@ -29,7 +29,7 @@ class Verdict:
 
 
 class Judge(Rows):
-    """Rewards transitions and ends episodes: success and failure terminate, the horizon and divergence truncate."""
+    """Reward transitions and end episodes: success and failure terminate, the horizon and divergence truncate."""
 
     ROWS = ("held",)
 

@@ -1,4 +1,4 @@
-"""Resets made in advance."""
+"""Prefetch resets."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Keyboard:
         for key in (termios.VSUSP, termios.VQUIT):
             mode[6][key] = bytes([off])
         mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
-        termios.tcsetattr(self._fd, termios.TCSAFLUSH, mode)  # and forget what was typed before
+        termios.tcsetattr(self._fd, termios.TCSAFLUSH, mode)  # and drop earlier input
 
     def read(self) -> Operator:
         """Return the input; raise `Finished` after q, `UserError` if the terminal is gone."""

@@ -1,4 +1,4 @@
-"""`robot-rl bench loop`: measure how late a robot's commands are, beside an idle loop."""
+"""`robot-rl bench loop`: measure the lateness of a robot's commands, compared with an idle loop."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
     if policy is not None:
         bundle = load_bundle(policy)
         bundle.check_robot(robot)
-        tasks.get(bundle.interface.task)  # the twin knows it
+        tasks.get(bundle.interface.task)  # the twin needs it
     else:
         interface = task_of(robot.name).interface
         pipeline = Pipeline(interface)

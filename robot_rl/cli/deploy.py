@@ -26,7 +26,7 @@ class Deploy:
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one."""
     robot: str = "panda"
-    """Robot to drive; a bundle for another one is refused."""
+    """Robot to drive; the bundle must be for it."""
     episodes: PositiveInt = 10
     """Episodes to run."""
     seed: Seed = HELD_OUT

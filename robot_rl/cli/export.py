@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Export:
-    """Write a bundle's policy as policy.onnx beside its policy.json, check that it acts alike, and time both.
+    """Write a bundle's policy as policy.onnx, check that it acts like torch, and time both.
 
     Feed-forward policies only. `deploy` and `evaluate` run the file with --runtime onnx."""
 

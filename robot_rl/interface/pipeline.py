@@ -50,7 +50,7 @@ class Picture:
 
     @property
     def key(self) -> str:
-        """Its key in an observation."""
+        """Return its key in an observation."""
         return f"{IMAGES}{self.camera}"
 
 
@@ -144,7 +144,7 @@ class Pipeline:
 
     @property
     def others(self) -> ObservationSpec:
-        """Return the spec of what a policy observes besides observation.state."""
+        """Return the spec of a policy's inputs besides observation.state."""
         pictures = {p.key: picture_field(p.height, p.width) for p in self.interface.pictures}
         return ObservationSpec.of(**pictures)
 

@@ -58,7 +58,7 @@ class Shield:
             self.kinematics = Kinematics(robot)
 
     def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Accept, clip or refuse goals (n, J); a refused row keeps `previous`.
+        """Accept, clip or reject goals (n, J); a rejected row keeps `previous`.
 
         Returns the goal and, by reason, a mask (n,) of changed rows. A tool outside the box may
         still move towards it: only a goal further out than the previous one is refused.

@@ -74,7 +74,7 @@ class ActorCriticConfig:
     l2: NonNegativeFloat = 0.01
     """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
     imitation: NonNegativeFloat = 0.0
-    """Weight of cloning a person's corrections: squared distance of the actor's output from what was executed."""
+    """Weight of cloning a person's corrections: squared distance of the actor's output from the executed action."""
     actor_delay: PositiveInt = 2
     """Critic updates per actor update."""
     target_noise: NonNegativeFloat = 0.1

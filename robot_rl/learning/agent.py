@@ -27,19 +27,19 @@ class Agent(Protocol):
 
     @property
     def policy(self) -> Policy:
-        """The acting policy."""
+        """Return the acting policy."""
 
     @property
     def device(self) -> torch.device:
-        """Where the networks are."""
+        """Return the device of the networks."""
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """Columns of the replay besides reward, starts, last and terminated."""
+        """Return the replay's columns besides reward, starts, last and terminated."""
 
     @property
     def sampling(self) -> Sampling:
-        """How the replay is sampled."""
+        """Return how the replay is sampled."""
 
     def act(self, observation: Observation, rng: torch.Generator, phase: Phase) -> tuple[Tensor, Observation]:
         """Return exploring actions (n, A) in [-1, 1], and the columns besides the observation that the replay keeps."""

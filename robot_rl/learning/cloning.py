@@ -25,7 +25,7 @@ class CloningConfig:
     warmup: NonNegativeInt = 100
     """Gradient steps of linear warm-up."""
     weight_decay: NonNegativeFloat = 1e-4
-    """Decay of the weights beside the gradient (AdamW)."""
+    """Decoupled weight decay (AdamW)."""
     ema_decay: Fraction = 0.999
     """Weight of the past, per update, in the averaged weights that are deployed."""
     grad_clip: PositiveFloat = 1.0
@@ -42,7 +42,7 @@ class ClonedPolicy(Protocol):
 
 
 class Cloning:
-    """Fits a policy's trainable parameters to demonstrated chunks."""
+    """Fit a policy's trainable parameters to demonstrated chunks."""
 
     def __init__(self, policy: Policy, config: CloningConfig, updates: int):
         """`updates` is the length of the learning rate's schedule."""

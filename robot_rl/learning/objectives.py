@@ -27,7 +27,7 @@ def pooled(values: Tensor, how: Pooling) -> Tensor:
 
 
 def imitation_loss(policy: ActorPolicy, mean: Tensor, batch: Batch) -> Tensor | None:
-    """Return the squared distance (B,) of the actor's mean u from what would have given a person's action, 0 in rows
+    """Return the squared distance (B,) of the actor's mean u from the u of a person's action, 0 in rows
     that no person executed; None where the transform lets u have no effect."""
     target = policy.invert(batch["action"], batch)
     return None if target is None else batch["intervention"] * (mean - target).square().sum(-1)

@@ -98,7 +98,7 @@ class PPO:
             }
 
     def state(self, observation: Observation) -> Tensor:
-        """Return what the critic reads, (..., observation + privileged)."""
+        """Return the critic's input, (..., observation + privileged)."""
         parts = [observation["observation.state"]]
         if self.privileged:
             parts.append(observation["observation.environment_state"])
@@ -110,7 +110,7 @@ class PPO:
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A) in [-1, 1], and what the update needs of this step."""
+        """Return exploring actions (n, A) in [-1, 1], and the columns for the update."""
         frames = self.policy.remember(observation)
         mean = self.policy.mean(frames)
         action = self.policy.sample(mean, rng)
@@ -158,7 +158,7 @@ class PPO:
         for _ in range(self.config.epochs):
             for pick in torch.randperm(rows, generator=self.rng, device=self.device).split(size):
                 part = {name: x.index_select(0, pick) for name, x in data.items()}
-                # Before the first step nothing has changed, which says nothing about the rate.
+                # Before the first step the divergence is 0 for any rate.
                 steps.append(self._step(part, old, adapt=bool(steps)))
         explained = 1 - (batch["target"] - batch["value"]).var() / batch["target"].var().clamp_min(1e-12)
         self._normalize(batch["frames"][:, -self.policy.size.observation :], batch["state"])
@@ -263,7 +263,7 @@ class PPO:
             group["lr"] = min(max(rates), group["lr"] * 1.5)
 
     def finish(self) -> None:
-        """Leave in `policy` what is to be deployed."""
+        """Set `policy` to the one to deploy."""
         self.policy.eval()
 
     def value_state(self) -> dict[str, Tensor]:
@@ -271,7 +271,7 @@ class PPO:
         return self.critic.state_dict()
 
     def memory(self) -> dict[str, Any]:
-        """Return what acting remembers of the environments, for a checkpoint."""
+        """Return the per-environment state of acting, for a checkpoint."""
         return self.policy.history.state_dict()
 
     def load_memory(self, memory: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Backup targets: what a critic's outputs at the next step say about this one."""
+"""Backup targets of a critic's outputs."""
 
 from __future__ import annotations
 

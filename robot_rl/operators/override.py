@@ -12,7 +12,7 @@ from torch import Tensor
 from robot_rl.interface.state import RobotState
 
 Override = Callable[[RobotState, float], tuple[bool, Tensor]]
-"""Returns whether the person has control at a time of the episode, s, and their action (1, A)."""
+"""Return whether the person has control at a time of the episode, s, and their action (1, A)."""
 
 
 class OverriddenEnv:

@@ -34,7 +34,7 @@ class ProximalPolicy(Recipe):
     agent: PPOConfig = field(default_factory=lambda: PPOConfig(hidden=_HIDDEN, epochs=4))
     training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
     symmetry: bool = True
-    """Learn from every step and its mirror image, where the task says how it is mirrored."""
+    """Learn from every step and its mirror image, if the task declares a mirror."""
     sim_idle_during_update: ClassVar[bool] = True
     extendable_setting: ClassVar[str] = "training.steps"
     needs: ClassVar[tuple[Need, ...]] = ("environment",)

@@ -42,7 +42,7 @@ def load_state(path: Path) -> Any:
 def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor | np.ndarray):
         name = str(len(tensors))
-        # Copies: safetensors refuses views that share memory.
+        # Copies: safetensors does not save views that share memory.
         if isinstance(value, np.ndarray):
             tensors[name] = torch.from_numpy(value.copy())
             return {"array": name}

@@ -1,6 +1,6 @@
-"""The learner beside a robot: it follows the robot's dataset, updates, and publishes weights.
+"""The learner process of a robot: follow the robot's dataset, update, and publish weights.
 
-Robot and learner share nothing but a run folder, so either can die and come back::
+Robot and learner share only a run folder, so either can be killed and restarted::
 
     <run>/dataset/              the robot appends finished episodes (LeRobot v3.0), the learner reads them
     <run>/weights.safetensors   the learner replaces it, the robot reads it between episodes
@@ -46,9 +46,9 @@ class HumanInTheLoopConfig:
     demo_share: Fraction = 0.5
     """Share of each batch from demonstrations and corrections."""
     updates_per_step: NonNegativeFloat = 2.0
-    """Most critic updates per step of the robot."""
+    """Upper limit of critic updates per robot step."""
     critic_only: NonNegativeInt = 200
-    """Steps of the robot before the actor learns."""
+    """Robot steps before the actor learns."""
     publish_every: PositiveInt = 100
     """Updates between published weights."""
     checkpoint_every: PositiveInt = 2_000
@@ -86,7 +86,7 @@ def play_episode(
 def publish(folder: Path, agent: ActorCritic) -> None:
     """Replace the published weights by the averaged actor; the version is the number of updates.
 
-    What is as new stays: a learner that comes back from an older checkpoint has to overtake it first.
+    Newer weights are kept: a learner restarted from an older checkpoint must catch up first.
     """
     if (folder / WEIGHTS).exists() and load_state(folder / WEIGHTS)["version"] >= agent.updates.critic:
         return
@@ -146,7 +146,7 @@ class Learner:
         return new
 
     def take(self, episode: dict[str, Tensor]) -> None:
-        """Add an episode to the online replay, and what a person executed in it to the demonstrations as well."""
+        """Add an episode to the online replay, and its corrections also to the demonstrations."""
         add_episode(self.online, self.agent, episode, self.rng)
         for part in corrections(episode):
             add_episode(self.demos, self.agent, part, self.rng)
@@ -220,7 +220,7 @@ def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:
             start = t
         elif not flag and start is not None:
             part = {k: v[start:t] for k, v in columns.items()}
-            if t < last:  # what the person left behind is the next observation
+            if t < last:  # the observation after a correction
                 part |= {f"final.{k}": v[t : t + 1] for k, v in columns.items() if k.startswith("observation.")}
             else:
                 part |= {k: v for k, v in episode.items() if k.startswith("final.")}

@@ -65,7 +65,7 @@ ONE_ENV = OffPolicyConfig(
 
 
 def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Generator, rows: int = 0) -> Replay:
-    """Return demonstrations as replay, see `add_episode` for what an episode holds."""
+    """Return demonstrations as replay; see `add_episode` for an episode's columns."""
     total = sum(len(e["action"]) + 1 for e in episodes)
     replay = Replay(max(rows, total + 8), 1, agent.columns, agent.device)
     for episode in episodes:
@@ -97,7 +97,7 @@ def train_off_policy(
     seed: int,
     progress: Progress,
 ) -> None:
-    """Improve the agent in `env` and leave what it learned in its policy; resumes from the run's checkpoint."""
+    """Train the agent in `env`; resume from the run's checkpoint."""
     env, span = on_device(env, agent.device), agent.sampling.span
     if config.capacity // env.num_envs <= span:
         raise ConfigError(

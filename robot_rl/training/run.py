@@ -120,7 +120,7 @@ _BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl"}
 class Run:
     """One run folder, locked while open so that two processes never write to it.
 
-    A folder with other files is refused. After an error before the first result, the folder is removed.
+    A folder with other files raises UserError. After an error before the first result, the folder is removed.
     `extendable_setting` names a setting that may be larger when the run is resumed."""
 
     def __init__(self, folder: Path, config: dict[str, Any], resume: bool = False, extendable_setting: str = ""):

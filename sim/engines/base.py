@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # MuJoCo takes a while to import
 DEVICES = ("auto", "cpu", "cuda")
 """Devices of engines."""
 Setter = Callable[[np.ndarray, np.ndarray], None]
-"""Writes values (k,) of one parameter to environments ids (k,)."""
+"""Write values (k,) of one parameter to environments ids (k,)."""
 
 
 class Engine(ABC):

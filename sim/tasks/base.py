@@ -44,7 +44,7 @@ class Task:
     commands: CommandSchedule | None = None
     """Generator of the interface's command during an episode."""
     measures: Callable[[Transition], dict[str, Tensor]] | None = None
-    """Metrics (n,) of every control period, reported beside the reward."""
+    """Metrics (n,) of every control period, reported with the reward."""
     mirror: Mirror | None = None
     """Left-right symmetry, with every parameter randomized."""
 
@@ -67,7 +67,7 @@ class Task:
 
     @property
     def expert_interface(self) -> Interface:
-        """The interface as the demonstrator sees it."""
+        """Return the interface with the demonstrator's observations."""
         return replace(self.interface, observations=self.expert_observations or self.interface.observations)
 
     def make_expert(self, pipeline: Pipeline, num_envs: int, skill: str, seed: int) -> Any:

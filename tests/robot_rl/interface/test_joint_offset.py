@@ -133,7 +133,7 @@ def test_a_reach_beyond_every_limit_is_refused(go2: Any) -> None:
 
 
 def test_a_stiff_robot_is_refused_by_name(panda: Any) -> None:
-    with pytest.raises(ValueError, match="'panda' has no stiffness and damping"):
+    with pytest.raises(ValueError, match="'panda' has no joint stiffness and damping"):
         JointOffsetController(panda, JointOffsetConfig())
 
 
