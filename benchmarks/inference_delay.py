@@ -1,17 +1,11 @@
 """Measure success against inference delay for each way to execute chunks: panda-lift in simulation and on the twin.
 
-    robot-rl collect panda-lift
-    robot-rl train panda-lift --recipe diffusion-bc --out runs/diffusion
-    robot-rl train panda-lift --recipe flow-bc --out runs/flow
     python -m benchmarks.inference_delay runs/diffusion runs/flow --episodes 400
-
-    robot-rl collect panda-lift --episodes 100 --skill STEADY --out datasets/steady
-    robot-rl train panda-lift --recipe diffusion-bc --dataset datasets/steady --training.updates 3000 --out runs/steady
     python -m benchmarks.inference_delay runs/steady --twin 10
 
 Every policy runs the same held-out episodes with every execution at every delay, so differences are paired. Results go
-to benchmarks/results/inference_delay.json and docs/results.md. `--twin` measures real inference delay on a twin with
-nominal dynamics, to isolate timing.
+to benchmarks/results/inference_delay.json; docs/results.md shows them, and how to train the policies. `--twin` measures
+real inference delay on a twin with nominal dynamics, to isolate timing.
 """
 
 from __future__ import annotations

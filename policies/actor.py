@@ -1,6 +1,6 @@
-"""Policies that act every step through a tanh-Gaussian actor and an action transform: what actor-critics train.
+"""Policies that act every step through a tanh-Gaussian actor and an action transform, for actor-critics.
 
-features = encoder(observation)       what the critic reads
+features = encoder(observation)       the critic's input
 u        = actor(features, base)      in [-1, 1]
 action   = T(u; base)                 identity, or a residual on a frozen base policy
 """
@@ -22,8 +22,8 @@ from policies.gaussian import GaussianActor, GaussianConfig
 class ActorPolicy(Policy):
     """An actor behind an action transform.
 
-    `inputs` names what the actor and the transform read besides the observation. `sample_inputs` computes it when
-    acting, a learner's replay keeps it, and both come back in the same dict as the observation.
+    `inputs` names further inputs of actor and transform. `sample_inputs` computes them when acting, the replay keeps
+    them, and the observation dict contains them.
     """
 
     horizon = execute = 1

@@ -4,8 +4,8 @@ A chunk is stamped with the control period of its observation. Here it holds 8 a
 inference takes 2 periods; "." is a period in which the robot holds::
 
     period         0  1  2  3  4  5  6  7  8  9
-    receding       .  .  A0 A1 A2 A3 .  .  B0 B1     stop and wait; without a delay nothing is ever held
-    asynchronous   .  .  A2 A3 A4 A5 B2 B3 B4 B5     A observed period 0, B period 4; what is late is dropped
+    receding       .  .  A0 A1 A2 A3 .  .  B0 B1     stop and wait; without a delay it never holds
+    asynchronous   .  .  A2 A3 A4 A5 B2 B3 B4 B5     A observed period 0, B period 4; late actions are dropped
 
 `ensemble` infers all the time and averages every chunk that has an action for the period (Zhao et al. 2023, ACT).
 `realtime` is asynchronous, and the next chunk continues this one (Black et al. 2025, real-time chunking).

@@ -1,7 +1,6 @@
 """Write a feed-forward policy as ONNX: normalizer, history and network in one graph, the interface in its metadata.
 
-The graph has a dozen nodes and is written node by node: every runtime since 2022 reads it, and it does not depend on
-torch's tracer.
+The graph is written node by node, so it does not depend on torch's tracer and every runtime since 2022 reads it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ OPSET, IR = 17, 8
 def build(policy: FeedforwardPolicy, metadata: dict[str, Any]) -> bytes:
     """Return the policy without exploration as an ONNX model; every value of the metadata is JSON.
 
-    Inputs: observation (B, D) float32, unnormalized. With a history H above 1 also start (B,) bool, true where the
-    frame begins an episode, and history (B, H, D) float32, which is the last call's next_history, or anything where
-    start is true. Outputs: action (B, A) float32 in [-1, 1], and with a history next_history (B, H, D).
+    Inputs: observation (B, D) float32, unnormalized; with a history H above 1 also start (B,) bool, true at the first
+    frame of an episode, and history (B, H, D) float32, the last call's next_history (ignored where start is true).
+    Outputs: action (B, A) float32 in [-1, 1]; with a history also next_history (B, H, D).
     """
     onnx = require("onnx")
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT

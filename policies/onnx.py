@@ -91,11 +91,8 @@ class OnnxPolicy(Policy):
 
 
 def difference(policy: OnnxPolicy, reference: FeedforwardPolicy) -> float:
-    """Return the largest difference of two policies' actions over random episodes; reset both before and after.
-
-    Return infinity if one policy maps a non-finite observation to a finite action: the shield must be able to reject
-    it.
-    """
+    """Return the largest difference of two policies' actions over random episodes; reset both before and after. Return
+    infinity if one policy maps a non-finite observation to a finite action: the shield must be able to reject it."""
     rng, rows, worst = torch.Generator().manual_seed(0), 8, 0.0
     policy.reset()
     reference.reset()

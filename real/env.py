@@ -39,9 +39,8 @@ StepObserver = Callable[[dict[str, Any]], None]
 class RobotEnv(Rig, VectorEnv):
     """One robot behind its topics. `step` returns one control period after the last one returned.
 
-    Differences from `sim.env.TaskEnv` that follow from there being one real robot: `reset` moves an arm home through
-    the shield and waits for the object, and stands a walking robot up; a finished episode is reset by the next `step`'s
-    caller through `reset` (autoreset is disabled), because a robot must not start to move by itself.
+    Unlike `sim.env.TaskEnv`, `reset` moves an arm home through the shield and waits for the object, or stands a walking
+    robot up, and autoreset is disabled, because a robot must not start to move by itself.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012

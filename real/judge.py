@@ -24,9 +24,8 @@ class Outcome:
 
     success: bool
     terminated: bool
-    """The task's tests or a mark ended it, not a stop or the time limit."""
+    """Ended by the task's tests or a mark, not by a stop or the time limit."""
     done: bool
-    """It is over, for any reason."""
 
 
 class Judge:

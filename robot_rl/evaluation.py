@@ -98,9 +98,8 @@ def evaluate(
 ) -> Evaluation:
     """Run `episodes` episodes of a vector environment: environment i plays seeds seed + i, seed + i + num_envs, ...
 
-    No episode is left out and none counted twice, however long it takes: each environment plays its own list.
-    A `result` that is passed in holds the episodes that had ended when an error ends the rest. `execution` other than
-    receding without a delay needs `env.still()`.
+    Each environment runs a fixed list of episodes, so long episodes are not under-represented. If an error occurs, a
+    `result` that is passed in holds the finished episodes. Delayed `execution` needs `env.still()`.
     """
     n = env.num_envs
     result = Evaluation() if result is None else result

@@ -1,7 +1,7 @@
 """Keep episodes whose physics diverged; `sim.replay` replays one.
 
-An episode is determined by its seed, number and actions. So a file of a few KB holds it. Running episodes cost one copy
-of the actions per step and num_envs x horizon x A floats: 12 MB for 256 Go2s.
+An episode is determined by its seed, number and actions, a few KB. Running episodes take num_envs x horizon x A floats:
+12 MB for 256 Go2s.
 """
 
 from __future__ import annotations

@@ -117,16 +117,7 @@ def _told(pressed: set[str]) -> dict[str, Any]:
 
 
 class OperatorInput:
-    """The receiving side, in the robot's process: the newest reading, if it is fresh.
-
-    ::
-
-        inputs = OperatorInput(node)
-        operator = inputs.read()     # in the loop: does not wait
-        if operator is not None and operator.held: ...
-
-    Thread-safe: messages arrive in the bus's thread.
-    """
+    """The receiving side, in the robot's process: the newest reading, if it is fresh. Thread-safe."""
 
     def __init__(self, node: Node):
         self._lock = threading.Lock()

@@ -1,8 +1,7 @@
 """A gamepad as the operator's device, read through Linux's joystick interface (joydev).
 
-Axes and buttons are found by the kernel's codes, so that Xbox pads, by cable or Bluetooth, and PlayStation pads work
-alike; a device that does not report its names is read as an Xbox pad by cable. The package evdev is not used: it is
-compiled on installation, and its devices cannot be tested without /dev/uinput.
+Axes and buttons are found by the kernel's codes, so Xbox and PlayStation pads both work; a device without codes is read
+as an Xbox pad by cable. The package evdev is not used: it needs a compiler, and /dev/uinput for tests.
 """
 
 from __future__ import annotations

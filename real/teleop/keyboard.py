@@ -6,10 +6,9 @@ A terminal does not report a key's release, only its repeats::
     |                                          | | | | | | | | | | | | | | |
     moves 0.2 s, then holds still              moves .......................0.2 s, then control goes back
 
-So a key counts as down for `HOLD` after its last byte: longer than two repeats of the slowest terminal (the
-Linux console's 92 ms), or a few late ones over ssh; short enough to stop within 0.2 s. Until the first repeat
-comes, the robot holds still under the operator's control (`BRIDGE`), so that the policy does not slip in
-between: a tap is one small step, and taps keep control.
+So a key counts as down for `HOLD` after its last byte: longer than two repeats of the slowest terminal (the Linux
+console's 92 ms), short enough to stop within 0.2 s. Until the first repeat the robot holds still under the operator's
+control (`BRIDGE`), so that the policy does not act in between: a tap is one small step, and taps keep control.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ Hold or tap a motion key: you steer; release: back to the previous command sourc
 class Keyboard:
     """Keys of the terminal at ``fd``, which `close` restores.
 
-    Ctrl-C keeps its meaning. Ctrl-Z, Ctrl-\\ and Ctrl-S lose theirs, since they would leave the terminal
-    without echo, or suspend the loop.
+    Ctrl-C works as usual. Ctrl-Z, Ctrl-\\ and Ctrl-S are disabled: they would suspend the loop or leave no echo.
     """
 
     def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, walks: bool = False):

@@ -32,9 +32,8 @@ class JointTarget:
 class Controller(Protocol):
     """Turn actions into joint targets and define the meaning of an action.
 
-    A controller has no memory of its own: all that it depends on is in the state, so control changes hands between a
-    policy and a person without a jump. A value that must outlast a control period is the state's `reference`, kept by
-    the caller.
+    Controllers are stateless, so control changes between a policy and a person without a jump. A value that must
+    outlast a control period is the state's `reference`, kept by the caller.
     """
 
     actions: VectorSpec
@@ -105,9 +104,8 @@ class ToolDeltaController:
     several control periods, a delayed command or a person pushing the arm cause no wind-up.
 
     Orientation without `turn` is that at home. With `turn`, actions rotate a reference: a unit quaternion w x y z in
-    the base frame that begins at home and is kept within `turn` of the measured orientation. It does not move while
-    no rotation is commanded, so neither noise nor the errors of translations add up, and the bounded lead prevents
-    wind-up. robosuite's OSC_POSE also keeps its last orientation goal while no rotation is commanded.
+    the base frame that begins at home and is kept within `turn` of the measured orientation, which prevents wind-up.
+    Without a commanded rotation it does not move, as in robosuite's OSC_POSE, so errors do not add up.
 
     The gripper closes or opens fully, whichever is nearer to the target width, so that a noisy policy does not loosen
     a grasp.

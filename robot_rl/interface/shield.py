@@ -1,7 +1,7 @@
 """Limits on joint targets: the last computation before sending, the same in simulation, twin and robot.
 
 `admit` decides on each new target (finite, inside the position limits and the workspace); `follow` turns the
-admitted goal into the next command under speed and acceleration limits. Nothing that drives a robot bypasses them.
+admitted goal into the next command under speed and acceleration limits. No command bypasses them.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Shield:
     def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Accept, clip or reject goals (n, J); a rejected row keeps `previous`.
 
-        Returns the goal and, by reason, a mask (n,) of changed rows. A tool outside the box may
-        still move towards it: only a goal further out than the previous one is refused.
+        Return the goal and, by reason, a mask (n,) of changed rows. A tool outside the box may still move towards it:
+        only a goal further out than the previous one is rejected.
         """
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)

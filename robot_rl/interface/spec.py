@@ -1,7 +1,6 @@
 """Specs of a policy's inputs and outputs, and of robots.
 
-An action lives in [-1, 1] while learning and in physical units in datasets and on the robot. `VectorSpec`
-converts between the two; nothing else does.
+Actions are in [-1, 1] while learning and in physical units in datasets and on the robot; `VectorSpec` converts them.
 """
 
 from __future__ import annotations

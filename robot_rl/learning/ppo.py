@@ -4,10 +4,9 @@
     actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy_coef H(pi)      equation 7, without the shared loss
     critic:  mean (V(s) - target)^2
 
-Actor and critic share no weights, so each has its own gradient clip and learning rate. The actor's follows the
-divergence from the old policy (Schulman et al. 2017, section 4, turned to the rate as in Rudin et al. 2022,
-arXiv 2109.11978); it lives in the optimizer alone, so a resumed run has it. Normalizers change after an update, never
-within: the ratio is 1 until the first step.
+Actor and critic share no weights; each has its own gradient clip and learning rate. The actor's rate adapts to the
+divergence from the old policy (Rudin et al. 2022, arXiv 2109.11978). Normalizers change only after an update, so the
+ratio is 1 before the first step.
 """
 
 from __future__ import annotations
@@ -117,18 +116,17 @@ class PPO:
         return action.clamp(-1, 1), {"frames": frames, "state": self.state(observation), "action": action, "mean": mean}
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Forget environments `ids`, or all: their next step starts an episode."""
+        """Clear the history of environments `ids`, or of all: their next step starts an episode."""
         self.policy.reset(ids)
 
     @torch.no_grad()
     def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
         """Return the rows (T * N, ...) to learn from, with value, advantage and target.
 
-        `rollout` (T, N, ...) holds what `act` returned, reward, terminated and done; `last` is the observation after
-        it; `finals` are the `state`s in which episodes ended, in the order of the done steps. Nothing was ever done in
-        them, so the critic extrapolates, and by bootstrapping learns what it extrapolated: without a bound, 10 becomes
-        29 in 160 updates where episodes drift for 5 steps of reward 1 at discount 0.9. So their values are held within
-        those of the rollout. A simulation that diverged has no such state: the value of the state before stands in.
+        `rollout` (T, N, ...) has the outputs of `act`, reward, terminated and done; `last` is the observation after it;
+        `finals` are the `state`s in which episodes ended, in the order of the done steps. Their values are clamped to
+        the range of the rollout's: no action is ever taken in final states, so a critic extrapolates there, and
+        bootstrapping from that diverges. A simulation that diverged uses the value of the state before.
         """
         value = self.critic(rollout["state"])
         following = torch.cat([value[1:], self.critic(self.state(last))[None]])

@@ -16,10 +16,10 @@ Override = Callable[[RobotState, float], tuple[bool, Tensor]]
 
 
 class OverriddenEnv:
-    """One environment in which an operator acts in the policy's place; everything else is the environment's own.
+    """One environment in which an operator overrides the policy; delegate everything else.
 
-    The operator sees objects where they are, not where a tracker reports them. Infos hold the `executed` action (1, A),
-    and, (1,) bool each, `intervention`, `takeover` and `handed_back`.
+    The operator reads true object poses. Infos have the `executed` action (1, A), and, (1,) bool each, `intervention`,
+    `takeover` and `handed_back`.
     """
 
     def __init__(self, env: Any, operator: Any):

@@ -18,13 +18,9 @@ Progress = Callable[[int, dict[str, float]], None]
 
 
 class Diverged(UserError, FloatingPointError):  # noqa: N818 - it reads as a sentence
-    """Learning produced NaN or infinity; a setting is the cause, most often the learning rate.
+    """Learning produced NaN or infinity; a setting is the cause, most often the learning rate."""
 
-    Attributes:
-        code: 2, as for bad input: a restart would end the same way.
-    """
-
-    code = 2
+    code = 2  # as for bad input: a restart would end the same way
 
 
 def diverged(run: Run, step: int, what: str) -> Diverged:

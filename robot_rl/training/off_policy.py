@@ -1,7 +1,5 @@
-"""The off-policy loop: act in a vector environment, store, update; from nothing, or with demonstrations.
-
-environment   step k    step k+1      the learner updates from what the replay holds
-learner       updates   updates       while the environment steps; neither reads what the other writes
+"""The off-policy loop: act in a vector environment, store, update; with or without demonstrations. The learner updates
+while the environment steps; neither reads what the other writes.
 """
 
 from __future__ import annotations
@@ -76,9 +74,8 @@ def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Gene
 def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: torch.Generator) -> None:
     """Append one recorded episode, with the columns that the agent adds to it.
 
-    It holds observed columns (T, ...), action (T, A) in [-1, 1], reward (T,) and terminated (T,), without which a
-    reward terminates. Keys "final.<column>" (1, ...) are the observation after the last step, for which the last one
-    stands in otherwise.
+    It has observed columns (T, ...), action (T, A) in [-1, 1], reward (T,) and optionally terminated (T,); otherwise a
+    reward terminates. Keys "final.<column>" (1, ...) are the observation after the last step; default: the last one.
     """
     observed = {k: v for k, v in episode.items() if k.startswith("observation.")}
     whole = {k: torch.cat([v, episode.get(f"final.{k}", v[-1:])]).to(agent.device) for k, v in observed.items()}

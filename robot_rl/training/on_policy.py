@@ -3,7 +3,7 @@
              |<------------- rollout of T steps ------------->|  update  |<--- rollout ...
 environment  s_0 a_0 r_0  s_1 a_1 r_1 ...  s_last | s_0' ...
                                              |      `- begins in the same step (autoreset)
-                                             `- infos["final_obs"]: what a truncated step is worth
+                                             `- infos["final_obs"]: bootstraps a truncated step
 """
 
 from __future__ import annotations
@@ -51,11 +51,10 @@ class OnPolicyConfig:
 def train_on_policy(
     env: Any, agent: PPO, reward: RewardSource, config: OnPolicyConfig, run: Run, seed: int, progress: Progress
 ) -> None:
-    """Improve the agent in `env`; resumes from the run's checkpoint.
+    """Train the agent in `env`; resume from the run's checkpoint.
 
-    Logged are returns, lengths and, where infos have it, success of the last episodes, the update's metrics, and the
-    means over the rollout of the tensors in `infos["metrics"]` as `env/<name>`, and in `infos["rewards"]` as
-    `reward/<name>`.
+    Log returns, lengths and success of the last episodes, the update's metrics, and means over the rollout of
+    `infos["metrics"]` as `env/<name>` and of `infos["rewards"]` as `reward/<name>`.
     """
     env, step = on_device(env, agent.device), 0
     observation, _ = env.reset(seed=training_seed(seed), options={"stagger": True})
