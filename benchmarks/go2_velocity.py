@@ -28,7 +28,7 @@ MEASURES = ("velocity_error", "yaw_error", "foot_slip", "swing_height", "power")
 """m/s, rad/s, m/s, m, W"""
 LONGEST = 360.0
 """Maximum training time, s."""
-BARS = {
+THRESHOLDS = {
     "mujoco": {"velocity_error": 0.15, "yaw_error": 0.2, "fall_rate": 0.02, "foot_slip": 0.1},
     "genesis": {"velocity_error": 0.3, "fall_rate": 0.05, "foot_slip": 0.1},
 }
@@ -72,11 +72,11 @@ def reported(evaluation: dict[str, Any]) -> dict[str, Any]:
 def missed(row: dict[str, Any]) -> list[str]:
     """Return the thresholds that a seed misses, as sentences."""
     found = [f"learning took {row['seconds']:.0f} s of {LONGEST:g} s"] if row["seconds"] > LONGEST else []
-    for engine, bars in BARS.items():
-        for name, bar in bars.items():
+    for engine, limits in THRESHOLDS.items():
+        for name, limit in limits.items():
             value = mean(row[engine][name])
-            if value is None or not value < bar:
-                found.append(f"{name} in {engine}: {value} is not below {bar:g}")
+            if value is None or not value < limit:
+                found.append(f"{name} in {engine}: {value} is not below {limit:g}")
         swing = mean(row[engine]["swing_height"])
         if swing is None or not swing > LEAST_SWING:
             found.append(f"swing_height in {engine}: {swing} is not above {LEAST_SWING:g}")
@@ -94,16 +94,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     heads = ("velocity_error m/s", "yaw_error rad/s", "falls", "slip", "swing m", "W", "action")
     lines = [line("seed", "learn s", "engine", *heads)]
     for row in rows:
-        for engine in (name for name in BARS if name in row):
+        for engine in (name for name in THRESHOLDS if name in row):
             seen = row[engine]
             errors = [interval(seen[name]) for name in ("velocity_error", "yaw_error")]
             rate = {k: seen[f"fall_rate{end}"] for k, end in (("mean", ""), ("low", "_low"), ("high", "_high"))}
             rest = [number(seen[n]["mean"], digits) for n, digits in zip(MEASURES[2:], (3, 3, 0), strict=True)]
             change = number(seen["action_change"], 3)
             lines.append(line(row["seed"], row["seconds"], engine, *errors, interval(rate), *rest, change))
-    for engine, bars in BARS.items():
+    for engine, limits in THRESHOLDS.items():
         names = ("velocity_error", "yaw_error", "fall_rate", "foot_slip")
-        below = [f"< {bars[name]:g}" if name in bars else "" for name in names]
+        below = [f"< {limits[name]:g}" if name in limits else "" for name in names]
         lines.append(line("limit", f"< {LONGEST:g}", engine, *below, f"> {LEAST_SWING:g}", "", ""))
     return "\n".join(lines)
 
@@ -136,7 +136,7 @@ def main() -> int:
     misses = [text for row in rows for text in missed(row)]
     result = {
         "task": TASK,
-        "bars": BARS | {"seconds": LONGEST, "least_swing": LEAST_SWING},
+        "bars": THRESHOLDS | {"seconds": LONGEST, "least_swing": LEAST_SWING},
         "rows": rows,
         "zero": zero,
         "missed": misses,

@@ -43,7 +43,7 @@ class Evaluation:
     """Length of each episode, control periods."""
     action_change: list[float] = field(default_factory=list)
     """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
-    measures: dict[str, list[float]] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
     """Mean of each of the task's metrics over each episode; NaN if there was none."""
     takeovers: list[int] = field(default_factory=list)
     """Number of takeovers in each episode."""
@@ -83,7 +83,7 @@ class Evaluation:
             **({"inference_periods": self.inference_periods} if self.inference_periods else {}),
         } | {
             name: mean_interval([values[k] for k in own] if self.by_hand else values)
-            for name, values in self.measures.items()
+            for name, values in self.metrics.items()
         }
 
 
@@ -152,6 +152,6 @@ def evaluate(
         result.takeovers += takeovers[:wanted].tolist()
         result.by_hand += by_hand[:wanted].tolist()
         for name, (total, count) in sums.items():
-            result.measures.setdefault(name, []).extend((total / count)[:wanted].tolist())
+            result.metrics.setdefault(name, []).extend((total / count)[:wanted].tolist())
         result.action_change += (change / length.clamp_min(2).sub(1))[:wanted].tolist()
     return result

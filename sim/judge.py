@@ -61,7 +61,7 @@ class Judge(Rows):
         else:
             success, terminated = late & ~failed & ~broken, failed
         reward, infos = success.float(), {}
-        if self.task.rewards or self.task.measures:
+        if self.task.rewards or self.task.metrics:
             if feet is not None:
                 feet.update(now)
             transition = Transition(pipeline.robot, self.home, before, now, feet, self.period)
@@ -69,7 +69,7 @@ class Judge(Rows):
                 reward, parts = total(self.task.rewards, transition)
                 reward = torch.where(broken, 0.0, reward)
                 infos["rewards"] = parts
-            if self.task.measures:
+            if self.task.metrics:
                 # Copies: a view of the state would be overwritten where an episode ends.
-                infos["metrics"] = {name: value.clone() for name, value in self.task.measures(transition).items()}
+                infos["metrics"] = {name: value.clone() for name, value in self.task.metrics(transition).items()}
         return Verdict(reward, success, terminated, (late | broken) & ~terminated, infos)

@@ -43,7 +43,7 @@ class Task:
     """Observation terms of the true state, for critics; object poses and sampled parameters are always there."""
     commands: CommandSchedule | None = None
     """Generator of the interface's command during an episode."""
-    measures: Callable[[Transition], dict[str, Tensor]] | None = None
+    metrics: Callable[[Transition], dict[str, Tensor]] | None = None
     """Metrics (n,) of every control period, reported with the reward."""
     mirror: Mirror | None = None
     """Left-right symmetry, with every parameter randomized."""

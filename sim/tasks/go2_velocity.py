@@ -120,7 +120,7 @@ TASK = Task(
     ),
     privileged=("base_velocity", "base_height", "foot_force"),
     commands=CommandSchedule(),
-    measures=r.gait_metrics,
+    metrics=r.gait_metrics,
     mirror=Mirror(
         observation=joined(
             _PSEUDOVECTOR,  # angular velocity

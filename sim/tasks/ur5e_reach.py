@@ -60,5 +60,5 @@ TASK = Task(
     ),
     expert="sim.experts.reach:ReachExpert",
     rewards=(Reward("target_distance", -1.0, target_distance), Reward("action_rate", -0.01, r.action_rate)),
-    measures=lambda m: {"distance": distance(m)},
+    metrics=lambda m: {"distance": distance(m)},
 )

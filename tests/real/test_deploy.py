@@ -82,7 +82,7 @@ def test_the_settings_on_record_are_values_not_words(deploy: Any, tmp_path: Path
 
 @pytest.fixture
 def command(bundle: Callable[[float], None], tmp_path: Path) -> Callable[..., Any]:
-    """`robot-rl deploy` as a process of its own, with nobody at a teleop device."""
+    """`robot-rl deploy` as a process of its own, without a teleop device."""
 
     def run(weight: float) -> tuple[int, str]:
         bundle(weight)

@@ -473,7 +473,7 @@ def test_without_a_device_a_stop_is_final(env: Build, topic_robot: Build) -> Non
 
 
 def test_the_stop_counts_on_the_way_home_too(env: Build, topic_robot: Build, hands: Build) -> None:
-    """The arm moves fastest between episodes, with nobody's policy in charge: the stop must act there."""
+    """The arm moves fastest between episodes, without a policy: the stop must act there."""
     robot = topic_robot()
     away = np.array(robot.robot.home)
     away[0] += 0.6
@@ -621,7 +621,7 @@ def test_a_picture_is_stale_when_it_is_old_or_never_came(env: Build, topic_robot
     robot = topic_robot()
     e = env(safety=SafetyConfig(state_timeout=1000.0, goal_timeout=1000.0, picture_timeout=1000.0))
     e.driver.images["front"] = e.node.subscribe("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
-    assert e.stale_pictures(()) == 0 and e.loop.events.counts == {}, "a camera that nobody records"
+    assert e.stale_pictures(()) == 0 and e.loop.events.counts == {}, "a camera that is not recorded"
     assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 1}
     images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
     assert robot.node.wait_for(lambda: images.matched == 1, 30)

@@ -95,7 +95,7 @@ def cameras(private_domain: int) -> Iterator[Build]:
 
 @pytest.fixture
 def env(robot_env: Build) -> Build:
-    """Slow machines are no part of what is tested here, except where a test sets a limit."""
+    """Tolerate slow machines, except where a test sets a limit."""
 
     def build(interface: Interface = SEES, **limits: float) -> RobotEnv:
         patient = {"state_timeout": 1000.0, "goal_timeout": 1000.0, "object_timeout": 1000.0, "picture_timeout": 1000.0}

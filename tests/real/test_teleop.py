@@ -622,7 +622,7 @@ def test_an_unplugged_gamepad_falls_silent_and_says_so(pad: Pad, ear: Ear) -> No
         process.wait()
     assert process.returncode == 1  # so that the launcher starts it again
     assert f"the gamepad {pad.path} is gone" in said and "Traceback" not in said
-    assert ear.last().held, "the robot takes the silence for a person who is lost, not for one who gave it back"
+    assert ear.last().held, "silence means a lost device, not a hand-back"
 
 
 # --- the loop and the command ---

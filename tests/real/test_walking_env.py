@@ -68,7 +68,7 @@ def test_it_stands_up_along_a_path_with_growing_stiffness(
 def test_crooked_legs_are_folded_before_it_stands_up(env: Build, topic_quadruped: Build) -> None:
     robot = topic_quadruped()
     lying = robot.folded.copy()
-    robot.folded[1] -= 1.0  # a leg that was under way when somebody pressed stop, and that the robot lies on
+    robot.folded[1] -= 1.0  # a leg that was swinging when stop was pressed, and is now under the robot
     robot.position = robot.folded.copy()
     env().reset(seed=0)
     assert np.abs(robot.position - robot.home).max() < 0.02

@@ -197,7 +197,7 @@ def test_a_task_that_nobody_can_demonstrate_is_not_told_to_record_a_dataset(run:
     sentence(*run(*words), "datasets/go2-velocity does not exist", "no scripted demonstrator", "ppo", status=2)
     assert not Path("r").exists()
     code, _, err = run("train", "panda-lift", "--out", "r")
-    assert code == 1 and "record a dataset there" in err, "one that somebody can demonstrate is"
+    assert code == 1 and "record a dataset there" in err, "a task that can be demonstrated"
 
 
 @pytest.mark.timeout(600)  # Genesis compiles first
@@ -381,7 +381,7 @@ def test_a_policy_that_is_never_finite_is_reported(run: Run, bundle: Path) -> No
     save_bundle(loaded, bundle)
 
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     words = ["--episodes", "3", "--num-envs", "2", "--out", "run/evaluation.json", "--json"]
     code, out, err = run("evaluate", bundle, *words)
@@ -738,7 +738,7 @@ def test_collect_counts_what_it_did(run: Run) -> None:
     assert code == 0, err
     facts = json.loads(Path("log/dataset.json").read_text())
     assert facts["episodes"] == 4 and verify(Path("set")) == []
-    assert facts["success_of_demonstrator"] <= 1, "episodes of before are no successes of these attempts"
+    assert facts["success_of_demonstrator"] <= 1, "earlier episodes do not count as successes"
     assert facts["frames"] == Dataset("set").num_frames > first["frames"], "totals are of the dataset"
     assert (facts["new_episodes"], facts["new_attempts"] >= 2) == (2, True), "and what is new is named so"
     assert run(*COLLECT[:3], "4", *COLLECT[4:], "--out", "set", "--log", "log", "--resume")[0] == 0

@@ -44,7 +44,7 @@ def odd(name: list[str]) -> Test:
 
 @pytest.fixture(autouse=True)
 def lab(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This file, as somebody's module."""
+    """This file, as another package's module."""
     module = ModuleType("some_lab.terms")
     vars(module).update({f.__name__: f for f in (between, stacked, careless, bare, odd)})
     monkeypatch.setitem(sys.modules, "some_lab", ModuleType("some_lab"))

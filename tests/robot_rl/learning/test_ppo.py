@@ -115,7 +115,7 @@ def test_the_learning_rate_follows_the_divergence(kl: float, up: bool) -> None:
     assert again.optimizer.param_groups[0]["lr"] == rate, "a resumed run goes on with the rate it had"
     first = make(target_kl=kl, **ONE)
     first.update(rollout(first))
-    assert first.optimizer.param_groups[0]["lr"] == 1e-3, "that nothing has changed before the first step is no sign"
+    assert first.optimizer.param_groups[0]["lr"] == 1e-3, "the divergence before the first step does not count"
     still = make(target_kl=None)
     still.update(rollout(still))
     assert still.optimizer.param_groups[0]["lr"] == 1e-3

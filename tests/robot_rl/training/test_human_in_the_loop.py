@@ -43,7 +43,7 @@ from sim.tasks import tasks
 
 Build = Callable[..., Any]
 WAIT = 300.0
-"""s for what takes seconds: the learner has only the processor time that nobody else wants."""
+"""Timeout of steps that take seconds, s: the learner runs at idle priority."""
 PATIENT = pytest.mark.timeout(600)
 LIFT = tasks.get("panda-lift").interface
 PIPELINE = Pipeline(LIFT)

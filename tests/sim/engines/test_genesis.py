@@ -117,7 +117,7 @@ def test_joints_move_as_in_mujoco(engine: GenesisEngine, name: str, values: list
     ours, theirs = paths
     rmse = (ours - theirs).square().mean((0, 2)).sqrt()
     effect = (theirs[:, -1] - theirs[:, 0]).square().mean().sqrt()
-    assert rmse.max() < 1e-5, rmse  # rad; the bar of the project is 1e-3
+    assert rmse.max() < 1e-5, rmse  # rad; the project's threshold is 1e-3
     assert effect > 20 * rmse.max(), "the parameter moves the joints by far more than the engines differ"
 
 
