@@ -117,8 +117,7 @@ def table(rows: list[dict[str, Any]], total: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run all and write the table; return 1 if a run failed or was stopped by anything but a tilt, or if fewer than
-    95 % of the runs ended standing."""
+    """Run all and write the table; return 1 if a run failed, stopped by anything but a tilt, or under 95 % stood."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="bundle, or a run folder that holds one")
     parser.add_argument("--runs", type=int, default=20, help="number of runs")

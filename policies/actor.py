@@ -91,8 +91,7 @@ class ActorPolicy(Policy):
 
 
 class GaussianPolicy(ActorPolicy):
-    """Action = tanh-Gaussian of the normalized observation: SAC with a learned standard deviation, TD3 with a fixed
-    one, behaviour cloning with its mean."""
+    """A tanh-Gaussian of the observation (SAC: learned standard deviation; TD3: fixed; behaviour cloning: its mean)."""
 
     class_name, config_class = "gaussian", GaussianConfig
 

@@ -39,8 +39,7 @@ class Chunk:
     actions: Tensor
     """(B, horizon, A) in [-1, 1]"""
     start: int = 0
-    """Control period of the first action, counted from that of the observation; negative where a model begins in the
-    past."""
+    """Control period of the first action relative to the observation's; negative if it lies in the past."""
     period: float = 0.0
     """Time from one action to the next, s; 0: a control period."""
 

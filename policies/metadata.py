@@ -60,8 +60,7 @@ def describe(interface: Interface, robot: RobotSpec, history: int, weights: Path
 
 
 def load_onnx(folder: Path, policy: Policy, interface: Interface) -> OnnxPolicy:
-    """Return the policy of a bundle's policy.onnx; raise BundleError unless robot, interface, weights and outputs match
-    the bundle's."""
+    """Return the policy of a bundle's policy.onnx; raise BundleError if robot, interface, weights or outputs differ."""
     reference, file = exportable(policy), folder / FILE
     again = f"run `robot-rl export {folder}`"
     if not file.is_file():

@@ -108,7 +108,7 @@ class ResidualPolicy(ActorPolicy):
 
 
 def residual_from(policy: Policy) -> ResidualPolicy:
-    """Return a residual with a learned standard deviation that starts as `policy` acts: from its actor if it is a
+    """Return a residual with a learned standard deviation, initialized from `policy`: from its actor if it is a
     residual, from zero on top of it if it plans chunks. Raise ConfigError for other policies."""
     if isinstance(policy, ResidualPolicy):
         actor = replace(policy.config.actor, std=None, zero_init=False)

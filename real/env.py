@@ -58,8 +58,7 @@ class RobotEnv(Rig, VectorEnv):
         schedule: Schedule | None = None,
         observers: Iterable[StepObserver] = (),
     ):
-        """Args: `operator`: input of a person who may take over or steer; `schedule`: commands for a walking robot
-        without a person or `cmd_vel`."""
+        """`schedule` returns the commands of a walking robot without a person or `cmd_vel`."""
         super().__init__(node, interface, cameras, operator, dry_run, safety)
         self.steering: Steering | None = None
         if self.pipeline.command.fields:

@@ -63,8 +63,7 @@ class Evaluation:
     """Longest of the last ten inferences in the background, control periods."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the results of the policy's own episodes; episodes that a person corrected or marked are only
-        counted."""
+        """Return the results of the policy's own episodes; corrected or marked episodes are only counted."""
         own = [k for k in range(len(self.success)) if not (self.by_hand and self.by_hand[k])]
         n, steps = len(own), [self.steps[k] for k in own]
         done = [self.steps[k] for k in own if self.success[k]]

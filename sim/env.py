@@ -59,9 +59,8 @@ class TaskEnv(VectorEnv):
         without: Sequence[str] = (),
         diverged: Path | None = None,
     ):
-        """`without` names parameters that are not randomized. All parameters are always sampled, so disabling one does
-        not change the others' values. `diverged` is the folder for episodes whose physics diverge, see
-        `sim.replay.replay`; None keeps none.
+        """`without` names parameters that are not randomized; all are still sampled, so the others do not change.
+        `diverged` is the folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         self.num_envs, self.rate = num_envs, self.task.interface.controller.rate

@@ -49,7 +49,7 @@ class Judge(Rows):
     ) -> Verdict:
         """Judge the control period from true state `before` to `now`, number `steps` (n,) of its episode.
 
-        Where physics diverged, `broken` (n,), the reward is 0 and the episode is truncated.
+        Where physics diverged (`broken` (n,)), the reward is 0 and the episode is truncated.
         """
         interface, pipeline = self.task.interface, self.pipeline
         late = steps >= interface.horizon

@@ -45,8 +45,7 @@ class EpisodeSampler(Rows):
         self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
         device: torch.device,
     ):  # fmt: skip
-        """`columns` are the indices of the randomized parameters. All parameters are always sampled, so disabling one
-        does not change the others' values."""
+        """`columns` are the randomized parameters. All are sampled, so disabling one does not change the others."""
         self.robot, self.seed, self.biases, self.device = robot, seed, biases, device
         self.rate = task.interface.controller.rate
         self.declared, self.columns = len(task.randomization), columns

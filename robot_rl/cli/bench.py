@@ -70,8 +70,7 @@ class Bare:
         self.engine, self.batch = engine, batch.Batch(engine.model, nsim=engine.num_envs)
 
     def start(self) -> None:
-        """Copy the engine's state: positions, speeds, and what also affects the work, the delay lines and the solver's
-        initial forces."""
+        """Copy the engine's state: positions, speeds, delay lines and the solver's initial forces."""
         for key, values in self.engine.state_dict().items():
             kind, name = key.split(".", 1)
             if kind == "state":

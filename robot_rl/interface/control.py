@@ -38,8 +38,7 @@ class Controller(Protocol):
 
     actions: VectorSpec
     twist_limit: Tensor
-    """(6,) largest translation, m, and rotation, rad, along and about the base axes in one action; 0 where there is
-    none."""
+    """(6,) largest translation, m, and rotation, rad, about the base axes in one action; 0 for missing directions."""
 
     def reference(self, count: int) -> Tensor:
         """Return the references (count, R) at the start of an episode, or ABSENT."""

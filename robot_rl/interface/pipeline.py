@@ -31,8 +31,8 @@ from robot_rl.util.errors import UnknownName
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt, validate
 
 COMMAND_RAMP = 0.5
-"""Shortest time in which a command may cross its whole range, s. When commands dropped to zero at once, good policies
-fell: all of 20 falls in 1,200 episodes came in the second after such a command."""
+"""Shortest time in which a command may cross its whole range, s: all of 20 falls in 1,200 episodes came within a second
+after a command dropped to zero at once."""
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,6 @@ def _shrink(vector: Tensor, limit: Tensor) -> Tensor:
 
 
 def ramp(start: Tensor, goal: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Return the straight path from start to goal (n, J): positions (steps, n, J) by tick and the step per tick (n,
-    J)."""
+    """Return the straight path from start to goal (n, J): positions (steps, n, J) by tick, the step per tick (n, J)."""
     share = torch.arange(1, steps + 1, dtype=start.dtype, device=start.device) / steps
     return start + share[:, None, None] * (goal - start), (goal - start) / steps

@@ -90,8 +90,7 @@ class ActorCriticConfig:
     grad_clip: PositiveFloat | None = 10.0
     """Largest gradient norm; None: no limit."""
     ema_decay: Fraction = 0.9995
-    """Decay per actor update of the exponential moving average of the actor, which is deployed (Polyak and Juditsky
-    1992)."""
+    """Decay per actor update of the averaged actor, which is deployed (Polyak and Juditsky 1992)."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
 
 

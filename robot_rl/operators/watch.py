@@ -20,8 +20,7 @@ GLANCE = 0.1
 
 
 class Watch:
-    """Decide when the operator has control: for `LONGEST` after a lack of progress, or when the fingers come down
-    beside the object."""
+    """Give the operator control for `LONGEST` after a lack of progress, or if the fingers descend beside the object."""
 
     def __init__(self) -> None:
         self.reset(0.0)

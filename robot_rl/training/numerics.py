@@ -16,8 +16,7 @@ MOST_THREADS = 4
 
 
 def learner_threads(alone: bool) -> int:
-    """Return the default thread count: 1 while simulation runs concurrently, otherwise torch's, at most
-    `MOST_THREADS`."""
+    """Return the default thread count: 1 beside a running simulation, otherwise torch's, at most `MOST_THREADS`."""
     return min(MOST_THREADS, torch.get_num_threads()) if alone else 1
 
 

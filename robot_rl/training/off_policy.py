@@ -51,8 +51,7 @@ class OffPolicyConfig:
     log_every: PositiveInt = 1_600
     """Environment steps between rows of metrics."""
     stop_at: PositiveFloat = 1.1
-    """Stop early when the success rate of the last 200 episodes, or as many as there are environments if these are
-    more, reaches this; above 1 never stops."""
+    """Stop early at this success rate of the last 200 episodes (at least one per environment); above 1 never stops."""
 
 
 ONE_ENV = OffPolicyConfig(

@@ -217,8 +217,7 @@ class Run:
         save_state({"step": step, "elapsed": self.elapsed, "state": state}, self.checkpoint_file)
 
     def load(self) -> dict[str, Any] | None:
-        """Return the checkpoint's state, or None if there is none; drop later metrics, so that curves continue from
-        it."""
+        """Return the checkpoint's state, or None without one; drop later metrics, so that curves continue from it."""
         saved = load_state(self.checkpoint_file) if self.checkpoint_file.exists() else None
         reached = saved["step"] if saved is not None else -1
         if saved is not None:

@@ -40,8 +40,7 @@ class Engine(ABC):
     device: torch.device
     """Device of the physics and of all tensors."""
     parameters: dict[str, Setter]
-    """Setters of the parameters that can differ between environments; units in `sim.randomization`. Effective from the
-    next reset."""
+    """Setters of parameters per environment, effective from the next reset; units in `sim.randomization`."""
     robot_parameters: ClassVar[tuple[str, ...]] = (
         "robot.action_delay", "robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale",
         "robot.joint_friction", "robot.armature_scale",
@@ -115,8 +114,7 @@ class Engine(ABC):
 
     @abstractmethod
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
-        """Reset robots `ids`: at rest at joints (k, J), gripper open, trunk upright at its height, objects at (k,
-        7)."""
+        """Reset robots `ids`: at rest at joints (k, J), gripper open, trunk upright; objects at (k, 7)."""
 
     def sibling(self) -> Engine | None:
         """Return another engine with as many simulations of the scene, not yet reset; None if that costs too much. It

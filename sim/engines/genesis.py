@@ -163,8 +163,7 @@ class GenesisEngine(Engine):
             self.world.scene.step(update_visualizer=False)
 
     def _rest(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
-        """Return initial positions (k, nq) in MuJoCo's order: gripper open, trunk upright at its height, objects at (k,
-        7)."""
+        """Return initial positions (k, nq) in MuJoCo's order: gripper open, trunk upright, objects at (k, 7)."""
         model = self.model
         qpos = np.tile(model.qpos0, (len(joints), 1))
         qpos[:, [model.joint(name).qposadr[0] for name in self.robot.joint_names]] = joints

@@ -223,8 +223,7 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
 
 
 def _carrier(spec: mujoco.MjSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
-    """Return the body that a light or camera is fixed to, and how: the world, or the robot's first body, without its
-    rotation."""
+    """Return the body of a light or camera, and how it is fixed: the world, or the first body without its rotation."""
     if follows:
         return spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
     return spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED

@@ -55,8 +55,7 @@ _FEET = ((0.18, 0.17), (0.18, -0.17), (-0.27, 0.17), (-0.27, -0.17))
 _GAIT = 2.75
 """Hz"""
 _STEP = 0.7 * (0.25 / _GAIT) / 0.31
-"""Forward swing of a leg of 0.31 m per 1 m/s, rad: 0.7 of the swing with which feet would stand still on the ground,
-which leaves room for the policy."""
+"""Forward swing of a leg of 0.31 m per 1 m/s, rad: 0.7 of a stride without slip, which leaves room for the policy."""
 _STRIDE = tuple(
     numbers
     for x, y in _FEET  # the foot moves at (vx - y turn, vy + x turn) over the ground, if the hip does

@@ -672,7 +672,7 @@ def test_all_that_changes_results_is_on_record(run: Run, dataset: Path, learn: l
     config = json.loads(Path("r/config.json").read_text())
     assert config.keys() >= {name, "threads", "engine", "device", "without", "seed"}
     assert load_bundle(Path("r")).provenance[name] == config[name]
-    sentence(*run(*words, "--resume", *more), f"other settings ({name})", status=2)
+    sentence(*run(*words, "--resume", *more), f"different settings ({name})", status=2)
 
 
 @pytest.mark.parametrize(("more", "cores", "used"), [([], 3, 3), ([], 64, 4), (["--threads", "2"], 3, 2)])

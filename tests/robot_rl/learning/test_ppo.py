@@ -185,7 +185,7 @@ def test_wrong_shapes_are_refused() -> None:
     for name, shape in {"frames": (256, 3), "state": (256, 4), "action": (256, 1), "advantage": (255,)}.items():
         with pytest.raises(ValueError, match=rf"{name} has shape"):
             agent.update(rollout(agent) | {name: torch.zeros(shape)})
-    with pytest.raises(ValueError, match="reads 6 numbers, the observation has 7"):
+    with pytest.raises(ValueError, match="reads 6 values, the observation has 7"):
         agent.state({"observation.state": torch.zeros(1, 4), "observation.environment_state": torch.zeros(1, 3)})
     with pytest.raises(ValueError, match="minibatches 0"):
         PPOConfig(minibatches=0)
