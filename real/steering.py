@@ -59,7 +59,7 @@ class Steering:
 
     def _choose(self, operator: Operator | None, seed: int, step: int) -> tuple[str, Tensor]:
         """Return the present source and its command: the operator's while the enable button is held, with full
-        deflection at the ends of the ranges. A device that fell silent with the button held commands zero until it returns.
+        deflection at the ends of the ranges. A device that fell silent with the button held commands zero.
         """
         if operator is not None and operator.lost:
             return "operator_lost", torch.zeros_like(self.low)
