@@ -255,7 +255,7 @@ def test_a_missing_package_comes_with_the_command(saved: Path, package: str, mon
 def test_what_does_not_fit_the_memory_is_refused(saved: Path) -> None:
     one, rng = load_bundle(saved, "onnx").policy, torch.Generator()
     one.act({"observation.state": torch.zeros(2, 47)}, rng)
-    with pytest.raises(ValueError, match="remembers 2 environments, the observation has 3"):
+    with pytest.raises(ValueError, match="history of 2 environments, the observation has 3"):
         one.act({"observation.state": torch.zeros(3, 47)}, rng)
     with pytest.raises(ValueError, match=r"shape \(2, 46\); the policy reads \(B, 47\)"):
         one.act({"observation.state": torch.zeros(2, 46)}, rng)
