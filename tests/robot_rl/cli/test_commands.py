@@ -752,7 +752,7 @@ def test_a_resumed_dataset_has_one_kind_of_demonstrations(run: Run, option: str)
     more = ["--episodes", "3", "--out", "set", "--resume"]
     name = option.split()[0][2:].replace("-", "_")
     sentence(*run(*COLLECT, *more, *option.split()), "set was started with different settings", f"({name})", status=2)
-    sentence(*run("collect", "ur5e-reach", *COLLECT[2:], *more), "other settings (task)", 'was "panda-lift"', status=2)
+    sentence(*run("collect", "ur5e-reach", *COLLECT[2:], *more), "different settings (task)", 'was "panda-lift"', status=2)
     assert Dataset("set").num_episodes == 2
     assert run(*COLLECT, *more)[0] == 0 and Dataset("set").num_episodes == 3
 
