@@ -1,4 +1,4 @@
-# `make demo` and `make test` do everything, set-up included; nothing is done twice.
+# `make demo` and `make test` do everything, set-up included.
 # Another Python: make PYTHON=python3.12. Options for a command: make test ARGS="-k launch".
 PYTHON ?= python3
 ARGS ?=
@@ -16,7 +16,7 @@ demo: $(STAMP)  ## learn, deploy, correct, report
 demo-go2: $(STAMP)  ## a quadruped learns to walk, walks in Genesis and on its own topics
 	$(BIN)/robot-rl demo go2 $(ARGS)
 
-test: $(STAMP)  ## two at a time, then alone those that the clock judges
+test: $(STAMP)  ## in parallel, then the real-time tests alone
 	$(BIN)/python -m pytest -m "not realtime" -n 2 --dist loadfile $(ARGS)
 	$(BIN)/python -m pytest -m realtime $(ARGS)
 

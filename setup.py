@@ -1,4 +1,4 @@
-"""What ROS 2's build (colcon, ament_python) needs beside pyproject.toml, which describes everything else.
+"""Settings for ROS 2's build (colcon, ament_python) that pyproject.toml cannot provide.
 
 The licence is here because Jazzy's setuptools takes no plain string for it in pyproject.toml, the version of
 Python because colcon cannot read it there. pyproject.toml is among the data because `colcon build

@@ -2,8 +2,7 @@
 
     python -m benchmarks.bus --json
 
-Both ways share the machine, the run and the wire bytes (532 bytes). The bus encodes and decodes a message at
-every hop, as a controller does; the bare echo moves bytes. They take turns, so that noise hits both.
+Both send the same 532 bytes and alternate. The bus encodes and decodes at every hop; the bare echo moves bytes.
 """
 
 from __future__ import annotations

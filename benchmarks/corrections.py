@@ -1,10 +1,9 @@
-"""What three minutes of corrections are worth, measured where 200 episodes take seconds instead of half an hour.
+"""Measure the gain from three minutes of corrections, in simulation with the twin's dynamics and tracker bias.
 
-    python -m benchmarks.corrections RUN
+    python -m benchmarks.corrections RUN --operators 2
 
-RUN is a folder of `robot-rl demo`. The policy of its RUN/improve meets the twin's dynamics and its tracker, which is
-2.3 cm off, in simulation without the clock; the scripted operator corrects it, `hil-serl` learns after each episode,
-and 200 development episodes are counted before and after. The figures stand in docs/methods.md.
+RUN is a folder of `robot-rl demo`. The scripted operator corrects the policy of RUN/improve, `hil-serl` learns after
+each episode, and 200 development episodes are evaluated before and after. Results: docs/methods.md.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from sim.tasks.base import PLACE, Task
 RESULTS = Path(__file__).parent / "results" / "corrections.json"
 HIDDEN = HiddenArm()
 EPISODES, TRAINING = 500_000_000, 900_000_000
-"""First seeds: of the 200 counted episodes and of those that are corrected; neither are the held-out ones."""
+"""First seeds of the 200 evaluated and of the corrected episodes; neither are held-out."""
 
 
 def twin_of(task: Task) -> Task:
-    """The task with what the twin hides in place of what training randomizes; objects still lie anywhere."""
+    """Return the task with the twin's dynamics instead of randomized ones; objects are still placed at random."""
     fixed = {
         "robot.action_delay": HIDDEN.action_delay,
         "robot.stiffness_scale": HIDDEN.stiffness_scale,
@@ -70,7 +69,7 @@ def twin_of(task: Task) -> Task:
 
 
 class Biased(TaskEnv):
-    """The tracker of objects is off by the twin's bias, the same in all episodes."""
+    """An environment with the twin's bias of the object tracker in all episodes."""
 
     def __init__(self, task: Task, num_envs: int, threads: int = 0):
         super().__init__(task, num_envs, threads=threads)
@@ -81,7 +80,7 @@ class Biased(TaskEnv):
 
 
 class BiasedSampler(EpisodeSampler):
-    """Samples episodes with one bias of the objects' tracker."""
+    """Sample episodes with one bias of the object tracker."""
 
     def sample(self, ids: np.ndarray) -> EpisodeSample:
         sample = super().sample(ids)
@@ -94,7 +93,7 @@ class BiasedSampler(EpisodeSampler):
 
 
 def success(task: Task, policy: ResidualPolicy, episodes: int) -> float:
-    """Share of successes, one episode in each environment."""
+    """Return the success rate, one episode in each environment."""
     policy.eval()
     explores, policy.explore = policy.explore, False
     env = Biased(task, episodes)
@@ -105,7 +104,7 @@ def success(task: Task, policy: ResidualPolicy, episodes: int) -> float:
 
 
 def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, seed: int) -> dict[str, Any]:
-    """Correct the policy of one run for a while; success before and after, and how often help was needed."""
+    """Correct the policy of one run; return success before and after, and the share of corrected episodes."""
     bundle = load_bundle(run / "improve")
     task = twin_of(tasks.get(bundle.interface.task))
     torch.manual_seed(seed)
@@ -137,9 +136,9 @@ def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, se
             policy.actor.load_state_dict(learner.agent.average.state_dict())
     env.close()
     after, quarter = success(task, policy, episodes), max(1, len(helped) // 4)
-    figures = {"before": before, "after": after, "interval": wilson(round(after * episodes), episodes)}
+    results = {"before": before, "after": after, "interval": wilson(round(after * episodes), episodes)}
     corrected = {"first_quarter": float(np.mean(helped[:quarter])), "last_quarter": float(np.mean(helped[-quarter:]))}
-    return figures | {"operator": seed, "gain": gain, "steps": done, "episodes": len(helped), "corrected": corrected}
+    return results | {"operator": seed, "gain": gain, "steps": done, "episodes": len(helped), "corrected": corrected}
 
 
 def main() -> int:
@@ -153,17 +152,17 @@ def main() -> int:
     parser.add_argument("--gain", type=float, default=1.0, help="the operator's share of the way in one action")
     parser.add_argument("--imitation", type=float, default=default.imitation, help="weight of the corrections")
     parser.add_argument("--l2", type=float, default=default.l2, help="weight of the pull to the starting actor")
-    parser.add_argument("--averaging", type=float, default=default.averaging, help="memory of the averaged actor")
+    parser.add_argument("--ema_decay", type=float, default=default.ema_decay, help="decay of the averaged actor")
     a = parser.parse_args()
     torch.set_num_threads(1)
-    numbers = {"imitation": a.imitation, "l2": a.l2, "averaging": a.averaging}
-    recipe = HilSerl(agent=dataclasses.replace(default, **numbers))
+    settings = {"imitation": a.imitation, "l2": a.l2, "ema_decay": a.ema_decay}
+    recipe = HilSerl(agent=dataclasses.replace(default, **settings))
     rows = []
     for run in a.runs:
         for seed in range(a.operators):
             rows.append(study(run, recipe, a.gain, a.steps, a.episodes, seed))
             sys.stdout.write(json.dumps(rows[-1]) + "\n")
-    write_json(RESULTS, {"agent": numbers, "rows": rows, "provenance": provenance()})
+    write_json(RESULTS, {"agent": settings, "rows": rows, "provenance": provenance()})
     return 0
 
 

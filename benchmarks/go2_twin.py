@@ -1,11 +1,10 @@
-"""A walking policy on its own topics: runs on the twin, each with other commands, noise, shoves and directions of the
-sensors' biases, in a DDS domain of its own. The robot itself, at the edge of training or beyond, is always the same.
+"""Run a walking policy on the twin. Each run has its own commands, noise, pushes, directions of sensor bias and DDS
+domain. The robot's dynamics, at or beyond the edge of training, are always the same.
 
     python -m benchmarks.go2_twin runs/walk --runs 20 --seconds 60 --jobs 2
 
-Each run is the `robot-rl launch quadruped` that a user would type, with shoves. Results go to
-benchmarks/results/go2_twin.json with machine, versions and commit. On two busy cores two
-jobs are late for each other: states grow stale, runs are stopped, and the table says so.
+Each run is a `robot-rl launch quadruped` with pushes. Results go to benchmarks/results/go2_twin.json with machine,
+versions and commit. On two busy cores, two jobs delay each other: states become stale and runs are stopped.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from robot_rl.util.seeds import HELD_OUT
 RESULTS = Path(__file__).parent / "results" / "go2_twin.json"
 TASK = "go2-velocity"
 SPREAD = 10
-"""Distance of the seeds of two runs, so that a run of several episodes shares none with the next."""
+"""Distance of the seeds of two runs, so that runs of several episodes share no seeds."""
 FIRST_DOMAIN, DOMAINS = 100, 100
 ERRORS = ("velocity_error", "yaw_error")
 """m/s, rad/s"""
 STANDING = 0.95
-"""Bar of the share of runs that end standing."""
+"""Minimum share of runs that end standing."""
 
 
 def one_run(index: int, bundle: Path, folder: Path, seconds: float, push_every: float, domain: int) -> dict[str, Any]:
-    """Walk for one episode; a run that a process ended early has a status and no figures."""
+    """Walk for one episode and return its results; if a process failed, only the seed and the status."""
     out = folder / str(index)
     values = {
         "robot": "go2", "twin": "true", "task": TASK, "policy": bundle, "out": out, "episodes": 1, "seconds": seconds,
@@ -69,10 +68,9 @@ def one_run(index: int, bundle: Path, folder: Path, seconds: float, push_every: 
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Runs that ended on their feet, of all, with their Wilson interval; falls, errors, stops and events by reason.
+    """Return the share of runs that ended standing, with its Wilson interval; falls, errors, stops, events by reason.
 
-    Whatever ended a run early, be it a late computer or a process that failed, the robot did not end it standing. Only
-    the errors are of those that did: the others' are of a part of the way.
+    A run that ends early for any reason counts as not standing. Errors are averaged over complete runs only.
     """
     reported = [row for row in rows if not row["status"]]
     stood = [row for row in reported if row["standing"]]
@@ -87,16 +85,18 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def missed(total: dict[str, Any]) -> list[str]:
-    """Return the faults of a summary, as sentences."""
+    """Return the thresholds that a summary misses, as sentences."""
     found = [f"failed: {total['failed']} of {total['runs']} runs"] if total["failed"] else []
     found += [f"stopped by other than a tilt: {reason}" for reason in sorted(set(total["stopped"]) - {"tilt"})]
     if total["standing"] / total["runs"] < STANDING:
-        found.append(f"only {total['standing']} of {total['runs']} runs ended standing, the bar is {STANDING:.0%}")
+        found.append(
+            f"only {total['standing']} of {total['runs']} runs ended standing, the threshold is {STANDING:.0%}"
+        )
     return found
 
 
 def table(rows: list[dict[str, Any]], total: dict[str, Any]) -> str:
-    """One line for each run, and what they come to."""
+    """Return a table with a line for each run, and the summary."""
     line = "{:>4}  {:>6}  {:>6}  {:>12}  {:>12}  {:>7}  {}".format
     lines = [line("seed", "falls", "s", "velocity m/s", "yaw rad/s", "late %", "stops and events")]
     for row in rows:
@@ -117,13 +117,12 @@ def table(rows: list[dict[str, Any]], total: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run all and write the table; the exit status is 1 if a run failed or was stopped by other than a tilt, or if
-    fewer than 95 % of the runs ended standing."""
+    """Run all and write the table; return 1 if a run failed, stopped by anything but a tilt, or under 95 % stood."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="bundle, or a run folder that holds one")
     parser.add_argument("--runs", type=int, default=20, help="number of runs")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of a run, s")
-    parser.add_argument("--push-every", type=float, default=5.0, help="time between two shoves, s; 0: none")
+    parser.add_argument("--push-every", type=float, default=5.0, help="time between two pushes, s; 0: none")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

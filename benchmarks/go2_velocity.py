@@ -1,9 +1,9 @@
-"""The README's figures of a Go2 that walks: learning from nothing and held-out episodes in both engines, over seeds.
+"""Measure the README's Go2 results: training from scratch and held-out episodes in both engines, over seeds.
 
     python -m benchmarks.go2_velocity --seeds 3
 
 Each seed runs the first three stages of `robot-rl demo go2` on more episodes: train, evaluate in MuJoCo, evaluate in
-Genesis. Beside them stands what the controller does alone, all actions 0, in MuJoCo. Results go to
+Genesis. A baseline runs the controller alone, with zero actions, in MuJoCo. Results go to
 benchmarks/results/go2_velocity.json with machine, versions and commit.
 """
 
@@ -27,14 +27,14 @@ SIDE_BY_SIDE = {"mujoco": 250, "genesis": 100}
 MEASURES = ("velocity_error", "yaw_error", "foot_slip", "swing_height", "power")
 """m/s, rad/s, m/s, m, W"""
 LONGEST = 360.0
-"""Bar of the time to learn, s."""
-BARS = {
+"""Maximum training time, s."""
+THRESHOLDS = {
     "mujoco": {"velocity_error": 0.15, "yaw_error": 0.2, "fall_rate": 0.02, "foot_slip": 0.1},
     "genesis": {"velocity_error": 0.3, "fall_rate": 0.05, "foot_slip": 0.1},
 }
-"""What the means over the episodes of every seed must stay below."""
+"""Upper thresholds of the means over each seed's episodes."""
 LEAST_SWING = 0.03
-"""Bar of the mean height of a foot in its swing, m, in both engines: whoever stays below it shuffles."""
+"""Minimum mean swing height, m; lower means shuffling."""
 
 
 def robot_rl(*words: str) -> None:
@@ -43,7 +43,7 @@ def robot_rl(*words: str) -> None:
 
 
 def one_seed(seed: int, folder: Path, steps: int, episodes: dict[str, int]) -> dict[str, Any]:
-    """Learn, and measure in each engine; `seconds` are wall clock of the whole `train`, imports to bundle."""
+    """Train, and evaluate in each engine; `seconds` is the wall-clock time of the whole `train` process."""
     start = time.monotonic()
     more = ("--training.steps", str(steps)) if steps else ()
     robot_rl("train", TASK, "--recipe", "ppo", "--out", str(folder), "--seed", str(seed), *more)
@@ -52,15 +52,15 @@ def one_seed(seed: int, folder: Path, steps: int, episodes: dict[str, int]) -> d
 
 
 def measured(policy: str, engine: str, count: int, folder: Path) -> dict[str, Any]:
-    """The figures of a bundle, or of zero:TASK, over `count` episodes."""
+    """Return the results of a bundle, or of zero:TASK, over `count` episodes."""
     out = folder / f"{engine}.json"
     size = ("--episodes", str(count), "--num-envs", str(min(SIDE_BY_SIDE[engine], count)))
     robot_rl("evaluate", policy, "--engine", engine, *size, "--out", str(out))
-    return figures(json.loads(out.read_text()))
+    return reported(json.loads(out.read_text()))
 
 
-def figures(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of an evaluation; whoever did not last to the end of the episode has fallen."""
+def reported(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """Return the reported results; an episode that ended early counts as a fall."""
     falls = {
         "fall_rate": 1 - evaluation["success"],
         "fall_rate_low": 1 - evaluation["success_high"],
@@ -70,13 +70,13 @@ def figures(evaluation: dict[str, Any]) -> dict[str, Any]:
 
 
 def missed(row: dict[str, Any]) -> list[str]:
-    """The bars that a seed misses, in words."""
+    """Return the thresholds that a seed misses, as sentences."""
     found = [f"learning took {row['seconds']:.0f} s of {LONGEST:g} s"] if row["seconds"] > LONGEST else []
-    for engine, bars in BARS.items():
-        for name, bar in bars.items():
+    for engine, limits in THRESHOLDS.items():
+        for name, limit in limits.items():
             value = mean(row[engine][name])
-            if value is None or not value < bar:
-                found.append(f"{name} in {engine}: {value} is not below {bar:g}")
+            if value is None or not value < limit:
+                found.append(f"{name} in {engine}: {value} is not below {limit:g}")
         swing = mean(row[engine]["swing_height"])
         if swing is None or not swing > LEAST_SWING:
             found.append(f"swing_height in {engine}: {swing} is not above {LEAST_SWING:g}")
@@ -84,27 +84,27 @@ def missed(row: dict[str, Any]) -> list[str]:
 
 
 def mean(value: Any) -> float | None:
-    """Of a figure, with or without its interval."""
+    """Return the mean of a result given as a number or as an interval dict."""
     return value["mean"] if isinstance(value, dict) else value
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Means with their 95 % intervals, one line for each row and engine that it was measured in, and the bars."""
+    """Return the means with their 95 % intervals, one line per row and engine, and the thresholds."""
     line = "{:>5}  {:>8}  {:>8}  {:>20}  {:>20}  {:>20}  {:>6}  {:>7}  {:>6}  {:>7}".format
     heads = ("velocity_error m/s", "yaw_error rad/s", "falls", "slip", "swing m", "W", "action")
     lines = [line("seed", "learn s", "engine", *heads)]
     for row in rows:
-        for engine in (name for name in BARS if name in row):
+        for engine in (name for name in THRESHOLDS if name in row):
             seen = row[engine]
             errors = [interval(seen[name]) for name in ("velocity_error", "yaw_error")]
             rate = {k: seen[f"fall_rate{end}"] for k, end in (("mean", ""), ("low", "_low"), ("high", "_high"))}
             rest = [number(seen[n]["mean"], digits) for n, digits in zip(MEASURES[2:], (3, 3, 0), strict=True)]
             change = number(seen["action_change"], 3)
             lines.append(line(row["seed"], row["seconds"], engine, *errors, interval(rate), *rest, change))
-    for engine, bars in BARS.items():
+    for engine, limits in THRESHOLDS.items():
         names = ("velocity_error", "yaw_error", "fall_rate", "foot_slip")
-        below = [f"< {bars[name]:g}" if name in bars else "" for name in names]
-        lines.append(line("bar", f"< {LONGEST:g}", engine, *below, f"> {LEAST_SWING:g}", "", ""))
+        below = [f"< {limits[name]:g}" if name in limits else "" for name in names]
+        lines.append(line("limit", f"< {LONGEST:g}", engine, *below, f"> {LEAST_SWING:g}", "", ""))
     return "\n".join(lines)
 
 
@@ -117,7 +117,7 @@ def number(value: float | None, digits: int) -> str:
 
 
 def main() -> int:
-    """Run all seeds and write the table; the exit status is 1 if a bar is missed."""
+    """Run all seeds and write the table; return 1 if a threshold is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--first", type=int, default=0, help="first seed")
@@ -136,7 +136,7 @@ def main() -> int:
     misses = [text for row in rows for text in missed(row)]
     result = {
         "task": TASK,
-        "bars": BARS | {"seconds": LONGEST, "least_swing": LEAST_SWING},
+        "bars": THRESHOLDS | {"seconds": LONGEST, "least_swing": LEAST_SWING},
         "rows": rows,
         "zero": zero,
         "missed": misses,

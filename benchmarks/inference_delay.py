@@ -1,17 +1,11 @@
-"""What slow inference costs, and what chunks executed beside it give back: panda-lift in simulation and on the twin.
+"""Measure success against inference delay for each way to execute chunks: panda-lift in simulation and on the twin.
 
-    robot-rl collect panda-lift
-    robot-rl train panda-lift --recipe diffusion-bc --out runs/diffusion
-    robot-rl train panda-lift --recipe flow-bc --out runs/flow
-    python -m benchmarks.inference_delay runs/diffusion runs/flow
-
-    robot-rl collect panda-lift --episodes 100 --skill STEADY --out datasets/steady
-    robot-rl train panda-lift --recipe diffusion-bc --dataset datasets/steady --training.updates 3000 --out runs/steady
+    python -m benchmarks.inference_delay runs/diffusion runs/flow --episodes 400
     python -m benchmarks.inference_delay runs/steady --twin 10
 
-Every policy meets the same held-out episodes with every execution at every delay, so differences are paired. Results go
-to benchmarks/results/inference_delay.json, and stand in docs/deploy.md. With `--twin` policies really are that slow,
-beside the loop that commands a twin whose properties are in the middle of what training draws: the question is time.
+Every policy runs the same held-out episodes with every execution at every delay, so differences are paired. Results go
+to benchmarks/results/inference_delay.json; docs/results.md shows them, and how to train the policies. `--twin` measures
+real inference delay on a twin with nominal dynamics, to isolate timing.
 """
 
 from __future__ import annotations
@@ -49,7 +43,7 @@ KEYS = ("episodes", "success", "success_low", "success_high", "steps_of_successe
 
 
 def measure(bundle: Bundle, mode: Mode, delay: int, episodes: int) -> tuple[dict[str, Any], list[bool]]:
-    """Return the figures of one cell, and which episodes succeeded."""
+    """Return the results of one cell, and which episodes succeeded."""
     env = TaskEnv(bundle.task, min(100, episodes))
     periods = math.ceil(delay * env.rate / 1000)
     result = evaluate(bundle.policy, env, episodes, execution=Execution(mode, periods))
@@ -59,7 +53,7 @@ def measure(bundle: Bundle, mode: Mode, delay: int, episodes: int) -> tuple[dict
 
 
 def study(path: Path, episodes: int) -> list[dict[str, Any]]:
-    """Return the rows of one policy; `gain` is the paired difference from stopping and waiting at the same delay."""
+    """Return the rows of one policy; `gain` is the paired difference to receding execution at the same delay."""
     bundle, rows = load_bundle(path), []
     for delay in DELAYS:
         waited: list[bool] = []
@@ -78,7 +72,7 @@ def study(path: Path, episodes: int) -> list[dict[str, Any]]:
 
 
 class Slowed:
-    """A policy whose answers take `seconds`."""
+    """Wrap a policy so that each inference takes at least `seconds`."""
 
     def __init__(self, policy: Any, seconds: float):
         self.policy, self.seconds = policy, seconds
@@ -86,7 +80,7 @@ class Slowed:
         self.reset = policy.reset
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
-        """Return the policy's chunk when the time has passed."""
+        """Return the policy's chunk after the time has passed."""
         begin = time.monotonic()
         chunk: Chunk = self.policy.infer(observation, rng, prefix)
         time.sleep(max(0.0, begin + self.seconds - time.monotonic()))
@@ -112,7 +106,7 @@ def serve() -> None:
 
 
 class Trips:
-    """Counts the goals that went stale within episodes; between them nobody owes any."""
+    """Count stale goals during episodes; none are due between episodes."""
 
     def __init__(self, env: Any):
         self.env, self.count, self._before = env, 0, 0
@@ -147,7 +141,7 @@ def on_twin(path: Path, episodes: int) -> list[dict[str, Any]]:
                 summary = result.summary()
                 row = {"policy": bundle.policy.class_name, "execution": mode, "delay_ms": delay}
                 row |= {k: summary[k] for k in KEYS if k in summary}
-                row |= {"stale_goals": trips.count, "stopped": env.loop.stopped, "periods": result.lag}
+                row |= {"stale_goals": trips.count, "stopped": env.loop.stopped, "periods": result.inference_periods}
                 rows.append(row | {"waits_ms_p99": env.summary()["inference_ms"]["p99"]})
                 sys.stdout.write(f"{rows[-1]}\n")
                 sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The README's learning figures: the demo's stages in simulation, for several seeds.
+"""Measure the README's Panda results: the demo's stages in simulation, for several seeds.
 
     python -m benchmarks.panda_lift --seeds 3
 
@@ -49,7 +49,7 @@ def one_seed(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run all seeds and write the table; the exit status is 1 if a bar is missed."""
+    """Run all seeds and write the table; return 1 if a threshold is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--first", type=int, default=0, help="first seed")

@@ -1,4 +1,4 @@
-"""Gradient steps per second of SAC beside stable-baselines3's, in one process, one thread, turn and turn about.
+"""Compare gradient steps per second of SAC with stable-baselines3's, in one process and thread, alternating.
 
     python -m benchmarks.sac_speed
 

@@ -1,6 +1,6 @@
-"""Policies that act every step through a tanh-Gaussian actor and an action transform: what actor-critics train.
+"""Policies that act every step through a tanh-Gaussian actor and an action transform, for actor-critics.
 
-features = encoder(observation)       what the critic reads
+features = encoder(observation)       the critic's input
 u        = actor(features, base)      in [-1, 1]
 action   = T(u; base)                 identity, or a residual on a frozen base policy
 """
@@ -22,8 +22,8 @@ from policies.gaussian import GaussianActor, GaussianConfig
 class ActorPolicy(Policy):
     """An actor behind an action transform.
 
-    `inputs` names what the actor and the transform read besides the observation. `sample_inputs` computes it when
-    acting, a learner's replay keeps it, and both come back in the same dict as the observation.
+    `inputs` names further inputs of actor and transform. `sample_inputs` computes them when acting, the replay keeps
+    them, and the observation dict contains them.
     """
 
     horizon = execute = 1
@@ -36,15 +36,15 @@ class ActorPolicy(Policy):
 
     @property
     def latent(self) -> int:
-        """Size of u."""
+        """Return the size of u."""
         return self.actor.actions
 
     def features(self, observation: Observation) -> Tensor:
-        """Return what a critic reads (B, F)."""
+        """Return a critic's features (B, F)."""
         return self.encoder(self.normalizer(observation["observation.state"]), observation)
 
     def actor_features(self, observation: Observation) -> Tensor:
-        """Return what the actor reads (B, F + inputs)."""
+        """Return the actor's input (B, F + inputs)."""
         return torch.cat([self.features(observation), *(observation[name] for name in self.inputs)], -1)
 
     @abstractmethod
@@ -53,7 +53,7 @@ class ActorPolicy(Policy):
 
     @abstractmethod
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
-        """Return the u (B, A) nearest to what would have given `action` (B, A); None if u has no effect."""
+        """Return the u (B, A) whose action is nearest to `action` (B, A); None if u has no effect."""
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
         """Return the `inputs` of every environment's next step; advances the policy's memory."""
@@ -83,7 +83,7 @@ class ActorPolicy(Policy):
         return self.transform(u, observation)[:, None]
 
     def memory(self) -> dict[str, Any]:
-        """Return what the policy remembers of its environments, for a checkpoint."""
+        """Return the policy's state per environment, for a checkpoint."""
         return {}
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
@@ -91,8 +91,7 @@ class ActorPolicy(Policy):
 
 
 class GaussianPolicy(ActorPolicy):
-    """Action = tanh-Gaussian of the normalized observation: SAC with a learned standard deviation, TD3 with a fixed
-    one, behaviour cloning with its mean."""
+    """A tanh-Gaussian of the observation (SAC: learned standard deviation; TD3: fixed; behaviour cloning: its mean)."""
 
     class_name, config_class = "gaussian", GaussianConfig
 

@@ -1,4 +1,4 @@
-"""What a policy is, and the parts that policies share."""
+"""Protocols and base classes of policies, and their shared parts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ class Chunk:
     actions: Tensor
     """(B, horizon, A) in [-1, 1]"""
     start: int = 0
-    """Control period of the first action, counted from that of the observation; negative where a model begins in the
-    past."""
+    """Control period of the first action relative to the observation's; negative if it lies in the past."""
     period: float = 0.0
     """Time from one action to the next, s; 0: a control period."""
 
@@ -50,15 +49,15 @@ class Prefix:
     """Actions of the previous chunk for the control periods that the next one covers."""
 
     actions: Tensor
-    """(B, horizon, A) in [-1, 1]; what is beyond the previous chunk's end has weight 0"""
+    """(B, horizon, A) in [-1, 1]; actions after the previous chunk's end have weight 0"""
     weights: Tensor
     """(B, horizon) 1: frozen, the action comes back as it is; less: the chunk is pulled towards it; 0: free"""
     guidance: float
-    """Largest weight of the pull; 0: only what is frozen matters."""
+    """Largest guidance weight; 0: only frozen actions count."""
 
 
 class RunnablePolicy(Protocol):
-    """A policy as an executor sees it: a torch module, an ONNX file or a process behind a socket."""
+    """Interface of a policy for an executor: a torch module, an ONNX file or a process behind a socket."""
 
     @property
     def horizon(self) -> int:
@@ -72,13 +71,13 @@ class RunnablePolicy(Protocol):
         """Return chunks for observations with leading dimension B. Only policies with `inpaints` get a prefix."""
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Forget the environments `ids`, or all of them: their next call starts an episode."""
+        """Clear the state of environments `ids`, or of all: their next call starts an episode."""
 
 
 class Policy(nn.Module):
     """A policy as a torch module: what learners train and bundles hold.
 
-    A policy may remember its environments between calls (a residual remembers its base's chunk); `reset` forgets.
+    A policy may have state per environment (a residual has its base's chunk); `reset` clears it.
     """
 
     class_name: ClassVar[str]
@@ -115,28 +114,27 @@ class Policy(nn.Module):
         return Chunk(self.act(observation, rng))
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the chunks (k, horizon, action_dim) of `act` for rows (B,) bool, without remembering the call.
+        """Return the chunks (k, horizon, action_dim) of `act` for rows (B,) bool, without changing the policy's state.
 
-        For policies that remember nothing; the others override it.
+        Policies with state override it.
         """
         return self.act({k: v[rows] for k, v in observation.items()}, rng)
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Forget the environments `ids`, or all of them: their next call starts an episode."""
+        """Clear the state of environments `ids`, or of all: their next call starts an episode."""
 
 
 def build_policy(description: dict[str, Any]) -> Policy:
-    """Return a policy with fresh weights from what its `describe` returned, whatever its class."""
+    """Return a policy of any class with fresh weights, from what its `describe` returned."""
     name = str(description["class"])
     kind = policy_classes.get(name)
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
-        raise TypeError(f"{name} is no policy class")
+        raise TypeError(f"{name} is not a policy class")
     return kind.build(description)
 
 
 class RandomPolicy(Policy):
-    """Uniformly random actions up to `reach`: the floor that every learned policy is compared with; 0 of the controller
-    alone."""
+    """Uniformly random actions up to `reach`, a baseline; with 0, the controller alone."""
 
     horizon = execute = 1
 
@@ -151,21 +149,21 @@ class RandomPolicy(Policy):
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes of what a policy reads and writes."""
+    """Sizes of a policy's inputs and outputs."""
 
     observation: int
     """Components of observation.state."""
     action: int
     others: ObservationSpec = ObservationSpec(())
-    """What it reads besides observation.state."""
+    """Inputs besides observation.state."""
 
     @property
     def pictures(self) -> dict[str, tuple[int, ...]]:
-        """(height, width, 3) of the pictures it reads, by key."""
+        """Return (height, width, 3) of the pictures it reads, by key."""
         return {key: field.shape for key, field in self.others.items() if field.kind == "picture"}
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; where only observation.state is read, it has two numbers."""
+        """Return a JSON object; `others` is left out if it is empty."""
         sizes = {"observation": self.observation, "action": self.action}
         return sizes | ({"others": self.others.to_json()} if self.others else {})
 
@@ -175,7 +173,7 @@ class Size:
 
 
 def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: bool = False) -> nn.Sequential:
-    """Linear layers with the activation, and optionally LayerNorm before it, between them."""
+    """Build an MLP of linear layers with the activation, and optionally LayerNorm before it, between them."""
     layers: list[nn.Module] = []
     for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
         layers.append(nn.Linear(a, b))
@@ -191,18 +189,18 @@ def normal(shape: tuple[int, ...], rng: torch.Generator, device: torch.device) -
 
 
 def elu() -> nn.Module:
-    """ELU without a second copy of its input, which is most of what it costs on a CPU."""
+    """Apply ELU in place; the copy dominates its CPU cost."""
     return nn.ELU(inplace=True)
 
 
 class Normalizer(nn.Module):
-    """Shifts and scales observations by statistics that are saved with the policy."""
+    """Shift and scale observations by statistics that are saved with the policy."""
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, size: int, limit: float = 5.0):
-        """`limit` is the largest magnitude of what comes out, standard deviations."""
+        """`limit` is the largest magnitude of the output, standard deviations."""
         super().__init__()
         self.limit = limit
         self.register_buffer("mean", torch.zeros(size))
@@ -218,7 +216,7 @@ class Normalizer(nn.Module):
 
 
 class RunningNormalizer(Normalizer):
-    """A normalizer whose statistics are those of all rows it was shown; the identity, but for the clip, before."""
+    """A normalizer with running statistics of all rows seen; without any, it only clips."""
 
     count: Tensor
 

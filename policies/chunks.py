@@ -63,11 +63,11 @@ class ChunkPolicy(Policy):
         return self.denoiser(x).view_as(chunk)
 
     def condition(self, observation: Observation) -> Tensor:
-        """Return what the network reads of an observation (B, F)."""
+        """Return the network's input for an observation (B, F)."""
         return self.encoder(self.normalizer(observation["observation.state"]), observation)
 
     def fit(self, columns: dict[str, Tensor]) -> None:
-        """Take the normalizer's statistics from demonstrated rows (N, ...)."""
+        """Fit the normalizer to demonstrated rows (N, ...)."""
         self.normalizer.fit(columns["observation.state"])
 
     def noise(self, count: int, rng: torch.Generator) -> Tensor:
@@ -76,7 +76,7 @@ class ChunkPolicy(Policy):
 
     @abstractmethod
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
-        """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically; they go on from a prefix."""
+        """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically; they continue a prefix."""
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         return Chunk(self.base(observation, self.noise(len(observation["observation.state"]), rng), prefix))
@@ -86,7 +86,7 @@ class ChunkPolicy(Policy):
 
 
 def pull(denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma: float, prefix: Prefix) -> Tensor:
-    """Return what guidance adds to the clean chunk (B, horizon, A) that a sampler expects at one noise level.
+    """Return the guidance term for the clean chunk (B, horizon, A) that a sampler expects at one noise level.
 
     Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4, whose weight
     min(beta, (1 - t) / (t r^2)) on the velocity is min(beta sigma, (alpha^2 + sigma^2) / alpha) on the clean chunk for

@@ -25,9 +25,8 @@ class DiffusionConfig(ChunkConfig):
     train_steps: PositiveInt = 100
     """Noise levels in training."""
     prediction: Literal["sample", "epsilon"] = "sample"
-    """What the network predicts: sample (the clean chunk) or epsilon (the noise). At the first denoising step epsilon
-    is divided by almost nothing; a small network's error there ruins the chunk (measured on panda-lift: 0.95 success
-    with sample, 0.01 with epsilon after the same 2,000 updates)."""
+    """The network's output: sample (the clean chunk) or epsilon (the noise). At the first denoising step epsilon is
+    divided by almost 0, which amplifies errors (success on panda-lift: 0.95 with sample, 0.01 with epsilon)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,11 +40,8 @@ class DiffusionConfig(ChunkConfig):
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """Here PyTorch's compiler cannot be imported, and diffusers, which marks its models for it, does without.
-
-    It takes longer than all else that a robot's process imports, and is a third of the objects among which that process
-    looks for garbage before it moves anything.
-    """
+    """Hide `torch._dynamo` while diffusers is imported: importing it is slow and adds a third of the objects that the
+    garbage collector scans."""
     name = "torch._dynamo"
     if name in sys.modules:
         yield
@@ -58,7 +54,7 @@ def _without_compiler() -> Iterator[None]:
 
 
 class DiffusionPolicy(ChunkPolicy):
-    """Denoises action chunks, conditioned on the observation and the noise level."""
+    """Denoise action chunks, conditioned on the observation and the noise level."""
 
     class_name, config_class = "diffusion", DiffusionConfig
 

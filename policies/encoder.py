@@ -1,9 +1,9 @@
-"""From an observation dict to a feature vector: the normalized state, and a convolutional embedding of each picture.
+"""Encode an observation dict as features: the normalized state, and a convolutional embedding of each picture.
 
     features = [state, embed(picture of the first camera), embed(second) ...]
 
-Without pictures the features are the normalized state, and there are no weights. Random shifts are those of DrQ (Yarats
-et al. 2021, "Image Augmentation Is All You Need"), the network is about DrQ's with strides in every layer.
+Random shifts are those of DrQ (Yarats et al. 2021, "Image Augmentation Is All You Need"), the network is similar to
+DrQ's with strides in every layer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Networks that embed pictures; without pictures they are not there."""
+    """Networks that embed pictures."""
 
     channels: tuple[PositiveInt, ...] = (16, 32, 32, 32)
     """Channels of the convolutions, 3x3; each halves height and width."""
@@ -66,7 +66,7 @@ def scaled(pictures: Tensor) -> Tensor:
 
 
 def shifted(pictures: Tensor, most: int, rng: torch.Generator) -> Tensor:
-    """Shift pictures (B, H, W, C) by up to `most` pixels, each one by its own; what enters repeats the edge."""
+    """Shift pictures (B, H, W, C) independently by up to `most` pixels, repeating the edge."""
     count, height, width, _ = pictures.shape
     offset = torch.randint(-most, most + 1, (2, count, 1), generator=rng, device=rng.device).to(pictures.device)
     rows = (torch.arange(height, device=pictures.device) + offset[0]).clamp(0, height - 1)

@@ -1,4 +1,4 @@
-"""What is wrong with a bundle."""
+"""Errors of bundles."""
 
 from __future__ import annotations
 

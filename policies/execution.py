@@ -1,14 +1,14 @@
-"""Which action of which chunk runs in a control period while inference takes time, in simulation and on a robot.
+"""Decide which chunk action runs in each control period while inference takes time, in simulation and on a robot.
 
 A chunk is stamped with the control period of its observation. Here it holds 8 actions, of which 4 are executed, and
 inference takes 2 periods; "." is a period in which the robot holds::
 
     period         0  1  2  3  4  5  6  7  8  9
-    receding       .  .  A0 A1 A2 A3 .  .  B0 B1     stop and wait; without a delay nothing is ever held
-    asynchronous   .  .  A2 A3 A4 A5 B2 B3 B4 B5     A observed period 0, B period 4; what is late is dropped
+    receding       .  .  A0 A1 A2 A3 .  .  B0 B1     stop and wait; without a delay it never holds
+    asynchronous   .  .  A2 A3 A4 A5 B2 B3 B4 B5     A observed period 0, B period 4; late actions are dropped
 
 `ensemble` infers all the time and averages every chunk that has an action for the period (Zhao et al. 2023, ACT).
-`realtime` is asynchronous, and the next chunk goes on from this one (Black et al. 2025, real-time chunking).
+`realtime` is asynchronous, and the next chunk continues this one (Black et al. 2025, real-time chunking).
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ Mode = Literal["receding", "ensemble", "asynchronous", "realtime"]
 
 @dataclass(frozen=True)
 class Execution:
-    """How chunks are executed."""
+    """Settings of chunk execution."""
 
     mode: Mode = "receding"
     delay: NonNegativeInt = 0
     """Control periods that inference takes. In simulation it pretends to; on a robot this is the first estimate."""
     background: bool = False
-    """Infer in a thread beside the caller, who never waits longer than `patience`."""
+    """Infer in a thread; the caller never waits longer than `patience`."""
     patience: NonNegativeFloat = 0.0
     """Longest wait for an inference that has just begun in the background, s."""
     limit: PositiveFloat = 2.0
-    """Age at which an inference in the background counts as hung, s."""
+    """Longest inference in the background before the policy counts as hung, s."""
     guidance: NonNegativeFloat = 5.0
     """Largest weight of the pull towards the previous chunk with `realtime`, beta of Black et al. 2025; 0: none."""
     decay: NonNegativeFloat = 0.01
     """With `ensemble`, the i-th oldest chunk has weight exp(-decay * i), as in ACT."""
     period: NonNegativeFloat = 0.0
-    """Control period, s, which the chunks' own is compared with; 0: unknown."""
+    """Control period, s, that a chunk's own must equal; 0: not checked."""
 
     def __post_init__(self) -> None:
         validate(self, "execution.")
 
     @property
     def delayed(self) -> bool:
-        """Whether it differs from inference in no time."""
+        """Return whether inference takes time or runs in the background."""
         return self.mode != "receding" or self.delay > 0 or self.background
 
 
@@ -68,7 +68,7 @@ class InferenceHung(UserError):  # noqa: N818 - it reads as a sentence
 
 
 class ChunkExecutor:
-    """Returns every environment's action for each control period, and asks the policy for chunks in time.
+    """Return every environment's action for each control period, and request chunks from the policy in time.
 
     Environments are independent: each has its own chunk, its own time and at most one inference in flight.
     """
@@ -84,12 +84,12 @@ class ChunkExecutor:
         """`still` returns the actions (num_envs, A) that hold; only receding execution without a delay needs none.
 
         Raises:
-            ConfigError: the policy's chunks do not last through the delay, or it cannot go on from a chunk.
+            ConfigError: the chunks do not last through the delay, or the policy cannot continue a chunk (`realtime`).
             ValueError: `execute` is more than a chunk holds.
         """
         execution = execution or Execution()
-        if hand_over := getattr(policy, "execute_base", None):  # it acts every step, on a base that takes the time
-            hand_over(execution, still)
+        if set_base := getattr(policy, "set_base_execution", None):  # a residual acts every step; its base is slow
+            set_base(execution, still)
             execution = Execution()
         self.policy, self.execution = policy, execution
         self.execute, self.horizon = execute or policy.execute, policy.horizon
@@ -109,40 +109,40 @@ class ChunkExecutor:
             raise ValueError(f"{mode} execution with inference that takes time needs `still`")
         self.still = still
         self.chunks: Tensor | None = None
-        """(n, horizon, A) what is executed"""
+        """(n, horizon, A) the chunks in execution"""
         self.used = torch.full((num_envs,), self.horizon)
-        """(n,) index in `chunks` of this period's action; from the horizon on there is none"""
+        """(n,) index in `chunks` of this period's action; the horizon or more: none"""
         self.next: Chunk | None = None
-        """What is inferred, (n, horizon, A)"""
+        """Chunks being inferred, (n, horizon, A)"""
         self.age = torch.full((num_envs,), -1)
-        """(n,) control periods since the observation of `next`; -1: nothing is inferred"""
+        """(n,) control periods since the observation of `next`; -1: no inference in flight"""
         self.idle = torch.zeros(num_envs, dtype=torch.bool)
-        """(n,) whether the last control period had no action, so that the robot held"""
+        """(n,) whether the robot held in the last control period, for lack of an action"""
         self._past: list[tuple[Tensor, Tensor]] = []  # of an ensemble: chunks, oldest first, and their `used`
-        self._lags: deque[int] = deque(maxlen=10)
+        self._durations: deque[int] = deque(maxlen=10)
         self._future: Future[Chunk] | None = None
-        self._asked, self._rows = 0.0, torch.zeros(num_envs, dtype=torch.bool)
+        self._started, self._rows = 0.0, torch.zeros(num_envs, dtype=torch.bool)
         self._forget: list[Tensor | None] = []
         self._lock = threading.Lock()
 
     @property
-    def delay(self) -> int:
-        """Control periods that the next inference is expected to take: the longest of the last ten."""
-        return self.lag if self._lags else self.execution.delay
+    def expected_delay(self) -> int:
+        """Return the control periods that the next inference is expected to take: the longest of the last ten."""
+        return self.longest_inference if self._durations else self.execution.delay
 
     @property
-    def lag(self) -> int:
-        """Control periods that the longest of the last ten inferences in the background took; 0 before."""
-        return max(self._lags, default=0)
+    def longest_inference(self) -> int:
+        """Return the control periods of the longest of the last ten inferences in the background, 0 before any."""
+        return max(self._durations, default=0)
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Drop the chunks of environments `ids`, or of all, and what is inferred for them."""
+        """Drop the chunks of environments `ids`, or of all, and inferences in flight for them."""
         rows = slice(None) if ids is None else ids.cpu()
         self.used[rows], self.age[rows] = self.horizon, -1
         for _, used in self._past:
             used[rows] = self.horizon
         if self.execution.background:
-            self._forget.append(ids)  # the policy may be at work
+            self._forget.append(ids)  # the thread may be using the policy
             if not (self._rows & (self.age >= 0)).any():
                 self._future = None
         else:
@@ -180,7 +180,7 @@ class ChunkExecutor:
             return 1
         if self.execution.mode == "receding":
             return self.execute
-        return max(1, min(self.execute, self.horizon - self.delay))  # earlier where the chunk would run out
+        return max(1, min(self.execute, self.horizon - self.expected_delay))  # earlier if the chunk would run out
 
     def _infer(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> None:
         seen = {k: v[rows] for k, v in observation.items()}
@@ -189,27 +189,29 @@ class ChunkExecutor:
         if not self.execution.background:
             self._keep(self.policy.infer(seen, rng, prefix), rows)
             return
-        # A generator of its own: the caller goes on drawing from `rng`.
+        # The thread needs its own generator: the caller continues to sample from `rng`.
         own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=rng, device=rng.device)))
         forget, self._forget = self._forget, []
 
         @torch.no_grad()
         def infer() -> Chunk:
-            with self._lock:  # what a reset left behind may still be at work
+            with self._lock:  # an inference from before a reset may still be running
                 for ids in forget:
                     self.policy.reset(ids)
                 return self.policy.infer(seen, own, prefix)
 
-        self._future, self._asked, self._rows = _in_thread(infer), time.monotonic(), rows
+        self._future, self._started, self._rows = _in_thread(infer), time.monotonic(), rows
         wait([self._future], self.execution.patience)
 
     def _keep(self, chunk: Chunk, rows: Tensor) -> None:
-        """Store what was inferred for `rows`."""
+        """Store the chunk inferred for `rows`."""
         shape, period = chunk.actions.shape, self.execution.period
         if shape[:2] != (int(rows.sum()), self.horizon):
             raise ValueError(f"chunks have shape {tuple(shape)}, not ({int(rows.sum())}, {self.horizon}, A)")
         if chunk.start > 0:
-            raise ValueError(f"a chunk begins {chunk.start} control periods after its observation, not by then")
+            raise ValueError(
+                f"a chunk begins {chunk.start} control periods after its observation; at most 0 is allowed"
+            )
         if chunk.period and period and abs(chunk.period / period - 1) > 0.01:
             raise ConfigError(f"the policy's actions last {chunk.period:g} s, a control period here {period:g} s")
         if self.next is None:
@@ -217,13 +219,13 @@ class ChunkExecutor:
         self.next.actions[rows], self.next.start = chunk.actions, chunk.start
 
     def _receive(self, receding: bool) -> None:
-        """Begin with the chunks that have come."""
+        """Switch to the chunks that have arrived."""
         arrived = self.age >= (0 if self.execution.background else self.execution.delay)
         if self.execution.background:
             if self._future is None:
                 return
             if not self._future.done():
-                if (age := time.monotonic() - self._asked) > self.execution.limit:
+                if (age := time.monotonic() - self._started) > self.execution.limit:
                     raise InferenceHung(
                         f"the policy has not answered for {age:.1f} s; see whether its process still runs"
                     )
@@ -231,7 +233,7 @@ class ChunkExecutor:
             future, self._future = self._future, None
             self._keep(future.result(), self._rows)
             arrived &= self._rows
-            self._lags.extend(self.age[arrived].tolist())
+            self._durations.extend(self.age[arrived].tolist())
         if not arrived.any():
             return
         assert self.next is not None
@@ -247,7 +249,7 @@ class ChunkExecutor:
         self.age = torch.where(arrived, -1, self.age)
 
     def _average(self) -> Tensor:
-        """Return the weighted mean (n, A) of what the chunks of an ensemble have for this period."""
+        """Return the weighted mean (n, A) of an ensemble's actions for this period."""
         used = torch.stack([used for _, used in self._past])
         valid = used < self.horizon
         weight = torch.exp(-self.execution.decay * (valid.cumsum(0) - 1)) * valid
@@ -257,13 +259,13 @@ class ChunkExecutor:
         return (weight[..., None] * actions).sum(0)
 
     def _prefix(self, rows: Tensor) -> Prefix | None:
-        """Return what remains of the chunks, with the weights of Black et al. 2025, equation 5."""
+        """Return the remaining actions of the chunks, with the weights of Black et al. 2025, equation 5."""
         assert self.chunks is not None
         here, k = self.used[rows, None], torch.arange(self.horizon)
         left, chunks = (self.horizon - here).clamp_min(0), self.chunks[rows]
         index = (here + k).clamp_max(self.horizon - 1)[..., None].expand_as(chunks).to(chunks.device)
-        frozen = (k < self.delay) & (k < left)
-        share = ((left - k) / (left - self.delay + 1).clamp_min(1)).clamp(0, 1)
+        frozen = (k < self.expected_delay) & (k < left)
+        share = ((left - k) / (left - self.expected_delay + 1).clamp_min(1)).clamp(0, 1)
         weights = torch.where(frozen, 1.0, share * share.expm1() / (math.e - 1) * bool(self.execution.guidance))
         if not weights.any():
             return None
@@ -286,7 +288,7 @@ class ChunkExecutor:
         return action
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the chunks that are executed. What is inferred meanwhile is inferred again after a resume."""
+        """Return the chunks that are executed; inferences in flight are repeated after a resume."""
         return {"chunks": self.chunks, "used": self.used}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -297,8 +299,8 @@ class ChunkExecutor:
 
 @torch.no_grad()
 def warm_up(policy: RunnablePolicy, observation: Observation, execution: Execution) -> None:
-    """Infer once before anything moves, and forget it: a first inference loads libraries and kernels for seconds."""
-    policy = getattr(policy, "base", policy) if hasattr(policy, "execute_base") else policy
+    """Infer once before anything moves, and drop the result: a first inference loads libraries for seconds."""
+    policy = getattr(policy, "base", policy) if hasattr(policy, "set_base_execution") else policy
     rng = torch.Generator()
     chunk = policy.infer(observation, rng).actions
     if execution.mode == "realtime" and getattr(policy, "inpaints", False):
@@ -307,7 +309,7 @@ def warm_up(policy: RunnablePolicy, observation: Observation, execution: Executi
 
 
 def _in_thread(work: Callable[[], Chunk]) -> Future[Chunk]:
-    """Run `work` in a thread that nobody waits for at exit: a model that hangs must not keep a process."""
+    """Run `work` in a thread that is not joined at exit: a hanging model must not keep the process alive."""
     future: Future[Chunk] = Future()
 
     def run() -> None:

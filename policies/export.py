@@ -1,7 +1,6 @@
 """Write a feed-forward policy as ONNX: normalizer, history and network in one graph, the interface in its metadata.
 
-The graph is a dozen nodes, so it is written down here node by node: every version of the runtime since 2022 can read
-it, and what it says does not change with torch's tracer.
+The graph is written node by node, so it does not depend on torch's tracer and every runtime since 2022 reads it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ OPSET, IR = 17, 8
 
 
 def build(policy: FeedforwardPolicy, metadata: dict[str, Any]) -> bytes:
-    """The policy without exploration as an ONNX model; every value of the metadata is JSON.
+    """Return the policy without exploration as an ONNX model; every value of the metadata is JSON.
 
-    Inputs: observation (B, D) float32, unnormalized. With a history H above 1 also start (B,) bool, true where the
-    frame begins an episode, and history (B, H, D) float32, which is the last call's next_history, or anything where
-    start is true. Outputs: action (B, A) float32 in [-1, 1], and with a history next_history (B, H, D).
+    Inputs: observation (B, D) float32, unnormalized; with a history H above 1 also start (B,) bool, true at the first
+    frame of an episode, and history (B, H, D) float32, the last call's next_history (ignored where start is true).
+    Outputs: action (B, A) float32 in [-1, 1]; with a history also next_history (B, H, D).
     """
     onnx = require("onnx")
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
@@ -76,7 +75,7 @@ def build(policy: FeedforwardPolicy, metadata: dict[str, Any]) -> bytes:
         elif isinstance(layer, nn.ELU):
             x = add("Elu", x, alpha=float(layer.alpha))
         else:
-            raise BundleError(f"the export knows no layer {type(layer).__name__}, which the policy's network has")
+            raise BundleError(f"layer {type(layer).__name__} of the policy's network cannot be exported")
     clip(x, 1.0, to="action")
 
     graph = helper.make_graph(nodes, "policy", inputs, outputs, constants)

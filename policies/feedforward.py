@@ -1,4 +1,4 @@
-"""A feed-forward Gaussian policy with its own observation normalizer and history: what on-policy learning trains."""
+"""A feed-forward Gaussian policy with its own observation normalizer and history, for on-policy learning."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class FeedforwardConfig:
     hidden: tuple[PositiveInt, ...] = (256, 128, 64)
     """Widths of the hidden layers, ELU between them."""
     history: PositiveInt = 1
-    """Observations that the actor sees: the newest and those before it."""
+    """Number of observations in the actor's input, the newest included."""
     initial_std: ActionStd = 0.5
-    """Standard deviation of exploration that learning starts from, in units of the action range [-1, 1]."""
+    """Initial standard deviation of exploration, in units of the action range [-1, 1]."""
 
 
 class History:
-    """The last `length` frames of every environment, oldest first; an episode's first frame stands in for those before.
+    """The last `length` frames of every environment, oldest first; an episode starts with copies of its first frame.
 
     frames        A B C D|E F      (length = 3, a reset before E)
     oldest        A A A B|E E
@@ -50,7 +50,8 @@ class History:
             self.frames = frame[:, None].repeat(1, self.length, 1)
         elif len(self.frames) != len(frame):
             raise ValueError(
-                f"the policy remembers {len(self.frames)} environments, the observation has {len(frame)}: reset first"
+                f"the policy has the history of {len(self.frames)} environments, the observation has {len(frame)}: "
+                "reset first"
             )
         else:
             moved = torch.cat([self.frames[:, 1:], frame[:, None]], 1)
@@ -59,7 +60,7 @@ class History:
         return self.frames.flatten(1)
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Forget environments `ids`, or all."""
+        """Clear the history of environments `ids`, or of all."""
         if ids is None:
             self.frames = self.starts = None
         elif self.starts is not None:
@@ -77,14 +78,14 @@ class History:
 class FeedforwardPolicy(Policy):
     """Action = clip(mean(normalized last observations), -1, 1); with `explore`, noise is added before the clip.
 
-    Normalization and history are part of the policy, so simulator and robot run the same code; the statistics change
-    only when a learner says so. The standard deviation is one number per action, the same in every state.
+    Normalization and history are part of the policy, so simulator and robot run the same code; only a learner updates
+    the statistics. The standard deviation is independent of the state.
     """
 
     class_name, config_class = "feedforward", FeedforwardConfig
     horizon = execute = 1
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
-    """Bounds that learners keep `log_std` within: a std that underflows makes every ratio of densities infinite."""
+    """Bounds of `log_std` for learners: if the std underflows, density ratios are infinite."""
 
     def __init__(self, size: Size, config: FeedforwardConfig | None = None):
         super().__init__()
@@ -105,7 +106,7 @@ class FeedforwardPolicy(Policy):
         """Sample actions instead of taking their mean."""
 
     def remember(self, observation: Observation) -> Tensor:
-        """Take in the newest observation; return the raw history (B, history * D), oldest first."""
+        """Append the newest observation; return the raw history (B, history * D), oldest first."""
         state = observation["observation.state"]
         if state.ndim != 2 or state.shape[1] != self.size.observation:
             raise ValueError(
@@ -119,11 +120,11 @@ class FeedforwardPolicy(Policy):
         return self.normalizer(split).flatten(-2)
 
     def mean(self, frames: Tensor) -> Tensor:
-        """Mean action (B, A), not clipped, for a raw history."""
+        """Return the mean action (B, A), not clipped, for a raw history."""
         return self.actor(self.features(frames))
 
     def sample(self, mean: Tensor, rng: torch.Generator) -> Tensor:
-        """An action (B, A) around the mean, not clipped."""
+        """Return an action (B, A) sampled around the mean, not clipped."""
         noise = torch.randn(mean.shape, generator=rng, device=rng.device)
         return mean + self.log_std.exp() * noise.to(mean.device)
 
@@ -138,6 +139,6 @@ class FeedforwardPolicy(Policy):
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
         kept = self.history.state_dict()
-        chunk = self.act(observation, rng)  # of all rows: the history is of every environment
+        chunk = self.act(observation, rng)  # all rows, because the history covers every environment
         self.history.load_state_dict(kept)
         return chunk[rows]

@@ -21,11 +21,11 @@ class FlowConfig(ChunkConfig):
 
 
 class FlowPolicy(ChunkPolicy):
-    """Moves noise along a learned velocity field."""
+    """Integrate noise along a learned velocity field."""
 
     class_name, config_class = "flow", FlowConfig
     TIME_SCALE = 100.0
-    """Times in [0, 1] are embedded as if they were this many noise levels."""
+    """Factor of times in [0, 1] before they are embedded."""
 
     def __init__(self, size: Size, config: FlowConfig | None = None):
         super().__init__(size, config or FlowConfig())

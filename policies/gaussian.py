@@ -49,16 +49,16 @@ class GaussianActor(nn.Module):
             head.bias[actions:].fill_(math.log(config.initial_std))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean before tanh and log standard deviation, (B, A) each."""
+        """Return the mean before tanh and the log standard deviation, (B, A) each."""
         mean, log_std = self.trunk(features).chunk(2, -1)
         return mean, log_std.clamp(self.MIN_LOG_STD, self.MAX_LOG_STD)
 
     def mean(self, features: Tensor) -> Tensor:
-        """The most likely action."""
+        """Return the most likely action (B, A)."""
         return self.forward(features)[0].tanh()
 
     def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A reparametrized action (B, A) and its log-probability (B,); the latter is 0 for a fixed std."""
+        """Return a reparametrized action (B, A) and its log-probability (B,), which is 0 for a fixed std."""
         mean, log_std = self.forward(features)
         noise = normal(mean.shape, rng, mean.device)
         if self.config.std is not None:
@@ -83,17 +83,17 @@ def _squash(raw: Tensor) -> Tensor:
 
 
 def log_density(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Log-density (...) of actions (..., A) that are not squashed, less a constant that ratios lose."""
+    """Return the log-density (...) of unsquashed actions (..., A), up to a constant that cancels in ratios."""
     return -0.5 * ((action - mean) / log_std.exp()).square().sum(-1) - log_std.sum()
 
 
 def entropy(log_std: Tensor) -> Tensor:
-    """Entropy of a Gaussian with standard deviations (A,), nats."""
+    """Return the entropy of a Gaussian with log standard deviations (A,), nats."""
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum()
 
 
 def divergence(old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """KL(old, new) of Gaussians with means (B, A) and log standard deviations (A,), mean over rows, nats."""
+    """Return KL(old, new) of Gaussians with means (B, A) and log standard deviations (A,), mean over rows, nats."""
     variance = (2 * log_std).exp()
     spread = log_std - old_log_std + 0.5 * ((2 * old_log_std).exp() / variance - 1)
     return spread.sum() + (0.5 * (old_mean - mean).square() / variance).sum(-1).mean()

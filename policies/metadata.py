@@ -1,4 +1,4 @@
-"""What policy.onnx says about itself, and the refusal of a file that does not fit robot, interface or weights."""
+"""Write and check the metadata of policy.onnx: it must match the robot, the interface and the weights."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from robot_rl.robots import robots
 
 FILE = "policy.onnx"
 OF_ROBOT = ("robot", "joint_names", "stiffness", "damping", "home", "command_rate")
-"""Metadata that the robot's spec decides; policy.json decides the rest."""
+"""Metadata that come from the robot's spec; the rest come from policy.json."""
 
 
 def exportable(policy: Policy) -> FeedforwardPolicy:
-    """The policy, if ONNX can hold it."""
+    """Return the policy if it can be exported; raise BundleError otherwise."""
     if isinstance(policy, FeedforwardPolicy):
         return policy
     kind = type(policy).__name__.removesuffix("Policy").lower()
     raise BundleError(
-        f"a {kind} policy has no ONNX form, for it samples in a loop; feed-forward policies (recipe ppo) have one"
+        f"a {kind} policy has no ONNX form, because it samples in a loop; feed-forward policies (recipe ppo) have one"
     )
 
 
@@ -36,7 +36,7 @@ def describe(interface: Interface, robot: RobotSpec, history: int, weights: Path
     pipeline = Pipeline(interface, robot)
     terms = zip(interface.observations, pipeline.observer.terms, strict=True)
     low_high = [pair for f in pipeline.actions.fields for pair in zip(f.low, f.high, strict=True)]
-    said = {
+    metadata = {
         "task": interface.task,
         "robot": robot.name,
         "joint_names": robot.joint_names,
@@ -55,12 +55,12 @@ def describe(interface: Interface, robot: RobotSpec, history: int, weights: Path
         "command": VectorSpec(interface.command).to_json(),
         "weights": hashlib.sha256(weights.read_bytes()).hexdigest(),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(said))
+    plain: dict[str, Any] = json.loads(json.dumps(metadata))
     return plain
 
 
 def load_onnx(folder: Path, policy: Policy, interface: Interface) -> OnnxPolicy:
-    """The policy in a bundle's policy.onnx; refused unless robot, interface, weights and outputs are the bundle's."""
+    """Return the policy of a bundle's policy.onnx; raise BundleError if robot, interface, weights or outputs differ."""
     reference, file = exportable(policy), folder / FILE
     again = f"run `robot-rl export {folder}`"
     if not file.is_file():
@@ -75,9 +75,9 @@ def load_onnx(folder: Path, policy: Policy, interface: Interface) -> OnnxPolicy:
     theirs = loaded.metadata
     for name, value in ours.items():
         if name not in theirs:
-            raise BundleError(f"{file} does not say {name} in its metadata; {again}")
+            raise BundleError(f"{file} has no {name} in its metadata; {again}")
         if theirs[name] != value and name == "weights":
-            raise BundleError(f"{file} was exported from other weights than policy.safetensors holds; {again}")
+            raise BundleError(f"{file} was exported from different weights than policy.safetensors; {again}")
         if theirs[name] != value:
             where = f"on robot {robot.name}" if name in OF_ROBOT else "in policy.json"
             raise BundleError(f"{file} does not fit: {name} is {theirs[name]} in it, {value} {where}; {again}")
@@ -86,5 +86,5 @@ def load_onnx(folder: Path, policy: Policy, interface: Interface) -> OnnxPolicy:
     except Exception as error:
         raise BundleError(f"{file} does not run ({str(error).splitlines()[0]}); {again}") from None
     if not apart <= TOLERANCE:
-        raise BundleError(f"{file} acts otherwise than policy.safetensors: actions differ by {apart:.2g}; {again}")
+        raise BundleError(f"{file} differs from policy.safetensors: actions differ by {apart:.2g}; {again}")
     return loaded

@@ -1,7 +1,6 @@
-"""A feed-forward policy in ONNX Runtime.
+"""Run a feed-forward policy in ONNX Runtime.
 
-History is a tensor that goes through the graph, not one that the caller stacks: shifting it and starting it anew are
-part of what was trained, so they are in the file, and a caller in any language only hands back what it was given::
+The graph shifts and resets the observation history itself; a caller in any language only passes back the last output::
 
     action, next_history = graph(observation, start, history)    (history 1: action = graph(observation))
 """
@@ -25,7 +24,7 @@ TOLERANCE = 1e-4
 
 
 def require(name: str) -> Any:
-    """Import a package that only ONNX needs."""
+    """Import and return a package that only ONNX needs; raise UserError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -35,7 +34,7 @@ def require(name: str) -> Any:
 
 
 class OnnxPolicy(Policy):
-    """Acts as the `FeedforwardPolicy` that was exported does without exploration, on as many threads as torch has."""
+    """Act as the exported `FeedforwardPolicy` without exploration, on as many threads as torch has."""
 
     horizon = execute = 1
 
@@ -46,7 +45,7 @@ class OnnxPolicy(Policy):
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the control loop needs the core
-        options.log_severity_level = 4  # what fails is raised as well
+        options.log_severity_level = 4  # errors are raised as well
         self.session: Any = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         said = self.session.get_modelmeta().custom_metadata_map
         self.metadata: dict[str, Any] = {k: json.loads(v) for k, v in said.items()}
@@ -76,7 +75,8 @@ class OnnxPolicy(Policy):
             self.start = np.ones(len(frame), dtype=np.bool_)
         elif len(self.history) != len(frame):
             raise ValueError(
-                f"the policy remembers {len(self.history)} environments, the observation has {len(frame)}: reset first"
+                f"the policy has the history of {len(self.history)} environments, the observation has {len(frame)}: "
+                "reset first"
             )
         given = {"observation": frame, "start": self.start, "history": self.history}
         action, self.history = self.session.run(["action", "next_history"], given)
@@ -85,16 +85,14 @@ class OnnxPolicy(Policy):
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
         kept = self.history, self.start.copy()
-        chunk = self.act(observation, rng)  # of all rows: the history is of every environment
+        chunk = self.act(observation, rng)  # all rows, because the history covers every environment
         self.history, self.start = kept
         return chunk[rows]
 
 
 def difference(policy: OnnxPolicy, reference: FeedforwardPolicy) -> float:
-    """Largest difference of two policies' actions over random episodes; both forget everything before and after.
-
-    Infinite if one of them makes a number of what is none: the shield must see that an observation is broken.
-    """
+    """Return the largest difference of two policies' actions over random episodes; reset both before and after. Return
+    infinity if one policy maps a non-finite observation to a finite action: the shield must be able to reject it."""
     rng, rows, worst = torch.Generator().manual_seed(0), 8, 0.0
     policy.reset()
     reference.reset()

@@ -72,9 +72,9 @@ class ResidualPolicy(ActorPolicy):
         if self.runner is not None:
             self.runner.reset(ids)
 
-    def execute_base(self, execution: Execution, still: Callable[[], Tensor] | None) -> None:
-        """Execute the base's chunks so; see `ChunkExecutor`. The actor acts in every period all the same."""
-        ChunkExecutor(self.base, 1, execution, still)  # refuses what does not fit before anything moves
+    def set_base_execution(self, execution: Execution, still: Callable[[], Tensor] | None) -> None:
+        """Set how the base's chunks are executed, see `ChunkExecutor`. The residual actor still acts every period."""
+        ChunkExecutor(self.base, 1, execution, still)  # raises if they do not match, before anything moves
         self.runner, self._execution = None, (execution, still)
 
     def _runner(self, observation: Observation) -> ChunkExecutor:
@@ -108,7 +108,7 @@ class ResidualPolicy(ActorPolicy):
 
 
 def residual_from(policy: Policy) -> ResidualPolicy:
-    """Return a residual with a learned standard deviation that starts as `policy` acts: from its actor if it is a
+    """Return a residual with a learned standard deviation, initialized from `policy`: from its actor if it is a
     residual, from zero on top of it if it plans chunks. Raise ConfigError for other policies."""
     if isinstance(policy, ResidualPolicy):
         actor = replace(policy.config.actor, std=None, zero_init=False)

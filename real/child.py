@@ -35,8 +35,8 @@ def _die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
 class Child:
     """A started node.
 
-    It has a process group of its own, so that a terminal's Ctrl-C reaches it only through us, in our order;
-    but an interactive one stays in the terminal's foreground group, which alone may read the keyboard.
+    It has its own process group, so that Ctrl-C reaches it only through the runner, in order; an interactive one stays
+    in the terminal's foreground group, because only that may read the keyboard.
     """
 
     def __init__(

@@ -156,8 +156,7 @@ def scheduling() -> tuple[Any, ...]:
 
 
 def reschedule(before: tuple[Any, ...]) -> None:
-    """Restore the scheduling from `scheduling`, except the flag for the priority of new threads, which only root can
-    reset."""
+    """Restore the scheduling from `scheduling`; only root can reset the flag for new threads."""
     if before:
         policy, parameters = before
         os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, parameters)

@@ -39,9 +39,8 @@ StepObserver = Callable[[dict[str, Any]], None]
 class RobotEnv(Rig, VectorEnv):
     """One robot behind its topics. `step` returns one control period after the last one returned.
 
-    Differences from `sim.env.TaskEnv` that follow from there being one real robot: `reset` moves an arm home through
-    the shield and waits for the object, and stands a walking robot up; a finished episode is reset by the next `step`'s
-    caller through `reset` (autoreset is disabled), because a robot must not start to move by itself.
+    Unlike `sim.env.TaskEnv`, `reset` moves an arm home through the shield and waits for the object, or stands a walking
+    robot up, and autoreset is disabled, because a robot must not start to move by itself.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
@@ -59,8 +58,7 @@ class RobotEnv(Rig, VectorEnv):
         schedule: Schedule | None = None,
         observers: Iterable[StepObserver] = (),
     ):
-        """Args: `operator`: input of a person who may take over or steer; `schedule`: commands for a walking robot
-        without a person or `cmd_vel`."""
+        """`schedule` returns the commands of a walking robot without a person or `cmd_vel`."""
         super().__init__(node, interface, cameras, operator, dry_run, safety)
         self.steering: Steering | None = None
         if self.pipeline.command.fields:
@@ -122,7 +120,7 @@ class RobotEnv(Rig, VectorEnv):
         action = decision.action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
-        # A non-finite action reaches the shield, which refuses it, holds, and counts it.
+        # The shield rejects a non-finite action, holds, and counts it.
         if not action.isfinite().all():
             self.loop.events.add("nonfinite action")
         target = self.pipeline.target(self.state, action)
@@ -141,11 +139,11 @@ class RobotEnv(Rig, VectorEnv):
         self.state = self.read()
         self._observed = time.monotonic()
         self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
-        success, terminated, over = self.judge(self.state, decision)
+        outcome = self.judge(self.state, decision)
+        truncated = outcome.done and not outcome.terminated
         correcting, operator = decision.phase is Phase.CORRECTING, decision.operator
-        terminated |= operator is not None and operator.failure  # given up: later reward is worth nothing
         infos = {
-            "success": torch.tensor([success]),
+            "success": torch.tensor([outcome.success]),
             "executed": self.last_action,
             "policy_action": wanted,
             "intervention": torch.tensor([correcting and posted]),
@@ -159,16 +157,16 @@ class RobotEnv(Rig, VectorEnv):
             infos["metrics"] = metrics
         observation = self._observe()
         if self.observers:
-            row = {"state": self.pipeline.observer(before), "reward": float(success), "done": over}
-            row["truncated"] = over and not terminated
+            row = {"state": self.pipeline.observer(before), "reward": float(outcome.success), "done": outcome.done}
+            row["truncated"] = truncated
             for observe in self.observers:
                 observe(infos | row)
-        if over:
+        if outcome.done:
             self.loop.resting = True
-            self._announce("success" if success else "failure")
+            self._announce("success" if outcome.success else "failure")
             infos["final_obs"], infos["_final_obs"] = observation, torch.tensor([True])
-        flags = torch.tensor([terminated]), torch.tensor([over and not terminated])
-        return observation, torch.tensor([float(success)]), *flags, infos
+        flags = torch.tensor([outcome.terminated]), torch.tensor([truncated])
+        return observation, torch.tensor([float(outcome.success)]), *flags, infos
 
     def abandon(self) -> None:
         """End the running episode without a result; the robot holds until `reset`."""
@@ -195,7 +193,7 @@ class RobotEnv(Rig, VectorEnv):
             ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
             self.command = self.steering(operator, self.seed, self.steps, rest=ends)
             target = [round(value, 3) for value in self.steering.target[0].tolist()]
-            self._note_change("command", {"from": self.steering.commander, "asked": target})
+            self._note_change("command", {"from": self.steering.command_source, "asked": target})
 
     def _observe(self) -> dict[str, Tensor]:
         state = {"observation.state": self.pipeline.observer(self.state)}
@@ -211,7 +209,7 @@ class RobotEnv(Rig, VectorEnv):
         self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))
 
     def summary(self) -> dict[str, Any]:
-        """Return loop timing, inference latency, shield events, refused messages and the guard's counts."""
+        """Return loop timing, inference latency, shield events, rejected messages and the guard's counts."""
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
         return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected} | guard

@@ -40,7 +40,7 @@ class Homing:
             self._place(seed)
 
     @property
-    def releases(self) -> bool:
+    def auto_resets_stop(self) -> bool:
         """Return whether the next episode ends a latched stop by itself: never for an arm."""
         return False
 
@@ -68,7 +68,7 @@ class Homing:
         while time.monotonic() < deadline:
             self._heed_stop()
             state = env.read()
-            above = float(state.tool_position[0, 2]) - env.gripped_at
+            above = float(state.tool_position[0, 2]) - env.lowest_grip_height
             if above < NEAR or float(state.gripper_width) < EMPTY:
                 break
             twist[0, 2] = -above / controller.twist_limit[2]
@@ -97,7 +97,7 @@ class Homing:
             rate.wait()
 
     def _place(self, seed: int, timeout: float = 5.0) -> None:
-        """Ask the twin to put the objects back; on a robot, ask the operator, who answers with the reset button."""
+        """Reset the objects on the twin; on a robot, wait until the operator has placed them and presses reset."""
         env = self.env
         if env.node.wait_for(lambda: env.on_twin, 0.5):
             accepted = env.driver.accepted
@@ -111,7 +111,9 @@ class Homing:
             self._hold_until(placed, timeout, "object pose")
         else:
             if not env.attended():
-                raise NotReady("nobody can place the object: start the twin, or a teleop device with a reset button")
+                raise NotReady(
+                    "no operator or twin to place the object: start the twin, or a teleop device with a reset button"
+                )
             logger.warning("place the object and press reset on the teleop device")
             self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button")
 

@@ -24,20 +24,39 @@ class Phase(Enum):
     AUTONOMOUS = "autonomous"
     CORRECTING = "correcting"
     HANDING_BACK = "handing back"
-    """First step after a correction: the policy's chunk is dropped, and it observes anew."""
+    """First step after a correction: the policy's chunk is dropped, and it observes again."""
     PAUSED = "paused"
     """The device fell silent during a correction: the robot holds until it returns or the episode ends."""
     STOPPED = "stopped"
 
 
+class Button(Enum):
+    """State of the operator's enable button."""
+
+    HELD = "held"
+    RELEASED = "released"
+    LOST = "lost"
+    """The device fell silent."""
+
+    @classmethod
+    def of(cls, operator: Operator | None) -> Button:
+        """Return the state in an operator input; without a device it is released."""
+        if operator is None:
+            return cls.RELEASED
+        return cls.HELD if operator.held else cls.LOST if operator.lost else cls.RELEASED
+
+
 _NEXT = {
-    # phase: (operator holds, operator does not, device lost)
-    Phase.AUTONOMOUS: (Phase.CORRECTING, Phase.AUTONOMOUS, Phase.AUTONOMOUS),
-    Phase.CORRECTING: (Phase.CORRECTING, Phase.HANDING_BACK, Phase.PAUSED),
-    Phase.HANDING_BACK: (Phase.CORRECTING, Phase.AUTONOMOUS, Phase.AUTONOMOUS),
-    Phase.PAUSED: (Phase.CORRECTING, Phase.HANDING_BACK, Phase.PAUSED),
-    Phase.STOPPED: (Phase.STOPPED, Phase.STOPPED, Phase.STOPPED),
+    (Phase.AUTONOMOUS, Button.HELD): Phase.CORRECTING,
+    (Phase.CORRECTING, Button.RELEASED): Phase.HANDING_BACK,
+    (Phase.CORRECTING, Button.LOST): Phase.PAUSED,
+    (Phase.HANDING_BACK, Button.HELD): Phase.CORRECTING,
+    (Phase.HANDING_BACK, Button.RELEASED): Phase.AUTONOMOUS,
+    (Phase.HANDING_BACK, Button.LOST): Phase.AUTONOMOUS,
+    (Phase.PAUSED, Button.HELD): Phase.CORRECTING,
+    (Phase.PAUSED, Button.RELEASED): Phase.HANDING_BACK,
 }
+"""Transitions; without one the phase stays."""
 
 
 @dataclass
@@ -63,7 +82,7 @@ class Arbiter:
         self.operator, self.controller = operator, controller
         self.phase = Phase.AUTONOMOUS
         self.acts = not steers and bool(controller.twist_limit.any())
-        """A person can act in the policy's place; otherwise the dead-man has no effect here."""
+        """A person can act in the policy's place; otherwise the enable button has no effect here."""
         if operator and not (steers or self.acts):
             logger.warning("this policy's actions move no tool: a person can stop the robot but not take over")
 
@@ -85,8 +104,7 @@ class Arbiter:
         if operator is not None and operator.stop:
             self.phase = Phase.STOPPED
         elif self.acts:
-            said = 1 if operator is None else 0 if operator.held else 2 if operator.lost else 1
-            self.phase = _NEXT[before][said]
+            self.phase = _NEXT.get((before, Button.of(operator)), before)
         if self.phase is Phase.PAUSED and before is not Phase.PAUSED:
             logger.warning("the operator's device fell silent during a correction: the robot holds")
         if self.phase in (Phase.HANDING_BACK, Phase.PAUSED):

@@ -42,7 +42,7 @@ class Journal:
         self._notes: deque[tuple[float, int, str, Any]] = deque()
         self._files: dict[str, IO[str]] = {}
         self._opened, self._begun, self._falls = time.monotonic(), 0.0, 0
-        self._commanders: Counter[str] = Counter()
+        self._command_sources: Counter[str] = Counter()
         self._parts = {"intervention_steps": 0, "takeovers": 0}
         env.note = self.note
         env.observers.append(self._record)
@@ -65,7 +65,7 @@ class Journal:
         self._parts["intervention_steps"] += int(step["intervention"])
         self._parts["takeovers"] += int(step["takeover"])
         if self.env.steering is not None:
-            self._commanders[self.env.steering.commander] += 1
+            self._command_sources[self.env.steering.command_source] += 1
         self._flush()
         if step["done"]:
             self._end(step)
@@ -77,14 +77,14 @@ class Journal:
         row |= {"success": bool(step["success"]), "steps": int(step["episode_steps"]), **self._parts}
         row |= {"stopped": env.loop.stopped}
         if env.steering is not None:
-            row |= {"falls": env.falls - self._falls, "commanded_steps": dict(self._commanders)}
+            row |= {"falls": env.falls - self._falls, "commanded_steps": dict(self._command_sources)}
         row |= self.more()
         with uninterrupted():  # a signal cannot separate the row from `keep`
             self._write("episodes.jsonl", row)
             self.keep(row)
             self.rows.append(row)
         self._falls = env.falls
-        self._commanders.clear()
+        self._command_sources.clear()
         self._parts = dict.fromkeys(self._parts, 0)
 
     def _flush(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,16 @@ from real.topics import TRUTH_TOPIC
 from robot_rl.interface.state import RobotState
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The state of an episode after a control period."""
+
+    success: bool
+    terminated: bool
+    """Ended by the task's tests or a mark, not by a stop or the time limit."""
+    done: bool
+
+
 class Judge:
     """Apply the task's tests, the person's marks and the time limit to each control period."""
 
@@ -30,8 +40,8 @@ class Judge:
         """Begin an episode."""
         self.held = 0
 
-    def __call__(self, state: RobotState, decision: Decision) -> tuple[bool, bool, bool]:
-        """Return success, whether the task or a mark terminated the episode, and whether it is over."""
+    def __call__(self, state: RobotState, decision: Decision) -> Outcome:
+        """Return the outcome of the episode up to this control period."""
         rig, loop = self.rig, self.rig.loop
         operator, test = decision.operator, rig.pipeline.success
         self.held = self.held + 1 if test and bool(test(state)) else 0
@@ -39,16 +49,15 @@ class Judge:
             operator is not None and operator.success
         )
         failed, halted, walks = self._failed(state), bool(loop.stopped), loop.walks
-        stopped = decision.phase is Phase.STOPPED or (walks and halted)
-        unasked = loop.stopped != "operator"  # the operator's stop is no failure of the task
+        not_operator_stop = loop.stopped != "operator"  # the operator's stop is not a failure of the task
         # Damping other than by the operator makes a walking robot fall, if only after the last step.
-        self.falls += unasked and (failed or (walks and halted))
+        self.falls += not_operator_stop and (failed or (walks and halted))
+        # A correction may run past the time limit, up to twice its length.
+        timed_out = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         marked = operator is not None and operator.failure
-        # The time limit does not cut off a correction, within reason.
-        late = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
-        bad = failed or stopped or marked
-        success = (won or (test is None and late)) and not (bad or halted or (walks and loop.limp))
-        return success, won or (failed and unasked), won or bad or late
+        lost = failed or marked or (walks and halted) or decision.phase is Phase.STOPPED
+        success = (won or (test is None and timed_out)) and not (lost or halted or (walks and loop.limp))
+        return Outcome(success, won or marked or (failed and not_operator_stop), won or lost or timed_out)
 
     def _failed(self, state: RobotState) -> bool:
         """Return the result of the task's failure test; false in a dry run. A robot does not measure its height: on a

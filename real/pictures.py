@@ -1,7 +1,7 @@
-"""What a policy sees on a robot: the newest frame of each camera, at the size of its picture, and whether to trust it.
+"""Provide a policy's pictures on a robot: the newest frame of each camera, resized, and checked for staleness.
 
 A frame is cropped about its centre to the picture's aspect ratio and reduced by averaging (area interpolation): a
-simulated camera with the same vertical field of view shows the same. What is not usable counts as no frame:
+simulated camera with the same vertical field of view shows the same. An unusable frame counts as missing:
 
 missing       the camera sends nothing
 frozen        it sends a frame again under its old stamp, or the same pixels although the arm has moved
@@ -37,7 +37,7 @@ class _View:
 
 
 class Pictures:
-    """Reads the cameras of an interface's pictures."""
+    """Read the cameras of an interface's pictures."""
 
     def __init__(self, driver: Driver, pictures: tuple[Picture, ...]):
         self.driver, self.pictures = driver, {p.camera: p for p in pictures}
@@ -90,7 +90,7 @@ class Pictures:
         return f"the policy has no usable picture on {topic}: camera {camera!r} {fault}"
 
     def _take(self, camera: str) -> str:
-        """Take in a camera's newest frame; return what is wrong with it, or nothing."""
+        """Read a camera's newest frame; return its fault as text, empty if there is none."""
         wanted, sample = self.pictures[camera], self.driver.images[camera].latest
         assert sample is not None
         stamp = sample.msg.header.stamp
@@ -101,7 +101,7 @@ class Pictures:
         try:
             frame = self.driver.image(camera)
         except (UserError, ValueError) as error:
-            return f"sends what is no picture ({error})"
+            return f"sent an invalid image ({error})"
         assert frame is not None
         if frame.shape[0] < wanted.height or frame.shape[1] < wanted.width:
             return (

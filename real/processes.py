@@ -33,9 +33,7 @@ Sink = Callable[[str, str], None]
 class Grace:
     """Times for a process to stop, s.
 
-    Fields:
-        interrupt: after SIGINT, before SIGTERM.
-        terminate: after SIGTERM, before SIGKILL.
+    `interrupt` is after SIGINT, before SIGTERM; `terminate` after that, before SIGKILL.
     """
 
     interrupt: float = 5.0

@@ -30,7 +30,7 @@ class Rig:
     """Driver, command loop, arbiter, and the running episode's state for the policy's pipeline."""
 
     state: RobotState
-    """Last observed state, once an episode has begun."""
+    """Last observed state of an episode."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Rig:
         self.reference: Tensor = self.pipeline.controller.reference(1)
         """(1, R) see `RobotState.reference`."""
         self.steps = 0
-        self.gripped_at = math.inf
+        self.lowest_grip_height = math.inf
         """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""
 
     def read(self) -> RobotState:
@@ -99,14 +99,14 @@ class Rig:
         return self.node.wait_for(lambda: self.arbiter.attended, 0.5)
 
     def await_release(self, timeout: float = 600.0) -> None:
-        """Wait until the operator resets a latched stop: reset pressed, dead-man and stop released."""
+        """Wait until the operator resets a latched stop: reset pressed, enable button and stop released."""
         operator = self.arbiter.operator
         if operator is None or not self.attended():
             raise NotReady(
                 f"the robot is stopped ({self.loop.stopped}) and no teleop device is there to reset it; "
                 "start again once it is safe"
             )
-        logger.warning("stopped (%s): press reset on the teleop device to go on", self.loop.stopped)
+        logger.warning("stopped (%s): press reset on the teleop device to continue", self.loop.stopped)
         deadline = time.monotonic() + timeout
         rate = Ticker(self.period)
         while time.monotonic() < deadline:
@@ -116,7 +116,7 @@ class Rig:
             if reading is not None and reading.reset and not reading.stop and not reading.held:
                 self.loop.reset_stop()
                 return
-        raise NotReady(f"the robot is stopped ({self.loop.stopped}) and nobody pressed reset within {timeout:g} s")
+        raise NotReady(f"the robot is stopped ({self.loop.stopped}) and reset was not pressed within {timeout:g} s")
 
     @property
     def on_twin(self) -> bool:
@@ -141,13 +141,13 @@ class Rig:
         return stale
 
     def still(self) -> Tensor:
-        """Return the action (1, A) that holds, recorded as executed when a goal is refused."""
+        """Return the action (1, A) that holds, recorded as executed if a goal is rejected."""
         return self.pipeline.controller.still(self.last_action, torch.tensor([[self.loop.width]]))
 
     def note_grip(self) -> None:
         """Keep the lowest height of a closed gripper, for `Homing.set_down`."""
         gripper = self.pipeline.robot.gripper
         if gripper is None or self.loop.width > gripper.width / 2:
-            self.gripped_at = math.inf
+            self.lowest_grip_height = math.inf
         else:
-            self.gripped_at = min(self.gripped_at, float(self.state.tool_position[0, 2]))
+            self.lowest_grip_height = min(self.lowest_grip_height, float(self.state.tool_position[0, 2]))

@@ -1,4 +1,4 @@
-"""Stand a walking robot up, and lie it down again."""
+"""Stand a walking robot up, and lay it down again."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LEVEL = math.cos(math.radians(45))
 
 
 class Standing:
-    """Stand the robot up for an episode, and lie it down at the end.
+    """Stand the robot up for an episode, and lay it down at the end.
 
     ::
 
-        limp ──begin: fold legs if necessary, then home in 2 s, stiffness growing──> standing ──end──> lying, damped
-          ^── stop, tilt, stale state or goal: at any time ──┘
+        damped ──begin: fold legs if necessary, then home in 2 s, stiffness growing──> standing ──end──> lying, damped
+           ^── stop, tilt, stale state or goal: at any time ──┘
     """
 
     def __init__(self, env: Rig):
@@ -53,13 +53,13 @@ class Standing:
         loop, tries, reason = self.env.loop, 0, ""
         while not self.driver.dry_run and (loop.stopped or loop.limp):
             if loop.stopped:
-                tries, reason = tries if self.releases else 0, loop.stopped  # reset was pressed by a person
+                tries, reason = tries if self.auto_resets_stop else 0, loop.stopped  # reset was pressed by a person
                 self._release(seed)
             elif tries < TRIES:
                 tries += 1
                 self._stand_up()
             else:
-                raise NotReady(f"the robot was damped {TRIES} times while it stood up: {reason or 'it fell silent'}")
+                raise NotReady(f"standing up failed {TRIES} times: {reason or 'no robot state'}")
 
     def end(self) -> None:
         """Lie down if it stands and is not stopped; the loop then damps it."""
@@ -77,7 +77,7 @@ class Standing:
             logger.warning("damped where it stood: %s", error)
 
     @property
-    def releases(self) -> bool:
+    def auto_resets_stop(self) -> bool:
         """Return whether the next episode ends a latched stop by itself: on a twin, unless a person stopped it."""
         return self.env.loop.stopped != "operator" and self.env.on_twin
 
@@ -93,7 +93,7 @@ class Standing:
     def _release(self, seed: int) -> None:
         """End a latched stop: a person sets a fallen robot on its belly and presses reset; a twin resets itself."""
         env = self.env
-        if not self.releases:
+        if not self.auto_resets_stop:
             env.await_release()
             return
         joints = self.driver.joints
@@ -133,10 +133,10 @@ class Standing:
             raise NotReady(f"the robot did not stand up, a joint is {off:.1f} rad from where it should be; is it held?")
 
     def _go(self, goal: Tensor, firm: float, last: float, part: float = 1.0) -> bool:
-        """Move the joints to `goal` (1, J) from their positions, or from their set-points if the robot stands, which it
-        would drop from otherwise. Return False if a stop ends it. It takes `part` of the time of standing up. If the
-        robot was limp, stiffness rises to its full value within the share `firm` of that; otherwise it changes towards
-        `last`.
+        """Move the joints to `goal` (1, J) within `part` of the time of standing up; return False if a stop ends it.
+
+        Start at their positions, or at their setpoints if the robot stands, so that it does not drop. If the robot was
+        damped, stiffness rises to its full value within the share `firm` of the time; otherwise it changes to `last`.
         """
         env, loop = self.env, self.env.loop
         shield = env.pipeline.shield

@@ -25,21 +25,24 @@ Schedule = Callable[[int, int], Tensor]
 
 
 class Steering:
-    """Choose the command once per control period; it changes no faster than in training, see `COMMAND_RAMP`. A
-    schedule's commands change as in training. Other commands change at most from one end of a range to zero within
+    """Choose the command once per control period; it changes no faster than in training.
+
+    A schedule's commands change as in training. Other commands change at most from one end of a range to zero within
     `COMMAND_RAMP`; a reversal takes twice that.
     """
 
     def __init__(self, node: Node, spec: VectorSpec, period: float, schedule: Schedule | None = None):
         if spec.size != 3:
-            raise UserError(f"this policy is values for {spec.names}; a person and {TOPIC} steer x, y and yaw only")
+            raise UserError(
+                f"this policy's command is {spec.names}; a person and {TOPIC} can command only x, y and yaw"
+            )
         self.low, self.high, self.schedule = spec.low[None], spec.high[None], schedule
         self.step = (self.high - self.low) * period / COMMAND_RAMP
         """Largest change in one control period of a schedule's commands."""
         self.command = self.target = torch.zeros_like(self.low)
-        self.commander = "nobody"
-        """Source of the last command: person, lost person, cmd_vel, schedule, nobody; or end, at the end of an
-        episode."""
+        self.command_source = "none"
+        """Source of the last command: operator, operator_lost, cmd_vel, schedule, none; or end, in the last second of
+        an episode."""
         self.twist = node.subscribe("geometry_msgs/msg/Twist", TOPIC, qos.DEFAULT)
 
     def __call__(self, operator: Operator | None, seed: int, step: int, rest: bool = False) -> Tensor:
@@ -49,20 +52,20 @@ class Steering:
         if step == 0:
             self.command = torch.zeros_like(self.low)
         still = torch.zeros_like(self.low)
-        self.commander, self.target = ("end", still) if rest else self._choose(operator, seed, step)
-        reach = self.step if self.commander == "schedule" else self.step / 2
+        self.command_source, self.target = ("end", still) if rest else self._choose(operator, seed, step)
+        reach = self.step if self.command_source == "schedule" else self.step / 2
         self.command = self.target.clamp(self.command - reach, self.command + reach)
         return self.command
 
     def _choose(self, operator: Operator | None, seed: int, step: int) -> tuple[str, Tensor]:
-        """Return the present source and its command. While the dead-man is held it is the person, with full deflection
-        at the ends of the ranges. A device that fell silent with the dead-man down commands zero until it returns.
+        """Return the present source and its command: the operator's while the enable button is held, with full
+        deflection at the ends of the ranges. A device that fell silent with the button held commands zero.
         """
         if operator is not None and operator.lost:
-            return "lost person", torch.zeros_like(self.low)
+            return "operator_lost", torch.zeros_like(self.low)
         if operator is not None and operator.held:
             motion = torch.tensor([operator.motion])
-            return "person", torch.where(motion < 0, -motion * self.low, motion * self.high)
+            return "operator", torch.where(motion < 0, -motion * self.low, motion * self.high)
         sample = self.twist.latest
         if sample is not None and time.monotonic() - sample.received <= TIMEOUT:
             linear, angular = sample.msg.linear, sample.msg.angular
@@ -70,4 +73,4 @@ class Steering:
             # A non-finite Twist counts as zero.
             twist = torch.tensor([values if all(map(math.isfinite, values)) else (0.0,) * 3])
             return "cmd_vel", twist.clamp(self.low, self.high)
-        return ("schedule", self.schedule(seed, step)) if self.schedule else ("nobody", torch.zeros_like(self.low))
+        return ("schedule", self.schedule(seed, step)) if self.schedule else ("none", torch.zeros_like(self.low))

@@ -1,4 +1,4 @@
-"""Topics of episodes and of a twin, beside a robot's own interface."""
+"""Topics of episodes and of a twin, besides the robot's own interface."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class Evaluation:
     """Length of each episode, control periods."""
     action_change: list[float] = field(default_factory=list)
     """Mean absolute change of the action between control periods of each episode, in units of the range [-1, 1]."""
-    measures: dict[str, list[float]] = field(default_factory=dict)
-    """Mean of each of the task's measures over each episode; NaN if there was none."""
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    """Mean of each of the task's metrics over each episode; NaN if there was none."""
     takeovers: list[int] = field(default_factory=list)
     """Number of takeovers in each episode."""
     by_hand: list[bool] = field(default_factory=list)
@@ -59,12 +59,11 @@ class Evaluation:
     """The environment reports success."""
     held: int = 0
     """Control periods in which the robot held because inference was not done."""
-    lag: int = 0
-    """Longest inference beside the control loop lately, control periods."""
+    inference_periods: int = 0
+    """Longest of the last ten inferences in the background, control periods."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures of the policy's own episodes; episodes that a person corrected or marked are only
-        counted."""
+        """Return the results of the policy's own episodes; corrected or marked episodes are only counted."""
         own = [k for k in range(len(self.success)) if not (self.by_hand and self.by_hand[k])]
         n, steps = len(own), [self.steps[k] for k in own]
         done = [self.steps[k] for k in own if self.success[k]]
@@ -80,10 +79,10 @@ class Evaluation:
             "action_change": sum(self.action_change[k] for k in own) / max(1, n),
             "nonfinite": self.nonfinite,
             **({"held_share": self.held / max(1, sum(self.steps))} if self.held else {}),
-            **({"inference_periods": self.lag} if self.lag else {}),
+            **({"inference_periods": self.inference_periods} if self.inference_periods else {}),
         } | {
             name: mean_interval([values[k] for k in own] if self.by_hand else values)
-            for name, values in self.measures.items()
+            for name, values in self.metrics.items()
         }
 
 
@@ -98,9 +97,8 @@ def evaluate(
 ) -> Evaluation:
     """Run `episodes` episodes of a vector environment: environment i plays seeds seed + i, seed + i + num_envs, ...
 
-    No episode is left out and none counted twice, however long it takes: each environment plays its own list.
-    A `result` that is passed in holds the episodes that had ended when an error ends the rest. `execution` other than
-    receding without a delay needs `env.still()`.
+    Each environment runs a fixed list of episodes, so long episodes are not under-represented. If an error occurs, a
+    `result` that is passed in holds the finished episodes. Delayed `execution` needs `env.still()`.
     """
     n = env.num_envs
     result = Evaluation() if result is None else result
@@ -120,7 +118,7 @@ def evaluate(
         while open_.any():
             action = runner.act(observation, rng)
             result.held += int((open_ & runner.idle).sum())
-            result.lag = max(result.lag, runner.lag)
+            result.inference_periods = max(result.inference_periods, runner.longest_inference)
             observation, reward, terminated, truncated, infos = env.step(action)
             returns += torch.where(open_, reward.float(), 0.0)
             result.reports_success = "success" in infos
@@ -153,6 +151,6 @@ def evaluate(
         result.takeovers += takeovers[:wanted].tolist()
         result.by_hand += by_hand[:wanted].tolist()
         for name, (total, count) in sums.items():
-            result.measures.setdefault(name, []).extend((total / count)[:wanted].tolist())
+            result.metrics.setdefault(name, []).extend((total / count)[:wanted].tolist())
         result.action_change += (change / length.clamp_min(2).sub(1))[:wanted].tolist()
     return result

@@ -1,7 +1,7 @@
 """Keep episodes whose physics diverged; `sim.replay` replays one.
 
-An episode is determined by its seed, number and actions. So a file of a few KB holds it. Running episodes cost one copy
-of the actions per step and num_envs x horizon x A floats: 12 MB for 256 Go2s.
+An episode is determined by its seed, number and actions, a few KB. Running episodes take num_envs x horizon x A floats:
+12 MB for 256 Go2s.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST = 8
 """Most files that one process writes, so that a task that always diverges does not fill the disk."""
 _FORMAT = 1
 _ENGINES = {"mujoco": "mujoco", "genesis": "genesis-world"}
-"""Packages whose versions determine the floats."""
+"""Packages whose versions determine the results."""
 
 
 def quiet() -> None:
@@ -51,7 +51,7 @@ class Recorder:
         self.length = torch.zeros(num_envs, dtype=torch.long, device=device)
         """Actions of each running episode so far."""
         self.whole = torch.zeros(num_envs, dtype=torch.bool, device=device)
-        """Whether these are all actions of the episode: false if it was resumed."""
+        """Return whether these are all actions of the episode: false if it was resumed."""
         self.kept = 0
         self._rows = torch.arange(num_envs, device=device)
 

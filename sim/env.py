@@ -63,14 +63,14 @@ class TaskEnv(VectorEnv):
         without: Sequence[str] = (),
         diverged: Path | None = None,
     ):
-        """`without` names parameters that are not randomized; the others are sampled as before. `diverged` is the
-        folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
+        """`without` names parameters that are not randomized; all are still sampled, so the others do not change.
+        `diverged` is the folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
         self.num_envs, self.rate = num_envs, self.task.interface.controller.rate
         self.robot = robots.get(self.task.interface.robot)
         kind: type[Engine] = engines.get(engine)
-        if device not in DEVICES:  # before an engine refuses a parameter
+        if device not in DEVICES:  # before an engine raises about a parameter
             raise UnknownName("device", device, DEVICES)
         columns, without = choose(self.task, engine, randomize, without)
         self.randomization = tuple(self.task.randomization[k] for k in columns)
@@ -83,7 +83,7 @@ class TaskEnv(VectorEnv):
         self.pipeline = Pipeline(self.task.interface, self.robot, self.device)
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
         self.simulation = {"engine": engine, "device": self.device.type, "without": without}
-        """Settings of this simulation, to report beside its figures."""
+        """Return the settings of this simulation, to report with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
@@ -256,7 +256,7 @@ class TaskEnv(VectorEnv):
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything that a resumed run needs to continue with the same floats."""
+        """Return a copy of everything that a resumed run needs for bit-identical results."""
         return self.episodes.state_dict() | {"divergences": self.divergences}
 
     @single_threaded()

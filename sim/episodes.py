@@ -131,7 +131,7 @@ class Episodes(Rows):
         """Measure and judge the last control period."""
         self.steps = self.steps + 1
         broken, before, now = self.engine.diverged(), self.true, self._true_state()
-        # Where physics diverged the last valid state is kept, so that a learner sees no NaN.
+        # Keep the last valid state of diverged environments, so that no NaN reaches a learner.
         last, rows = before.views, broken[:, None]
         self.true = now.map(lambda name, view: torch.where(rows, last[name], view))
         verdict = self.judge.judge(before, self.true, self.steps, broken, self.feet)
@@ -175,7 +175,7 @@ class Episodes(Rows):
 
     # ---- resume ------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of everything that a resumed run needs to continue with the same floats."""
+        """Return a copy of everything that a resumed run needs for bit-identical results."""
         return {
             "seed": self.sampler.seed,
             "next_episode": self.sampler.next_episode.copy(),

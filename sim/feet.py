@@ -22,8 +22,7 @@ class FootTracker(Rows):
         nothing = torch.zeros(num_envs, feet, device=device)
         self.touching, self.contact, self.landed = (nothing.bool() for _ in range(3))
         self.air_time, self.swing_height = nothing.clone(), nothing.clone()
-        """Duration, s, and greatest sole height, m, of the current swing, or of the one that ended in this period; else
-        0."""
+        """Duration, s, and greatest sole height, m, of the current swing, or of one that has just ended; else 0."""
 
     def update(self, state: RobotState) -> None:
         """Update from true states. `contact`: on the ground now or one control period ago, since light contacts

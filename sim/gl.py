@@ -1,4 +1,4 @@
-"""Import MuJoCo also if its GL library cannot be loaded: physics needs none, and rendering reports what is missing.
+"""Import MuJoCo even if its GL library cannot be loaded; rendering then reports it.
 MuJoCo loads the library that MUJOCO_GL names when it is imported, and may raise any error. Everything in `sim` that
 needs MuJoCo imports it from here.
 """

@@ -29,7 +29,7 @@ class Verdict:
 
 
 class Judge(Rows):
-    """Rewards transitions and ends episodes: success and failure terminate, the horizon and divergence truncate."""
+    """Reward transitions and end episodes: success and failure terminate, the horizon and divergence truncate."""
 
     ROWS = ("held",)
 
@@ -49,7 +49,7 @@ class Judge(Rows):
     ) -> Verdict:
         """Judge the control period from true state `before` to `now`, number `steps` (n,) of its episode.
 
-        Where physics diverged, `broken` (n,), the reward is 0 and the episode is truncated.
+        Where physics diverged (`broken` (n,)), the reward is 0 and the episode is truncated.
         """
         interface, pipeline = self.task.interface, self.pipeline
         late = steps >= interface.horizon
@@ -61,7 +61,7 @@ class Judge(Rows):
         else:
             success, terminated = late & ~failed & ~broken, failed
         reward, infos = success.float(), {}
-        if self.task.rewards or self.task.measures:
+        if self.task.rewards or self.task.metrics:
             if feet is not None:
                 feet.update(now)
             transition = Transition(pipeline.robot, self.home, before, now, feet, self.period)
@@ -69,7 +69,7 @@ class Judge(Rows):
                 reward, parts = total(self.task.rewards, transition)
                 reward = torch.where(broken, 0.0, reward)
                 infos["rewards"] = parts
-            if self.task.measures:
+            if self.task.metrics:
                 # Copies: a view of the state would be overwritten where an episode ends.
-                infos["metrics"] = {name: figure.clone() for name, figure in self.task.measures(transition).items()}
+                infos["metrics"] = {name: value.clone() for name, value in self.task.metrics(transition).items()}
         return Verdict(reward, success, terminated, (late | broken) & ~terminated, infos)

@@ -1,4 +1,4 @@
-"""Resets made in advance."""
+"""Prefetch resets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from sim.episodes import Episodes
 class PrefetchedResets:
     """A second set of simulations, one episode ahead of the running ones.
 
-    A reset takes hundreds of small operations, for one episode or a hundred; a copy takes a tenth of the time. An
-    episode is determined by its seed and number, so one reset prefetches for all environments that lack an episode, and
-    nothing needs to be saved for a resume.
+    A reset takes hundreds of small operations, for one episode or a hundred; a copy takes a tenth of the time. Episodes
+    are determined by seed and number, so nothing needs to be saved for a resume.
     """
 
     def __init__(self, ahead: Episodes):

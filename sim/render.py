@@ -1,4 +1,4 @@
-"""Offscreen frames of simulations, fast in software for policies or beautiful for videos."""
+"""Render frames of simulations offscreen: fast for policies, high quality for videos."""
 
 from __future__ import annotations
 

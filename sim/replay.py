@@ -101,7 +101,7 @@ class _Traced:
                 broken = bool(engine.diverged()[0])
                 self.trace.append(self._look(k + 1, joints[0, k]) | {"diverged": broken})
                 first = self._first() if broken else ""
-        # Divergence is checked at the end of a control period; a state that is valid again by then goes on.
+        # Divergence is checked at the end of a control period; a state that is valid again by then continues.
         self.first = first if engine.diverged()[0] else ""
 
     def _look(self, tick: int, command: Tensor) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def feet_air_standing(m: Transition) -> Tensor:
 
 # ---- measurements, not rewarded ------------------------------------------------------------------------------------
 def gait_metrics(m: Transition) -> dict[str, Tensor]:
-    """Return measures of a gait (n,); NaN where undefined in this control period."""
+    """Return metrics of a gait (n,); NaN where undefined in this control period."""
     assert m.feet is not None
     on, landed = m.feet.touching.float(), m.feet.landed.float()
     landings = landed.sum(1)

@@ -19,7 +19,7 @@ from sim.rows import Rows
 from sim.tasks.base import Task
 
 _NOISE, _PUSH = 0, 2
-"""With COMMAND, the purposes of random numbers during an episode; each has its own key."""
+"""Like COMMAND, purposes of random numbers during an episode; each has its own key."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class EpisodeSampler(Rows):
         self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
         device: torch.device,
     ):  # fmt: skip
-        """`columns` are the indices of the parameters that are randomized; the others are sampled too, so that leaving
-        one out does not change the rest."""
+        """`columns` are the randomized parameters. All are sampled, so disabling one does not change the others."""
         self.robot, self.seed, self.biases, self.device = robot, seed, biases, device
         self.rate = task.interface.controller.rate
         self.declared, self.columns = len(task.randomization), columns

@@ -91,7 +91,7 @@ class SensorModel(Rows):
 
     @property
     def encoder_offset(self) -> Tensor:
-        """Return the encoder offsets (n, J), rad. Motors servo on them: a joint rests that far below its set-point."""
+        """Return the encoder offsets (n, J), rad. Motors servo on them: a joint rests that far below its setpoint."""
         return self.bias[:, : len(self.robot.joints)]
 
     @staticmethod

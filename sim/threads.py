@@ -12,8 +12,7 @@ import torch
 def single_threaded() -> Iterator[None]:
     """Run on one torch thread, without gradients and outside inference mode.
 
-    Tensors of a thousand rows are too short to share between threads, and waiting for a second thread is slow where
-    other processes want the cores: steps took ten times as long beside one.
+    Tensors of a thousand rows are too short for several threads: on busy cores steps took ten times as long.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

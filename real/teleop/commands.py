@@ -30,7 +30,7 @@ class Operator:
     """One reading of the operator's input.
 
     Fields:
-        held: the dead-man: the person has control. Motion and gripper count only with it.
+        held: the enable button: the person has control. Motion and gripper count only with it.
         motion: -1 to 1 of the permitted speed along x (forward), y (left), z (up) of the robot's base frame; of a
             walking robot forward, left, and turning left.
         rotation: -1 to 1 of the permitted turning speed about x, y, z of the base frame, right-handed, of an arm whose
@@ -40,7 +40,7 @@ class Operator:
         failure: the episode failed.
         stop: emergency stop; the robot stays stopped until `reset`.
         reset: clear the stop, or begin the next episode.
-        lost: the device fell silent with the dead-man down; set by `OperatorInput` only, with nothing held.
+        lost: the device fell silent with the button held; set by `OperatorInput` only, with nothing held.
 
     From a device the buttons are levels, true while down and in at least one reading. From `OperatorInput` each press
     is reported once, but `stop` while it is down.
@@ -76,7 +76,7 @@ def from_joy(msg: Any) -> Operator:
     """Read the message; never raises.
 
     A Joy with other numbers of axes or buttons gives `RELEASED`. With a non-finite axis nothing is held, but buttons
-    count: a stop must get through. The dead-man is down only at exactly 1, the stop at anything but 0.
+    count: a stop must get through. The enable button is held only at exactly 1, the stop at anything but 0.
     """
     try:
         if len(msg.axes) not in (4, len(AXES)) or len(msg.buttons) != len(BUTTONS):
@@ -138,16 +138,7 @@ class FirstInput:
 
 
 class OperatorInput:
-    """The receiving side, in the robot's process: the newest reading, if it is fresh.
-
-    ::
-
-        inputs = OperatorInput(node)
-        operator = inputs.read()     # in the loop: does not wait
-        if operator is not None and operator.held: ...
-
-    Thread-safe: messages arrive in the bus's thread.
-    """
+    """The receiving side, in the robot's process: the newest reading, if it is fresh. Thread-safe."""
 
     def __init__(self, node: Node | None):
         """Without a node nothing is heard: readings come by `receive`."""
@@ -176,10 +167,11 @@ class OperatorInput:
             self._latest, self._received = operator, now
 
     def read(self, now: float | None = None) -> Operator | None:
-        """Return the operator's input, or None if nothing arrived in time. A device that fell silent with the dead-man
-        down is `lost` instead, until it returns. Motion within the dead-band is 0. For 50 ms after release `held`
-        stays, without motion. A press is reported exactly once, also after its device fell silent, with nothing held
-        then.
+        """Return the operator's input, or None if nothing arrived in time.
+
+        A device that fell silent with the enable button held is `lost` instead, until it returns. Motion within the
+        dead-band is 0. For 50 ms after release `held` stays, without motion. A press is reported exactly once, even if
+        its device then falls silent.
         """
         now = time.monotonic() if now is None else now
         with self._lock:

@@ -1,8 +1,7 @@
 """A gamepad as the operator's device, read through Linux's joystick interface (joydev).
 
-Axes and buttons are found by the kernel's codes, so that Xbox pads, by cable or Bluetooth, and PlayStation pads work
-alike; a device that does not report its names is read as an Xbox pad by cable. The package evdev is not used: it is
-compiled on installation, and its devices cannot be tested without /dev/uinput.
+Axes and buttons are found by the kernel's codes, so Xbox and PlayStation pads both work; a device without codes is read
+as an Xbox pad by cable. The package evdev is not used: it needs a compiler, and /dev/uinput for tests.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _CABLE_AXES = (0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x10, 0x11)
 _CABLE_BUTTONS = (0x130, 0x131, 0x133, 0x134, 0x136, 0x137, 0x13A, 0x13B, 0x13C, 0x13D, 0x13E)
 
 HELP = """\
-LB            hold it: you have control; let go: the robot goes on by itself
+LB            hold: you have control; release: the policy continues
 left stick    forward / back, left / right
 right stick   up / down, turn left / right (where the policy turns the tool)
 RB            hold it: the left stick leans the tool instead
@@ -43,11 +42,11 @@ X             the episode failed            B      EMERGENCY STOP
 On a PlayStation pad: L1, R1, R2 / L2, cross, triangle, Options, circle. Ctrl-C here ends.
 """
 WALK_HELP = """\
-LB            hold it: the robot walks as you say; let go: as it was told before
+LB            hold: you steer; release: back to the previous command source
 left stick    forward / back, left / right
 right stick   turn left / right
-A             the episode succeeded         Menu   reset: it stands up and goes on
-X             the episode failed            B      EMERGENCY STOP: the robot goes limp
+A             the episode succeeded         Menu   reset: it stands up and continues
+X             the episode failed            B      EMERGENCY STOP: the robot is damped
 On a PlayStation pad: L1, cross, triangle, Options, circle. Ctrl-C here ends.
 """
 

@@ -6,10 +6,9 @@ A terminal does not report a key's release, only its repeats::
     |                                          | | | | | | | | | | | | | | |
     moves 0.2 s, then holds still              moves .......................0.2 s, then control goes back
 
-So a key counts as down for `HOLD` after its last byte: longer than two repeats of the slowest terminal (the
-Linux console's 92 ms), or a few late ones over ssh; short enough to stop within 0.2 s. Until the first repeat
-comes, the robot holds still under the operator's control (`BRIDGE`), so that the policy does not slip in
-between: a tap is one small step, and taps keep control.
+So a key counts as down for `HOLD` after its last byte: longer than two repeats of the slowest terminal (the Linux
+console's 92 ms), short enough to stop within 0.2 s. Until the first repeat the robot holds still under the operator's
+control (`BRIDGE`), so that the policy does not act in between: a tap is one small step, and taps keep control.
 """
 
 from __future__ import annotations
@@ -46,29 +45,28 @@ j / l   turn left / right     x       EMERGENCY STOP
 i / k   lean forward / back   enter   reset        q   quit
 u / o   lean left / right     Shift   slower
 Turning and leaning need a policy that turns the tool.
-You have control while you hold or tap a motion key; the robot goes on by itself when you let go.
+You have control while you hold or tap a motion key; release it and the policy continues.
 """
 WALK_HELP = """\
 w / s   forward / back        h       keep control without a key, until h again
 a / d   left / right          y / n   the episode succeeded / failed
-j / l   turn left / right     x       EMERGENCY STOP: the robot goes limp
-Shift   slower                enter   reset: it stands up and goes on      q   quit
-The robot walks as you say while you hold or tap a motion key, and as it was told before when you let go.
+j / l   turn left / right     x       EMERGENCY STOP: the robot is damped
+Shift   slower                enter   reset: it stands up and continues    q   quit
+Hold or tap a motion key: you steer; release: back to the previous command source.
 """
 
 
 class Keyboard:
     """Keys of the terminal at ``fd``, which `close` restores.
 
-    Ctrl-C keeps its meaning. Ctrl-Z, Ctrl-\\ and Ctrl-S lose theirs, since they would leave the terminal
-    without echo, or suspend the loop.
+    Ctrl-C works as usual. Ctrl-Z, Ctrl-\\ and Ctrl-S are disabled: they would suspend the loop or leave no echo.
     """
 
     def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, walks: bool = False):
         self.help, self._keys = (WALK_HELP, _WALK) if walks else (HELP, _ARM)
         if not os.isatty(fd):
             raise UserError(
-                "the keyboard needs a terminal, and standard input is none: start `robot-rl teleop keyboard`"
+                "the keyboard needs a terminal, and standard input is not a terminal: start `robot-rl teleop keyboard`"
                 " in a terminal of its own, or use a gamepad"
             )
         with suppress(OSError):  # not our controlling terminal, so it has no background
@@ -93,7 +91,7 @@ class Keyboard:
         for key in (termios.VSUSP, termios.VQUIT):
             mode[6][key] = bytes([off])
         mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
-        termios.tcsetattr(self._fd, termios.TCSAFLUSH, mode)  # and forget what was typed before
+        termios.tcsetattr(self._fd, termios.TCSAFLUSH, mode)  # and drop earlier input
 
     def read(self) -> Operator:
         """Return the input; raise `Finished` after q, `UserError` if the terminal is gone."""

@@ -1,4 +1,4 @@
-"""A scripted operator of a walking robot: steers it, stops it in mid-walk, resets it, and goes on."""
+"""A scripted operator of a walking robot: steer it, stop it in mid-walk, reset it, and continue."""
 
 from __future__ import annotations
 

@@ -39,9 +39,8 @@ def stream(
     wait: Callable[[float], int],
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Publish the device's readings at ``rate`` Hz, and a released one at the end. If the device is lost during a
-    correction (unplugged, its terminal closed) that last one is not sent: the operator fell silent and has not given
-    control back.
+    """Publish the device's readings at ``rate`` Hz, and a released one at the end, unless the device is lost during a
+    correction (unplugged, its terminal closed): then the operator has not handed back.
 
     ``wait`` sleeps for the given seconds and returns the signal that ends the stream, see `until_signal`; ``say`` shows
     messages to the operator. Raises the device's `UserError`.
@@ -92,7 +91,7 @@ class _Company:
         if found == self._said:
             return
         if self._said is None or found[0] != self._said[0]:
-            self._say(f"a robot listens on {self._topic}" if listeners else f"nobody listens on {self._topic}")
+            self._say(f"a robot subscribes to {self._topic}" if listeners else f"no subscriber on {self._topic}")
         if others:
             names = ", ".join(others)
             self._say(f"warning: {names} publishes on {self._topic} too; stop one, or the robot obeys both")
@@ -101,14 +100,10 @@ class _Company:
 
 @contextmanager
 def until_signal() -> Iterator[Callable[[float], int]]:
-    """Turn SIGINT, SIGTERM, SIGQUIT and SIGHUP into the result of a sleep, so that all is closed in order.
+    """Turn SIGINT, SIGTERM, SIGQUIT and SIGHUP into the result of a sleep; only in the main thread::
 
-    ::
-
-        with until_signal() as wait:
-            while not wait(0.1): ...
-
-    Only in the main thread.
+    with until_signal() as wait:
+        while not wait(0.1): ...
     """
     received: list[int] = []
     handled = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]

@@ -1,4 +1,4 @@
-"""`robot-rl bench sim`: measure the speed of the simulated tasks, with peers in the same run."""
+"""`robot-rl bench sim`: measure the speed of the simulated tasks, with other libraries in the same run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robot_rl.util.limits import NonNegativeInt, PositiveFloat, PositiveInt
 
 @dataclass
 class Sim:
-    """Measure environment steps per second, beside bare physics and beside Gymnasium's vector environments.
+    """Measure environment steps per second, compared with bare physics and with Gymnasium's vector environments.
 
     Bare physics is `mujoco.Batch` on the same model, from the same states (delay lines and solver included), with the
     same commands. All take turns, so that other load on the machine affects all of them."""
@@ -21,11 +21,11 @@ class Sim:
     tasks: tuple[str, ...] = ("panda-lift", "go2-velocity")
     """Tasks to measure."""
     sizes: tuple[PositiveInt, ...] = (256, 1024)
-    """Numbers of environments beside bare physics."""
+    """Numbers of environments compared with bare physics."""
     peers: NonNegativeInt = 64
-    """Number of environments beside Gymnasium's; 0 skips them."""
+    """Number of environments compared with Gymnasium's; 0 skips them."""
     seconds: PositiveFloat = 10.0
-    """Measuring time of each figure, s."""
+    """Duration of each measurement, s."""
     threads: PositiveInt = 2
     """Threads outside the physics, which uses all cores."""
     json: bool = False
@@ -70,8 +70,7 @@ class Bare:
         self.engine, self.batch = engine, batch.Batch(engine.model, nsim=engine.num_envs)
 
     def start(self) -> None:
-        """Copy the engine's state: positions, speeds, and what also affects the work, the delay lines and the solver's
-        initial forces."""
+        """Copy the engine's state: positions, speeds, delay lines and the solver's initial forces."""
         for key, values in self.engine.state_dict().items():
             kind, name = key.split(".", 1)
             if kind == "state":

@@ -1,4 +1,4 @@
-"""`robot-rl bench loop`: measure how late a robot's commands are, beside an idle loop."""
+"""`robot-rl bench loop`: measure the lateness of a robot's commands, compared with an idle loop."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
     if policy is not None:
         bundle = load_bundle(policy)
         bundle.check_robot(robot)
-        tasks.get(bundle.interface.task)  # the twin knows it
+        tasks.get(bundle.interface.task)  # the twin needs it
     else:
         interface = task_of(robot.name).interface
         pipeline = Pipeline(interface)
@@ -98,7 +98,7 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
     from robot_rl.cli.launch import EXECUTABLE, private_domain
     from robot_rl.util.errors import Interrupted, UserError
 
-    said: list[tuple[str, str]] = []
+    output: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory(prefix="robot-rl-bench-") as name:
         folder = Path(name)
         save_bundle(bundle, folder / "bundle")
@@ -108,33 +108,33 @@ def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> d
         nodes = describe("quadruped" if robot.base else "arm", values)
         nodes = [replace(node, command=(*node.command, "--json")) if node.guards_robot else node for node in nodes]
         environment = os.environ | private_domain()
-        runner = ProcessRunner(nodes, EXECUTABLE, lambda *line: said.append(line), environment)
+        runner = ProcessRunner(nodes, EXECUTABLE, lambda *line: output.append(line), environment)
         code = runner.run()
         if runner.interrupted:
             raise Interrupted(
                 "interrupted; nothing was measured, and nothing is left running", runner.interrupted - 128
             )
         if code:
-            raise UserError(f"nothing was measured: {_first_to_end(said)}")
+            raise UserError(f"nothing was measured: {_first_to_end(output)}")
         loops = {"command loop": jsonlib.loads((folder / "run" / "loop.json").read_text())}
     if robot.base:
-        reports = [line for node, line in said if node == "guard" and line.startswith("{")]
+        reports = [line for node, line in output if node == "guard" and line.startswith("{")]
         if not reports:
             raise UserError("the guard was killed before it could report; see what ends processes here, and try again")
         loops["guard"] = jsonlib.loads(reports[-1])
     return loops
 
 
-def _first_to_end(said: list[tuple[str, str]]) -> str:
+def _first_to_end(output: list[tuple[str, str]]) -> str:
     """Return which process ended before it had measured, with its own message."""
-    ended = [line for node, line in said if node == "launch" and (" exited with " in line or " was killed " in line)]
-    first = ended[0] if ended else said[-1][1]
-    words = [line for node, line in said if node == first.split()[0] and line.startswith("robot-rl: ")]
-    return f"{first}; it said: {words[-1].removeprefix('robot-rl: ')}" if words else first
+    ended = [line for node, line in output if node == "launch" and (" exited with " in line or " was killed " in line)]
+    first = ended[0] if ended else output[-1][1]
+    errors = [line for node, line in output if node == first.split()[0] and line.startswith("robot-rl: ")]
+    return f"{first}: {errors[-1].removeprefix('robot-rl: ')}" if errors else first
 
 
 def _print(loops: Mapping[str, Any], above: Mapping[str, float]) -> None:
-    """Return a table with a row for each loop."""
+    """Print a table with a row for each loop."""
     from rich.console import Console
     from rich.table import Table
 

@@ -34,7 +34,7 @@ class MakeBundle:
             settings = json.loads((self.run_folder / "config.json").read_text())
             recipe = configured(recipes.get(settings["recipe"])(), settings["config"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise ConfigError(f"{self.run_folder} is no run folder of `robot-rl train`; name one") from None
+            raise ConfigError(f"{self.run_folder} is not a run folder of `robot-rl train`; name one") from None
         checkpoint = self.run_folder / "checkpoint.safetensors"
         if not hasattr(recipe, "build") or not checkpoint.is_file():
             raise ConfigError(f"{self.run_folder} holds no checkpoint of `robot-rl train` yet")

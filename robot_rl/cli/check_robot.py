@@ -11,7 +11,7 @@ import tyro
 
 @dataclass
 class RobotsCheck:
-    """Compare a robot's spec with its model file, and say what to correct; exit status 2 if something is wrong."""
+    """Compare a robot's spec with its model file, and list what to correct; exit status 2 if anything is wrong."""
 
     robot: tyro.conf.Positional[str]
     """Name of the robot, see `robot-rl robots`, or its import path, my_lab.arm:ARM."""

@@ -26,7 +26,7 @@ class Deploy:
     bundle: tyro.conf.Positional[Path]
     """Bundle, or a run folder that holds one."""
     robot: str = "panda"
-    """Robot to drive; a bundle for another one is refused."""
+    """Robot to drive; the bundle must be for it."""
     episodes: PositiveInt = 10
     """Episodes to run."""
     seed: Seed = HELD_OUT
@@ -45,8 +45,8 @@ class Deploy:
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
-    """How an arm's chunks are executed while inference takes time: receding stops and waits; the others, for models
-    that think longer than a control period, go on with the chunk before."""
+    """How an arm's chunks are executed while inference takes time: receding stops and waits; the others, for inference
+    longer than a control period, continue the previous chunk."""
     dry_run: bool = False
     """Compute, check and record everything, but send nothing."""
     json: bool = False
@@ -131,7 +131,7 @@ class Deploy:
                 }
             summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
             summary |= {"ended": ended} if ended else {}
-            failed = bool(ended) or (bool(env.loop.stopped) and not env.stance.releases)
+            failed = bool(ended) or (bool(env.loop.stopped) and not env.stance.auto_resets_stop)
             run.write("evaluation.json", summary | {"takeovers": result.takeovers})
             loop = env.summary() | {"bare": bare, "learner": "absent"}
             run.write("loop.json", loop)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Export:
-    """Write a bundle's policy as policy.onnx beside its policy.json, check that it acts alike, and time both.
+    """Write a bundle's policy as policy.onnx, check that it acts like torch, and time both.
 
     Feed-forward policies only. `deploy` and `evaluate` run the file with --runtime onnx."""
 
@@ -47,8 +47,7 @@ class Export:
 
 
 def latency(policies: dict[str, Policy], observations: int, calls: int) -> dict[str, float]:
-    """Return median and 99th percentile of one call of each policy at batch 1, us; they take turns, after 50 warm-up
-    calls."""
+    """Return median and 99th percentile of a call of each policy at batch 1, us; alternate, after 50 warm-up calls."""
     import time
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""Run the learner process that `robot-rl finetune` starts beside the robot: `python -m robot_rl.cli.learner RUN`."""
+"""Run the learner process of `robot-rl finetune`: `python -m robot_rl.cli.learner RUN`."""
 
 from __future__ import annotations
 

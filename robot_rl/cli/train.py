@@ -77,7 +77,7 @@ class Train(Generic[R]):
         unable = [name for name in unable if name not in self.without]
         say_nominal(self.engine, unable)
         without = [*self.without, *unable]
-        threads = self.threads or learner_threads(recipe.physics_rests)
+        threads = self.threads or learner_threads(recipe.sim_idle_during_update)
         torch.set_num_threads(threads)
         if self.out is not None:
             folder = self.out
@@ -95,7 +95,7 @@ class Train(Generic[R]):
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
         settings |= {"precision": self.precision, "threads": threads}
         config = settings | {"config": asdict(recipe)}
-        may_grow = f"config.{recipe.may_grow}" if recipe.may_grow else ""
+        extendable_setting = f"config.{recipe.extendable_setting}" if recipe.extendable_setting else ""
 
         def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
             names = ("train/success", "train/return", "bc/loss", "critic/loss")
@@ -104,7 +104,7 @@ class Train(Generic[R]):
 
         job = open_job(settings, None, progress, folder / "diverged")
         job.check(recipe.needs)
-        opened = Run(folder, config, self.resume, may_grow)
+        opened = Run(folder, config, self.resume, extendable_setting)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             run.stop_on_signals()
             job.run = run
@@ -137,7 +137,7 @@ def _file_name(task: str) -> str:
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Return steps and training measures from the last row of metrics."""
+    """Return steps and training metrics from the last row."""
     last = rows[-1] if rows else {}
     names = {"step": "steps", "train/success": "success", "train/return": "return", "bc/loss": "loss"}
     return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}

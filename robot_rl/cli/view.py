@@ -172,15 +172,14 @@ class View:
         from policies.base import RandomPolicy
         from policies.execution import ChunkExecutor
         from robot_rl.util.errors import UserError
-        from robot_rl.view.simulation import Scripted
-        from sim.collect import make_expert
+        from sim.experts.policy import ExpertPolicy
 
         if bundle is not None:
             return ChunkExecutor(bundle.policy, 1, still=env.still), str(self.what)
         if kind == "expert":
             if not env.task.expert:
                 raise UserError(f"task {env.task.name!r} has no scripted demonstrator; watch zero:{env.task.name}")
-            return Scripted(make_expert(env, "STEADY", self.seed)), "scripted demonstrator"
+            return ChunkExecutor(ExpertPolicy(env, "STEADY", self.seed), 1, still=env.still), "scripted demonstrator"
         policy = RandomPolicy(env.pipeline.actions.size, 1.0 if kind == "random" else 0.0)
         return ChunkExecutor(policy, 1, still=env.still), f"{kind} actions"
 

@@ -32,15 +32,13 @@ class JointTarget:
 class Controller(Protocol):
     """Turn actions into joint targets and define the meaning of an action.
 
-    A controller has no memory of its own: all that it depends on is in the state, so control changes hands between a
-    policy and a person without a jump. A value that must outlast a control period is the state's `reference`, kept by
-    the caller.
+    Controllers are stateless, so control changes between a policy and a person without a jump. A value that must
+    outlast a control period is the state's `reference`, kept by the caller.
     """
 
     actions: VectorSpec
     twist_limit: Tensor
-    """(6,) largest translation, m, and rotation, rad, along and about the base axes in one action; 0 where there is
-    none."""
+    """(6,) largest translation, m, and rotation, rad, about the base axes in one action; 0 for missing directions."""
 
     def reference(self, count: int) -> Tensor:
         """Return the references (count, R) at the start of an episode, or ABSENT."""
@@ -90,7 +88,7 @@ class ToolDeltaConfig:
     damping: PositiveFloat = 0.05
     """Damping of the least-squares inverse: larger is slower and safer near singularities."""
     posture_gain: Fraction = 0.1
-    """Share of the way back to the home posture per action, in the null space of the task."""
+    """Step towards the home posture per action, as a share of the distance, in the null space of the task."""
     lead: Annotated[float, Interval(gt=0, le=math.pi)] = 0.2
     """Largest distance of a joint target from the measured joint position, rad; bounds the force of a contact."""
 
@@ -102,27 +100,26 @@ class ToolDeltaController:
     """Damped-least-squares differential IK (Nakamura and Hanafusa 1986) with a null-space posture.
 
     A translation starts at the *measured* tool position: without an integrator in the loop, a servo that lags by
-    several control periods, a delayed command or a person pushing the arm cannot wind it up.
+    several control periods, a delayed command or a person pushing the arm cause no wind-up.
 
     Orientation without `turn` is that at home. With `turn`, actions rotate a reference: a unit quaternion w x y z in
-    the base frame that begins at home and is kept within `turn` of the measured orientation. It does not move while
-    no rotation is commanded, so neither noise nor the errors of translations add up, and the bounded lead prevents
-    wind-up. robosuite's OSC_POSE also keeps its last orientation goal while no rotation is commanded.
+    the base frame that begins at home and is kept within `turn` of the measured orientation, which prevents wind-up.
+    Without a commanded rotation it does not move, as in robosuite's OSC_POSE, so errors do not add up.
 
-    The gripper closes or opens fully, whichever is nearer to the target width, as real ones do. A grasp then keeps its
-    force although the policy is noisy.
+    The gripper closes or opens fully, whichever is nearer to the target width, so that a noisy policy does not loosen
+    a grasp.
     """
 
     def __init__(self, robot: RobotSpec, config: ToolDeltaConfig):
         self.robot, self.config = robot, config
         self.kinematics = Kinematics(robot)
-        assert robot.tool is not None  # Kinematics refuses robots without a tool
+        assert robot.tool is not None  # checked by Kinematics
         step, turn, self.width = config.step, config.turn, robot.gripper.width if robot.gripper else 0.0
         fields = [Field("tool_delta", ("x", "y", "z"), "m", (-step,) * 3, (step,) * 3, "base")]
         if turn:
             fields.append(Field("tool_turn", ("x", "y", "z"), "rad", (-turn,) * 3, (turn,) * 3, "base"))
         self.moves = 6 if turn else 3
-        """Dimensions of an action without the gripper."""
+        """Number of action dimensions without the gripper."""
         if robot.gripper:
             fields.append(Field("gripper", ("width",), "m", (0.0,), (self.width,)))
         self.actions = VectorSpec(tuple(fields))
@@ -157,7 +154,7 @@ class ToolDeltaController:
         # Scaled as a whole, so that the tool slows down but stays on its path.
         target = measured + step / (step.abs().amax(-1, keepdim=True) / self.config.lead).clamp_min(1)
         wanted = action[:, self.moves :]
-        # NaN stays NaN, for the shield to refuse.
+        # NaN stays NaN, so that the shield rejects it.
         gripper = self.width * (wanted > self.width / 2) + 0 * wanted
         if not self.width:
             gripper = torch.zeros(len(action), 1, device=action.device)
@@ -202,15 +199,15 @@ def _inverse(jacobian: Tensor, vector: Tensor, damping: float) -> Tensor:
 
 
 NO_TOOL = (
-    "a joint_offset controller moves joints and not a tool, so a person cannot move the robot in the policy's place; "
-    "use tool_delta, or give the interface a command to steer by"
+    "a joint_offset controller moves joints, not a tool, so a person cannot override the policy; use tool_delta, or "
+    "add a command to the interface"
 )
 Angle = Annotated[float, Interval(ge=-math.pi, le=math.pi)]
 
 
 @dataclass(frozen=True)
 class JointOffsetConfig:
-    """Joint control: a set-point of each motor's spring, as an offset from the home posture."""
+    """Joint control: a setpoint of each motor's spring, as an offset from the home posture."""
 
     kind: Literal["joint_offset"] = "joint_offset"
     rate: PositiveFloat = 50.0
@@ -220,28 +217,27 @@ class JointOffsetConfig:
     swing: tuple[Angle, ...] = ()
     """Offset of each joint from home at the top of its leg's swing, rad; empty: the policy alone moves the legs."""
     swing_from: tuple[Fraction, ...] = ()
-    """Phase of the gait clock at which the leg of each joint begins its swing, which lasts half a cycle."""
+    """Phase of the gait clock at which the swing of each joint's leg begins; a swing lasts half a cycle."""
     stride: tuple[tuple[Angle, ...], ...] = ()
-    """Offset of each joint as its foot lands, rad per unit of every number of the command; the leg sweeps from there to
-    the opposite while it stands. Empty: swings are up and down, and the policy alone walks."""
+    """Offset of each joint as its foot lands, rad per unit of each component of the command; in stance the leg sweeps
+    to the opposite offset. Empty: the legs step in place, and the policy alone walks."""
 
     def __post_init__(self) -> None:
         validate(self, "controller.")
 
 
 class JointOffsetController:
-    """Set-point = home + swing(clock) + stride(clock, command) + action, inside the joint limits.
+    """Setpoint = home + swing(clock) + stride(clock, command) + action, inside the joint limits.
 
     With a swing and a stride the legs step as commanded while the command is not zero, and the policy adds balance
-    (policies modulating trajectory generators: Iscen et al. 2018, arXiv 1910.02812). Without a swing learning is slow:
-    in trials a Go2 still stood after 0.9 million steps. Feet on the ground move at constant speed against the command,
-    and start to do so just before they land (swing-leg retraction: Seyfarth et al. 2003). The springs' gains are the
-    robot spec's.
+    (policies modulating trajectory generators: Iscen et al. 2018, arXiv 1910.02812). Feet in stance move at constant
+    speed against the command, and start to do so just before they land (swing-leg retraction: Seyfarth et al. 2003).
+    The springs' gains are the robot spec's.
     """
 
     def __init__(self, robot: RobotSpec, config: JointOffsetConfig):
         if not robot.compliant:
-            raise ValueError(f"robot {robot.name!r} has no stiffness and damping of its joints: JointOffsetController")
+            raise ValueError(f"robot {robot.name!r} has no joint stiffness and damping; joint_offset needs them")
         self.config = config
         farthest = max(max(j.high - q, q - j.low) for j, q in zip(robot.joints, robot.home, strict=True))
         if config.reach > farthest:
@@ -284,7 +280,7 @@ class JointOffsetController:
         )
 
     def still(self, last: Tensor, gripper: Tensor) -> Tensor:
-        """Return the previous actions, which keep the set-points."""
+        """Return the previous actions, which keep the setpoints."""
         return last
 
     def from_twist(self, twist: Tensor, gripper: Tensor, hold: Tensor | None = None) -> Tensor:

@@ -53,7 +53,7 @@ class ObservationField:
             raise ValueError(f"low has {len(self.low)} and high {len(self.high)} numbers for shape {self.shape}")
 
     def fault(self, value: Any, n: int | None, device: torch.device | None) -> str:
-        """Describe what is wrong with a value of n environments; empty if nothing is."""
+        """Return the fault of a value of n environments, as text; empty if there is none."""
         if self.kind == "text":
             good = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
             if not good:

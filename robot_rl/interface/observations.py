@@ -228,7 +228,7 @@ class Observer:
         self.terms: list[Term] = [call() for call in calls]
         self.spec = VectorSpec(tuple(t.field for t in self.terms))
         self.objects = tuple(dict.fromkeys(name for call in calls for name in call.objects))
-        """Objects whose pose the terms read."""
+        """Return the objects whose pose the terms read."""
 
     def __call__(self, state: RobotState) -> Tensor:
         """Return (n, spec.size) float32."""

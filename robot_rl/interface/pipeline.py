@@ -31,8 +31,8 @@ from robot_rl.util.errors import UnknownName
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt, validate
 
 COMMAND_RAMP = 0.5
-"""Shortest time in which a command may cross its whole range, s. When commands dropped to zero at once, good policies
-fell: all of 20 falls in 1,200 episodes came in the second after such a command."""
+"""Shortest time in which a command may cross its whole range, s: all of 20 falls in 1,200 episodes came within a second
+after a command dropped to zero at once."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Picture:
 
     @property
     def key(self) -> str:
-        """Its key in an observation."""
+        """Return its key in an observation."""
         return f"{IMAGES}{self.camera}"
 
 
@@ -144,19 +144,20 @@ class Pipeline:
 
     @property
     def others(self) -> ObservationSpec:
-        """Return the spec of what a policy observes besides observation.state."""
+        """Return the spec of a policy's inputs besides observation.state."""
         pictures = {p.key: picture_field(p.height, p.width) for p in self.interface.pictures}
         return ObservationSpec.of(**pictures)
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Return the objects that a robot tracks: those observed and, of a policy with pictures, those of the tests."""
+        """Return the objects to track: those in the observation terms and, for policies that read images, those in the
+        success and failure tests."""
         tests = filter(None, (self.interface.success, self.interface.failure)) if self.interface.pictures else ()
         return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:
-        """Return joint targets for actions (n, A) in [-1, 1]; one non-finite number makes its row NaN, for the
-        shield."""
+        """Return joint targets for actions (n, A) in [-1, 1]; a non-finite component makes its row NaN, which the
+        shield rejects."""
         action = torch.where(action.isfinite().all(-1, keepdim=True), action, torch.nan)
         return self.controller(state, self.actions.to_physical(action))
 

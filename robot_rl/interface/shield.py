@@ -1,7 +1,7 @@
 """Limits on joint targets: the last computation before sending, the same in simulation, twin and robot.
 
 `admit` decides on each new target (finite, inside the position limits and the workspace); `follow` turns the
-admitted goal into the next command under speed and acceleration limits. Nothing that drives a robot bypasses them.
+admitted goal into the next command under speed and acceleration limits. No command bypasses them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ShieldConfig:
     velocity: PositiveFraction = 0.5
     """Share of the joint speed limits."""
     acceleration: PositiveFraction = 0.8
-    """Share of the joint acceleration limits; ignored for set-points of compliant joints."""
+    """Share of the joint acceleration limits; ignored for setpoints of compliant joints."""
     margin: NonNegativeFloat = 0.05
     """Distance kept from the joint position limits, rad."""
     workspace_slack: Annotated[float, Interval(ge=0, le=0.1)] = 0.02
@@ -58,10 +58,10 @@ class Shield:
             self.kinematics = Kinematics(robot)
 
     def admit(self, goal: Tensor, previous: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Accept, clip or refuse goals (n, J); a refused row keeps `previous`.
+        """Accept, clip or reject goals (n, J); a rejected row keeps `previous`.
 
-        Returns the goal and, by reason, a mask (n,) of changed rows. A tool outside the box may
-        still move towards it: only a goal further out than the previous one is refused.
+        Return the goal and, by reason, a mask (n,) of changed rows. A tool outside the box may still move towards it:
+        only a goal further out than the previous one is rejected.
         """
         finite = goal.isfinite().all(-1)
         goal = torch.where(finite[:, None], goal, previous)
@@ -113,7 +113,6 @@ def _shrink(vector: Tensor, limit: Tensor) -> Tensor:
 
 
 def ramp(start: Tensor, goal: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Return the straight path from start to goal (n, J): positions (steps, n, J) by tick and the step per tick (n,
-    J)."""
+    """Return the straight path from start to goal (n, J): positions (steps, n, J) by tick, the step per tick (n, J)."""
     share = torch.arange(1, steps + 1, dtype=start.dtype, device=start.device) / steps
     return start + share[:, None, None] * (goal - start), (goal - start) / steps

@@ -1,7 +1,6 @@
 """Specs of a policy's inputs and outputs, and of robots.
 
-An action lives in [-1, 1] while learning and in physical units in datasets and on the robot. `VectorSpec`
-converts between the two; nothing else does.
+Actions are in [-1, 1] while learning and in physical units in datasets and on the robot; `VectorSpec` converts them.
 """
 
 from __future__ import annotations
@@ -306,7 +305,7 @@ class RobotSpec:
 
     @property
     def compliant(self) -> bool:
-        """Return whether joint targets are set-points of the motors' springs and not a path of a stiff controller."""
+        """Return whether joint targets are setpoints of the motors' springs and not a path of a stiff controller."""
         return all(j.stiffness > 0 for j in self.joints)
 
     def limit(self, name: str) -> Tensor:
@@ -316,8 +315,7 @@ class RobotSpec:
         return torch.tensor([getattr(j, name) for j in self.joints])
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the facts that a bundle compares with a robot: names, order, limits, home, gains, geometry, rates,
-        topics."""
+        """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, topics."""
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
             "name": self.name,

@@ -1,7 +1,7 @@
 """Named, batched views of a robot and its surroundings.
 
-Simulation engines fill them for a thousand robots, a robot's driver for one. Observation terms, controllers,
-success tests and the shield read nothing else, so they run unchanged on both sides.
+Simulation engines and robot drivers fill them. Observation terms, controllers, tests and the shield read nothing else,
+so they run unchanged on both.
 """
 
 from __future__ import annotations

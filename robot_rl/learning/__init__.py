@@ -1,1 +1,1 @@
-"""Parts that learning methods are put together from."""
+"""Components of learning methods."""

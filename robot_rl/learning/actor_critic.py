@@ -37,7 +37,7 @@ UNLIMITED: Limits = (-math.inf, math.inf)
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
-    """Numbers of the update."""
+    """Hyperparameters of the update."""
 
     critics: PositiveInt = 2
     """Ensemble size."""
@@ -48,9 +48,9 @@ class ActorCriticConfig:
     layer_norm: bool = True
     """LayerNorm before each activation of the critics."""
     critic_on: Literal["action", "latent"] = "action"
-    """What critics judge: the environment's action T(u), or the actor's output u before the action transform."""
+    """Critic input: the environment's action T(u), or the actor's output u before the action transform."""
     head: HeadName = "scalar"
-    """What a critic predicts: scalar, hl-gauss, c51 or gaussian."""
+    """Form of a critic's output: scalar, hl-gauss, c51 or gaussian."""
     bins: PositiveInt = 101
     """Bins of the heads hl-gauss and c51."""
     critic_lr: PositiveFloat = 3e-4
@@ -74,11 +74,11 @@ class ActorCriticConfig:
     target_entropy: float | None = None
     """The same in nats of the whole action; None: by `entropy_per_action`."""
     pooling: Pooling = "mean"
-    """Which value the actor climbs: the ensemble's mean, its min, or the first."""
+    """The value that the actor maximizes: the ensemble's mean, its min, or the first."""
     l2: NonNegativeFloat = 0.01
     """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
     imitation: NonNegativeFloat = 0.0
-    """Weight of cloning a person's corrections: squared distance of the actor's output from what was executed."""
+    """Weight of cloning a person's corrections: squared distance of the actor's output from the executed action."""
     actor_delay: PositiveInt = 2
     """Critic updates per actor update."""
     target_noise: NonNegativeFloat = 0.1
@@ -93,8 +93,8 @@ class ActorCriticConfig:
     """Greatest possible return; None: what follows from the reward."""
     grad_clip: PositiveFloat | None = 10.0
     """Largest gradient norm; None: no limit."""
-    averaging: Fraction = 0.9995
-    """Weight of the past, per actor update, in the averaged actor that is deployed (Polyak and Juditsky 1992)."""
+    ema_decay: Fraction = 0.9995
+    """Decay per actor update of the averaged actor, which is deployed (Polyak and Juditsky 1992)."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
 
 
@@ -106,12 +106,14 @@ def check_critics(config: ActorCriticConfig, saved: dict[str, Any]) -> None:
             flag = (
                 f"--agent.{name.replace('_', '-')} {' '.join(map(str, theirs)) if isinstance(theirs, list) else theirs}"
             )
-            raise ConfigError(f"the bundle's critics have {name} {theirs}, not {ours}; go on with them by {flag}")
+            raise ConfigError(
+                f"the bundle's critics have {name} {theirs}, not {ours}; pass {flag} to continue with them"
+            )
 
 
 @dataclass
 class Updates:
-    """How many updates were made."""
+    """Numbers of updates made."""
 
     critic: int = 0
     actor: int = 0
@@ -136,7 +138,7 @@ class ActorCritic:
         high = high if config.value_high is None else config.value_high
         head = build_head(config.head, low, high, config.bins)
         self.judged = config.critic_on
-        """The replay's column that critics judge."""
+        """Return the replay column that critics take as input."""
         judged = size.action if self.judged == "action" else policy.latent
         self.critic = Critic(policy.encoder.size, judged, config.critics, config.hidden, head, config.layer_norm)
         self.critic.to(self.device)
@@ -223,7 +225,7 @@ class ActorCritic:
         return (mean + noise.clamp(-c.target_noise_clip, c.target_noise_clip)).clamp(-1, 1), mean.new_zeros(len(mean))
 
     def _judged(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return what critics judge of the actor's output u (B, L)."""
+        """Return the critics' action input for the actor's output u (B, L)."""
         return u if self.judged == "latent" else self.policy.transform(u, observation)
 
     def _backup(self, batch: Batch, following: Observation) -> Tensor:
@@ -287,7 +289,7 @@ class ActorCritic:
         loss.backward()
         nn.utils.clip_grad_norm_(policy.actor.parameters(), c.grad_clip or math.inf)
         self.actor_optimizer.step()
-        weight = 1 - min(c.averaging, (1 + self.updates.actor) / (10 + self.updates.actor))
+        weight = 1 - min(c.ema_decay, (1 + self.updates.actor) / (10 + self.updates.actor))
         with torch.no_grad():
             average_(list(self.average.parameters()), list(policy.actor.parameters()), weight)
         self.critic.requires_grad_(True)

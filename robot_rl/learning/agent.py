@@ -1,4 +1,4 @@
-"""What every learner is to a loop: it acts, says what the replay should keep, and updates from batches of that."""
+"""The protocol between loops and learners: act, declare the replay's columns, and update from batches."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Agent(Protocol):
 
     @property
     def policy(self) -> Policy:
-        """The acting policy."""
+        """Return the acting policy."""
 
     @property
     def device(self) -> torch.device:
-        """Where the networks are."""
+        """Return the device of the networks."""
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """Columns of the replay besides reward, starts, last and terminated."""
+        """Return the replay's columns besides reward, starts, last and terminated."""
 
     @property
     def sampling(self) -> Sampling:
-        """How the replay is sampled."""
+        """Return how the replay is sampled."""
 
     def act(self, observation: Observation, rng: torch.Generator, phase: Phase) -> tuple[Tensor, Observation]:
         """Return exploring actions (n, A) in [-1, 1], and the columns besides the observation that the replay keeps."""
@@ -60,13 +60,13 @@ class Agent(Protocol):
         """Learn from one batch; return metrics."""
 
     def finish(self) -> None:
-        """Leave in `policy` what is to be deployed."""
+        """Set `policy` to the one to deploy."""
 
     def value_state(self) -> dict[str, Tensor]:
-        """Return the weights of the value functions, for a bundle that goes on learning."""
+        """Return the weights of the value functions, for continued training."""
 
     def memory(self) -> dict[str, Any]:
-        """Return what acting remembers of the environments, for a checkpoint."""
+        """Return the per-environment state of acting, for a checkpoint."""
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
         """Restore what `memory` returned; `observation` is the current one."""

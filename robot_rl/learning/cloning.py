@@ -18,15 +18,15 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Pos
 
 @dataclass(frozen=True)
 class CloningConfig:
-    """Numbers of the update."""
+    """Hyperparameters of the update."""
 
     lr: PositiveFloat = 1e-3
     """Peak learning rate, after which it follows half a cosine to 0."""
     warmup: NonNegativeInt = 100
     """Gradient steps of linear warm-up."""
     weight_decay: NonNegativeFloat = 1e-4
-    """Decay of the weights beside the gradient (AdamW)."""
-    averaging: Fraction = 0.999
+    """Decoupled weight decay (AdamW)."""
+    ema_decay: Fraction = 0.999
     """Weight of the past, per update, in the averaged weights that are deployed."""
     grad_clip: PositiveFloat = 1.0
     """Largest gradient norm."""
@@ -42,7 +42,7 @@ class ClonedPolicy(Protocol):
 
 
 class Cloning:
-    """Fits a policy's trainable parameters to demonstrated chunks."""
+    """Fit a policy's trainable parameters to demonstrated chunks."""
 
     def __init__(self, policy: Policy, config: CloningConfig, updates: int):
         """`updates` is the length of the learning rate's schedule."""
@@ -59,7 +59,7 @@ class Cloning:
             "cosine", self.optimizer, num_warmup_steps=config.warmup, num_training_steps=updates
         )
         self.average: Any = EMAModel(
-            self.parameters, decay=config.averaging, use_ema_warmup=True, power=0.75, foreach=True
+            self.parameters, decay=config.ema_decay, use_ema_warmup=True, power=0.75, foreach=True
         )
 
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:

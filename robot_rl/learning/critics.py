@@ -25,7 +25,7 @@ class EnsembleLinear(nn.Module):
 
 
 class Critic(nn.Module):
-    """`members` independent action values Q_i(s, a), with LayerNorm (Ball et al. 2023, RLPD) unless told otherwise."""
+    """`members` independent action values Q_i(s, a), by default with LayerNorm (Ball et al. 2023, RLPD)."""
 
     def __init__(
         self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head, layer_norm: bool = True
@@ -51,8 +51,7 @@ class Critic(nn.Module):
 
 
 class StateValue(nn.Module):
-    """V(s) of everything that a simulator knows, with its own observation normalizer (asymmetric actor-critic, Pinto
-    et al. 2018): the actor does not see it and a robot does not need it."""
+    """V(s) of observations and privileged state, with its own normalizer (asymmetric critic, Pinto et al. 2018)."""
 
     def __init__(self, size: int, hidden: tuple[int, ...]):
         super().__init__()

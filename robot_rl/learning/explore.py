@@ -1,4 +1,4 @@
-"""How a deterministic or not yet trained actor explores: correlated Gaussian noise, or uniform actions."""
+"""Exploration of a deterministic or untrained actor: correlated Gaussian noise, or uniform actions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ExplorationConfig:
     warmup_noise: NonNegativeFloat | None = 0.4
     """Standard deviation of u during the warm-up; None draws u uniformly."""
     noise_memory: Fraction = 0.9
-    """Correlation of noise from one step to the next (Ornstein-Uhlenbeck, as in Lillicrap et al. 2016): white noise
-    averages out before it can carry an arm out of a place where its base policy stands still."""
+    """Correlation of noise between steps (Ornstein-Uhlenbeck, as in Lillicrap et al. 2016): white noise averages out
+    before it moves an arm away from where its base policy stands still."""
 
 
 class Noise:

@@ -15,11 +15,10 @@ def advantages(
     discount: float,
     gae_lambda: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return advantages and value targets, (T, N) each, of T steps of N environments side by side.
+    """Return advantages and value targets, (T, N) each, of T steps of N environments.
 
-    `value` is V(s_t) and `next_value` V of the state in which the step ended: for a step that ends an episode that is
-    the episode's last state, not the next one's first. A termination is worth nothing more; a truncation is worth
-    `next_value`; neither lets the advantages of the next episode through::
+    `value` is V(s_t) and `next_value` V of the state after the step, in the same episode. A truncation bootstraps from
+    `next_value`, a termination does not; advantages do not cross episodes::
 
         delta_t = r_t + discount * [not terminated] next_value_t - value_t
         A_t     = delta_t + discount * gae_lambda * [not done] A_{t+1}

@@ -1,4 +1,4 @@
-"""Critic heads: what an ensemble's last layer says about a return, and the loss against a target.
+"""Critic heads: the meaning of an ensemble's outputs, and the loss against a target.
 
     scalar     the mean, squared error
     hl-gauss   logits over bins, cross-entropy with a Gaussian around the target (Farebrother et al. 2024, HL-Gauss)
@@ -23,7 +23,7 @@ HeadName = Literal["scalar", "hl-gauss", "c51", "gaussian"]
 
 
 class Head(Protocol):
-    """Interprets a critic's outputs."""
+    """Interpret a critic's outputs."""
 
     @property
     def outputs(self) -> int:

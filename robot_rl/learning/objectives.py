@@ -1,4 +1,4 @@
-"""How an actor is improved against its critics.
+"""Objectives of actors against their critics.
 
     loss = -Q(s, T(u)) + alpha log pi(u) + l2 |u - u_start|^2 + imitation [person acted] |u - u_person|^2
 
@@ -16,7 +16,7 @@ from policies.actor import ActorPolicy
 from robot_rl.data.replay import Batch
 
 Pooling = Literal["mean", "min", "first"]
-"""Which of the ensemble's values the actor climbs: REDQ and RLPD take the mean, SAC the minimum, TD3 the first."""
+"""Ensemble value that the actor maximizes: REDQ and RLPD take the mean, SAC the minimum, TD3 the first."""
 
 
 def pooled(values: Tensor, how: Pooling) -> Tensor:
@@ -27,7 +27,7 @@ def pooled(values: Tensor, how: Pooling) -> Tensor:
 
 
 def imitation_loss(policy: ActorPolicy, mean: Tensor, batch: Batch) -> Tensor | None:
-    """Return the squared distance (B,) of the actor's mean u from what would have given a person's action, 0 in rows
+    """Return the squared distance (B,) of the actor's mean u from the u of a person's action, 0 in rows
     that no person executed; None where the transform lets u have no effect."""
     target = policy.invert(batch["action"], batch)
     return None if target is None else batch["intervention"] * (mean - target).square().sum(-1)

@@ -4,10 +4,9 @@
     actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy_coef H(pi)      equation 7, without the shared loss
     critic:  mean (V(s) - target)^2
 
-Actor and critic share no weights, so each has its own gradient clip and learning rate. The actor's follows the
-divergence from the old policy (Schulman et al. 2017, section 4, turned to the rate as in Rudin et al. 2022,
-arXiv 2109.11978); it lives in the optimizer alone, so a resumed run has it. Normalizers change after an update, never
-within: the ratio is 1 until the first step.
+Actor and critic share no weights; each has its own gradient clip and learning rate. The actor's rate adapts to the
+divergence from the old policy (Rudin et al. 2022, arXiv 2109.11978). Normalizers change only after an update, so the
+ratio is 1 before the first step.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, Posi
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """Numbers of the update."""
+    """Hyperparameters of the update."""
 
     hidden: tuple[PositiveInt, ...] = (256, 128, 64)
     """Hidden widths of the critic."""
@@ -81,14 +80,14 @@ class PPO:
             {"params": list(self.critic.parameters()), "lr": config.critic_lr},
         ]
         self.optimizer = torch.optim.Adam(groups, fused=True)
-        # Not the numbers that explore, which are drawn from the seed itself. A CPU's generator reads its low 32 bits.
+        # Exploration uses the seed itself. A CPU's generator reads the low 32 bits.
         self.rng = torch.Generator(self.device).manual_seed(seed ^ 0x5EED_BA7C)
         if mirror is not None:
             parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
             for name, wanted in parts.items():
                 if len(getattr(mirror, name)) != wanted:
                     raise ConfigError(
-                        f"the mirror's {name} has {len(getattr(mirror, name))} numbers, not {wanted}; mend the task's "
+                        f"the mirror's {name} has {len(getattr(mirror, name))} numbers, not {wanted}; fix the task's "
                         "`mirror`, or leave it out"
                     )
             self.reflect = {
@@ -98,37 +97,36 @@ class PPO:
             }
 
     def state(self, observation: Observation) -> Tensor:
-        """Return what the critic reads, (..., observation + privileged)."""
+        """Return the critic's input, (..., observation + privileged)."""
         parts = [observation["observation.state"]]
         if self.privileged:
             parts.append(observation["observation.environment_state"])
         state = torch.cat(parts, -1)
         wanted = self.policy.size.observation + self.privileged
         if state.shape[-1] != wanted:
-            raise ValueError(f"the critic reads {wanted} numbers, the observation has {state.shape[-1]}")
+            raise ValueError(f"the critic reads {wanted} values, the observation has {state.shape[-1]}")
         return state
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A) in [-1, 1], and what the update needs of this step."""
+        """Return exploring actions (n, A) in [-1, 1], and the columns for the update."""
         frames = self.policy.remember(observation)
         mean = self.policy.mean(frames)
         action = self.policy.sample(mean, rng)
         return action.clamp(-1, 1), {"frames": frames, "state": self.state(observation), "action": action, "mean": mean}
 
     def reset(self, ids: Tensor | None = None) -> None:
-        """Forget environments `ids`, or all: their next step starts an episode."""
+        """Clear the history of environments `ids`, or of all: their next step starts an episode."""
         self.policy.reset(ids)
 
     @torch.no_grad()
     def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
         """Return the rows (T * N, ...) to learn from, with value, advantage and target.
 
-        `rollout` (T, N, ...) holds what `act` returned, reward, terminated and done; `last` is the observation after
-        it; `finals` are the `state`s in which episodes ended, in the order of the done steps. Nothing was ever done in
-        them, so the critic extrapolates, and by bootstrapping learns what it extrapolated: without a bound, 10 becomes
-        29 in 160 updates where episodes drift for 5 steps of reward 1 at discount 0.9. So their values are held within
-        those of the rollout. A simulation that diverged has no such state: the value of the state before stands in.
+        `rollout` (T, N, ...) has the outputs of `act`, reward, terminated and done; `last` is the observation after it;
+        `finals` are the `state`s in which episodes ended, in the order of the done steps. Their values are clamped to
+        the range of the rollout's: no action is ever taken in final states, so a critic extrapolates there, and
+        bootstrapping from that diverges. A simulation that diverged uses the value of the state before.
         """
         value = self.critic(rollout["state"])
         following = torch.cat([value[1:], self.critic(self.state(last))[None]])
@@ -158,7 +156,7 @@ class PPO:
         for _ in range(self.config.epochs):
             for pick in torch.randperm(rows, generator=self.rng, device=self.device).split(size):
                 part = {name: x.index_select(0, pick) for name, x in data.items()}
-                # Before the first step nothing has changed, which says nothing about the rate.
+                # Before the first step the divergence is 0 for any rate.
                 steps.append(self._step(part, old, adapt=bool(steps)))
         explained = 1 - (batch["target"] - batch["value"]).var() / batch["target"].var().clamp_min(1e-12)
         self._normalize(batch["frames"][:, -self.policy.size.observation :], batch["state"])
@@ -185,9 +183,9 @@ class PPO:
 
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Rows as the losses read them, with images (B, K, ...): the row and, with a mirror, its mirror image.
+        """Return the losses' inputs (B, K, ...): each row and, with a mirror, its mirror image.
 
-        The image keeps the density of what was done: a mirrored policy would have done it in the mirrored state.
+        The image has the log-probability of the original: a mirrored policy would take the mirrored action.
         """
         raw = {name: batch[name][:, None] for name in ("frames", "state", "action")}
         if self.mirror is not None:
@@ -205,15 +203,15 @@ class PPO:
         }
 
     def _normalize(self, newest: Tensor, state: Tensor) -> None:
-        """Take raw rows, and their images, into the statistics."""
-        if self.mirror is not None:  # or a symmetric policy would not stay so
+        """Update the normalizers with raw rows, and their mirror images."""
+        if self.mirror is not None:  # a symmetric policy needs symmetric statistics
             newest = torch.cat([newest, self.mirror.observation(newest)])
             state = torch.cat([state, self.reflect["state"](state)])
         self.policy.normalizer.update(newest)
         self.critic.normalizer.update(state)
 
     def _step(self, part: dict[str, Tensor], old: Tensor, adapt: bool) -> dict[str, Tensor]:
-        """One gradient step on some rows; the old policy had log standard deviations `old` (A,)."""
+        """Make a gradient step on some rows; `old` (A,) are the old policy's log standard deviations."""
         c = self.config
         loss, metrics = self._loss(part, old)
         self.optimizer.zero_grad(set_to_none=True)
@@ -263,15 +261,15 @@ class PPO:
             group["lr"] = min(max(rates), group["lr"] * 1.5)
 
     def finish(self) -> None:
-        """Leave in `policy` what is to be deployed."""
+        """Set `policy` to the one to deploy."""
         self.policy.eval()
 
     def value_state(self) -> dict[str, Tensor]:
-        """Return the weights of the value function, for a bundle that goes on learning."""
+        """Return the weights of the value function, for continued training."""
         return self.critic.state_dict()
 
     def memory(self) -> dict[str, Any]:
-        """Return what acting remembers of the environments, for a checkpoint."""
+        """Return the per-environment state of acting, for a checkpoint."""
         return self.policy.history.state_dict()
 
     def load_memory(self, memory: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Backup targets: what a critic's outputs at the next step say about this one."""
+"""Backup targets of a critic's outputs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from robot_rl.learning.heads import Head
 
 
 def pessimistic(head: Head, out: Tensor, subset: int, rng: torch.Generator) -> Tensor:
-    """Return the outputs (B, outputs) of the member with the least value, out of `subset` random members of (E, B,
-    outputs) (Fujimoto et al. 2018, clipped double Q; Chen et al. 2021, REDQ, for random subsets)."""
+    """Return the outputs (B, outputs) of the least-valued of `subset` random members of (E, B, outputs) (Fujimoto et
+    al. 2018, clipped double Q; Chen et al. 2021, REDQ, for random subsets)."""
     if subset < len(out):
         out = out[torch.randperm(len(out), generator=rng)[:subset].to(out.device)]
     if len(out) == 1:

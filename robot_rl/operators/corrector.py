@@ -23,7 +23,7 @@ class Demonstrator(Protocol):
 
 
 class Corrector:
-    """Watch one arm and correct it; the same in simulation and beside a twin."""
+    """Watch one arm and correct it, in simulation or on a twin."""
 
     def __init__(self, pipeline: Pipeline, demonstrator: Demonstrator):
         self.pipeline, self.demonstrator, self.watch = pipeline, demonstrator, Watch()

@@ -1,4 +1,4 @@
-"""A simulated robot whose policy a scripted person overrides: the infos of `RobotEnv`, in simulation."""
+"""A simulated robot with a scripted operator who overrides the policy; infos as in `RobotEnv`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from robot_rl.interface.state import RobotState
 
 Override = Callable[[RobotState, float], tuple[bool, Tensor]]
-"""Returns whether the person has control at a time of the episode, s, and their action (1, A)."""
+"""Return whether the person has control at a time of the episode, s, and their action (1, A)."""
 
 
 class OverriddenEnv:
-    """One environment in which an operator acts in the policy's place; everything else is the environment's own.
+    """One environment in which an operator overrides the policy; delegate everything else.
 
-    The operator sees objects where they are, not where a tracker reports them. Infos hold the `executed` action (1, A),
-    and, (1,) bool each, `intervention`, `takeover` and `handed_back`.
+    The operator reads true object poses. Infos have the `executed` action (1, A), and, (1,) bool each, `intervention`,
+    `takeover` and `handed_back`.
     """
 
     def __init__(self, env: Any, operator: Any):

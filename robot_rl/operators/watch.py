@@ -1,33 +1,32 @@
-"""When a scripted operator takes over from a policy and gives control back."""
+"""Decide when a scripted operator takes over from a policy and gives control back."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 PATIENCE = 1.2
-"""Seconds without progress before the operator takes over."""
+"""Time without progress before the operator takes over, s."""
 LONGEST = 5.0
-"""Seconds of one correction before the policy gets another try."""
+"""Longest correction, s."""
 PROGRESS = 0.004
-"""Metres nearer to the object, or higher with it, that count as progress."""
+"""Smallest approach to the object, or rise with it, that counts as progress, m."""
 
 BESIDE = 0.015
-"""Metres to the side of the object at which open fingers will not come down around it."""
+"""Horizontal distance from the object, m, at which open fingers miss it."""
 ABOVE = 0.045
-"""Metres above the object below which the policy will no longer correct that."""
+"""Height above the object, m, below which the policy does not correct a miss."""
 GLANCE = 0.1
-"""Seconds of coming down beside the object before the operator takes over."""
+"""Time descending beside the object before the operator takes over, s."""
 
 
 class Watch:
-    """Decide when the operator has control: for `LONGEST` after a lack of progress, or when the fingers come down
-    beside the object."""
+    """Give the operator control for `LONGEST` after a lack of progress, or if the fingers descend beside the object."""
 
     def __init__(self) -> None:
         self.reset(0.0)
 
     def reset(self, now: float) -> None:
-        """Start anew, without control."""
+        """Begin an episode, without control."""
         self.best, self.improved, self.aligned = float("-inf"), now, now
         self.began: float | None = None
         """When control was taken, s."""

@@ -1,4 +1,4 @@
-"""Published methods, each a page that names its parts and numbers."""
+"""Published methods. A recipe is a config: a dataclass in one file with components, hyperparameters and the paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ recipes = Registry(
         "flow-bc": ("robot_rl.recipes.flow_bc:FlowBC", "clone demonstrations with a chunked flow policy"),
         "sac": ("robot_rl.recipes.sac:SAC", "off-policy RL from nothing, stochastic policy"),
         "td3": ("robot_rl.recipes.td3:TD3", "off-policy RL from nothing, deterministic policy"),
-        "rlpd": ("robot_rl.recipes.rlpd:RLPD", "off-policy RL from demonstrations and practice at once"),
+        "rlpd": ("robot_rl.recipes.rlpd:RLPD", "off-policy RL from demonstrations and online data at once"),
         "iql": ("robot_rl.recipes.iql:ImplicitQ", "offline RL from any data by expectiles, then online"),
         "resfit": ("robot_rl.recipes.resfit:ResFiT", "residual off-policy RL on a frozen base policy, needs --base"),
         "ppo": ("robot_rl.recipes.ppo:ProximalPolicy", "on-policy RL from nothing, in many environments at once"),

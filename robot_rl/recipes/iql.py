@@ -27,7 +27,7 @@ class ImplicitQ(OffPolicyRecipe):
     agent: IQLConfig = field(
         default_factory=lambda: IQLConfig(
             expectile=0.9, temperature=10.0, layer_norm=False, tau=0.005, discount=0.99, n_step=1, l2=0.0,
-            actor_delay=1, averaging=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
+            actor_delay=1, ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
         )
     )  # fmt: skip
     training: OffPolicyConfig = field(

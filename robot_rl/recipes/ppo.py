@@ -1,10 +1,10 @@
 """On-policy RL from nothing: Schulman et al. 2017, "Proximal Policy Optimization Algorithms" (PPO, arXiv 1707.06347),
-as legged robots learn to walk with it: Rudin et al. 2022, "Learning to Walk in Minutes Using Massively Parallel Deep
+as applied to legged robots by Rudin et al. 2022, "Learning to Walk in Minutes Using Massively Parallel Deep
 Reinforcement Learning" (arXiv 2109.11978).
 
-Policy: feed-forward Gaussian with a history and its own normalizer; critic: one value that sees what only the simulator
-knows; target: GAE, truncations bootstrapped with the episode's last state; reward: the task's; schedule: learning rate
-by divergence. Mirrored rows (Mittal et al. 2024, arXiv 2403.04359) for tasks that declare their symmetry."""
+Policy: feed-forward Gaussian with a history and its own normalizer; critic: one value with privileged state; target:
+GAE, truncations bootstrapped with the episode's last state; reward: the task's; schedule: learning rate by divergence.
+Mirrored rows (Mittal et al. 2024, arXiv 2403.04359) for tasks that declare their symmetry."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class ProximalPolicy(Recipe):
     agent: PPOConfig = field(default_factory=lambda: PPOConfig(hidden=_HIDDEN, epochs=4))
     training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
     symmetry: bool = True
-    """Learn from every step and its mirror image, where the task says how it is mirrored."""
-    physics_rests: ClassVar[bool] = True
-    may_grow: ClassVar[str] = "training.steps"
+    """Learn from every step and its mirror image, if the task declares a mirror."""
+    sim_idle_during_update: ClassVar[bool] = True
+    extendable_setting: ClassVar[str] = "training.steps"
     needs: ClassVar[tuple[Need, ...]] = ("environment",)
 
     def build(self, job: Job, env: Any = None) -> PPO:

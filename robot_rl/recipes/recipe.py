@@ -1,4 +1,4 @@
-"""What recipes share: a recipe names its parts and numbers, and one of the loops trains its agent."""
+"""Base classes of recipes: a recipe names components and hyperparameters, and one of the loops trains its agent."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Need = Literal["environment", "demonstrations", "base"]
 
 
 class Recipe:
-    """A published method: what it needs, the agent it builds, and the loop that trains that."""
+    """A published method: its requirements, the agent it builds, and the loop that trains it."""
 
-    physics_rests: ClassVar[bool] = False
+    sim_idle_during_update: ClassVar[bool] = False
     """No simulation runs while it learns, so that learning may use every core."""
-    may_grow: ClassVar[str] = ""
-    """A number that may be larger when a run is resumed, where nothing learned depends on it."""
+    extendable_setting: ClassVar[str] = ""
+    """A setting that may be increased on resume; learning must not depend on it."""
 
     @property
     @abstractmethod
     def needs(self) -> tuple[Need, ...]:
-        """Parts of a job that must be there, checked before any work begins."""
+        """Return the parts of a job that it requires; they are checked before any work begins."""
 
     @abstractmethod
     def build(self, job: Job, env: Any = None) -> Any:
@@ -89,7 +89,7 @@ class CloningRecipe(Recipe):
 
     agent: CloningConfig = field(default_factory=CloningConfig)
     training: SupervisedConfig = field(default_factory=SupervisedConfig)
-    physics_rests: ClassVar[bool] = True
+    sim_idle_during_update: ClassVar[bool] = True
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -3,7 +3,7 @@ Policies" (ResFiT, arXiv 2509.19301).
 
 Critics: 2 with LayerNorm, minimum; transform: residual with a zero-initialized actor; data: half demonstrations, half
 online; reward: success; schedule: critic-only warm-up with random corrections, then both. The paper's 10 critics and
-actor rate of 1e-6 suit hours of training; these numbers suit minutes."""
+actor rate of 1e-6 suit hours of training; these values suit minutes."""
 
 from __future__ import annotations
 

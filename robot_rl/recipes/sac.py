@@ -1,7 +1,7 @@
 """Soft actor-critic: Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.05905).
 
-Policy: tanh-Gaussian with a learned standard deviation; critics: 2, minimum, entropy in the backup; actor: climbs the
-minimum with a learned temperature; data: online; reward: the task's; schedule: uniform actions first."""
+Policy: tanh-Gaussian with a learned standard deviation; critics: 2, minimum, entropy in the backup; actor: maximizes
+the minimum with a learned temperature; data: online; reward: the task's; schedule: uniform actions first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SAC(OffPolicyRecipe):
         default_factory=lambda: ActorCriticConfig(
             layer_norm=False, tau=0.005, discount=0.99, n_step=1, entropy=True, entropy_backup=True,
             initial_temperature=1.0, entropy_per_action=-1.0, pooling="min", l2=0.0, actor_delay=1, grad_clip=None,
-            averaging=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
+            ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
         )
     )  # fmt: skip
     training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, reward="task", demo_share=0.0))

@@ -2,7 +2,7 @@
 1802.09477).
 
 Policy: deterministic with exploration noise of 0.1; critics: 2, minimum, smoothed target actions of an averaged actor;
-actor: climbs the first critic at every second update; data: online; reward: the task's."""
+actor: maximizes the first critic at every second update; data: online; reward: the task's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TD3(OffPolicyRecipe):
     agent: ActorCriticConfig = field(
         default_factory=lambda: ActorCriticConfig(
             layer_norm=False, tau=0.005, discount=0.99, n_step=1, pooling="first", l2=0.0, actor_delay=2,
-            target_noise=0.2, target_noise_clip=0.5, target_actor=True, averaging=0.995, grad_clip=None,
+            target_noise=0.2, target_noise_clip=0.5, target_actor=True, ema_decay=0.995, grad_clip=None,
             exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
         )
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reward sources: what a learner takes for the reward of a transition, and within which limits returns then are."""
+"""Reward sources: the reward of a transition, and the resulting limits of returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RewardName = Literal["success", "task"]
 
 
 class RewardSource(Protocol):
-    """Labels the transitions of a vector environment."""
+    """Label the transitions of a vector environment."""
 
     def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
         """Return rewards (n,) float32 for the environment's reward (n,) and infos of one step."""

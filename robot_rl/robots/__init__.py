@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _as_found(robot: RobotSpec, name: str, path: str) -> RobotSpec:
-    """Return the robot under the name by which it was found, so that a bundle names what can be found again.
+    """Return the robot, renamed to its lookup key, so the bundle stores a name that resolves.
 
     Its model file gets an absolute path if it lies beside the file of the spec.
     """

@@ -1,10 +1,10 @@
 """Universal Robots UR5e with a bare flange.
 
 Position, speed and torque limits: the maker's ROS 2 description (config/ur5e/joint_limits.yaml of ur_description, which
-cites the e-Series user manual and the list of maximum joint torques); there the elbow is held to half of its +-360
-degrees, since the upper arm is in the way. Acceleration: Universal Robots publishes no limit, and the 180 deg/s^2 of
-that file are its conservative number for planners. Geometry: the MuJoCo Menagerie model that genesis-world ships, in
-whole millimetres (a test compares both, and both with the maker's numbers); a real arm comes with its own calibration.
+cites the e-Series user manual and the list of maximum joint torques), with the elbow limited to half of its +-360
+degrees, because the upper arm is in the way. Acceleration: no published limit; 180 deg/s^2 is that file's value for
+planners. Geometry: the MuJoCo Menagerie model that genesis-world ships, in whole millimetres (tested against the
+maker's); a real arm comes with its own calibration.
 Names and rate: ur_robot_driver's forward_position_controller, on an e-Series 500 Hz.
 """
 

@@ -31,7 +31,7 @@ def load_state(path: Path) -> Any:
     try:
         with safe_open(path, "pt") as file:
             tree = json.loads((file.metadata() or {})["tree"])
-            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - safe_open is no mapping
+            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - safe_open is not a mapping
         return _restore(tree, tensors)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
@@ -42,7 +42,7 @@ def load_state(path: Path) -> Any:
 def _flatten(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor | np.ndarray):
         name = str(len(tensors))
-        # Copies: safetensors refuses views that share memory.
+        # Copies: safetensors does not save views that share memory.
         if isinstance(value, np.ndarray):
             tensors[name] = torch.from_numpy(value.copy())
             return {"array": name}

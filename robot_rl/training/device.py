@@ -1,4 +1,4 @@
-"""An environment seen from another device: a learner on a GPU beside physics on the CPU."""
+"""Move observations and actions between devices: a learner on a GPU, physics on the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def move(value: Any, device: torch.device) -> Any:
 
 
 class OnDevice:
-    """Gives an environment's results on `device`; everything else is the environment's own."""
+    """Return an environment's results on `device`; delegate everything else."""
 
     def __init__(self, env: Any, device: torch.device):
         self.env, self.device = env, device

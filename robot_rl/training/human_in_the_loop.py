@@ -1,6 +1,6 @@
-"""The learner beside a robot: it follows the robot's dataset, updates, and publishes weights.
+"""The learner process of a robot: follow the robot's dataset, update, and publish weights.
 
-Robot and learner share nothing but a run folder, so either can die and come back::
+Robot and learner share only a run folder, so either can be killed and restarted::
 
     <run>/dataset/              the robot appends finished episodes (LeRobot v3.0), the learner reads them
     <run>/weights.safetensors   the learner replaces it, the robot reads it between episodes
@@ -39,16 +39,16 @@ WEIGHTS = "weights.safetensors"
 
 @dataclass(frozen=True)
 class HumanInTheLoopConfig:
-    """Numbers of the loop."""
+    """Hyperparameters of the loop."""
 
     batch: PositiveInt = 256
     """Transitions per update."""
     demo_share: Fraction = 0.5
     """Share of each batch from demonstrations and corrections."""
     updates_per_step: NonNegativeFloat = 2.0
-    """Most critic updates per step of the robot."""
+    """Upper limit of critic updates per robot step."""
     critic_only: NonNegativeInt = 200
-    """Steps of the robot before the actor learns."""
+    """Robot steps before the actor learns."""
     publish_every: PositiveInt = 100
     """Updates between published weights."""
     checkpoint_every: PositiveInt = 2_000
@@ -56,7 +56,7 @@ class HumanInTheLoopConfig:
     capacity: PositiveInt = 100_000
     """Rows of each replay."""
     steps: PositiveInt = 6_000
-    """Steps of practice in simulation; on a robot a session lasts for its minutes."""
+    """Environment steps in simulation; on a robot the session's duration decides."""
 
 
 def play_episode(
@@ -86,7 +86,7 @@ def play_episode(
 def publish(folder: Path, agent: ActorCritic) -> None:
     """Replace the published weights by the averaged actor; the version is the number of updates.
 
-    What is as new stays: a learner that comes back from an older checkpoint has to overtake it first.
+    Newer weights are kept: a learner restarted from an older checkpoint must catch up first.
     """
     if (folder / WEIGHTS).exists() and load_state(folder / WEIGHTS)["version"] >= agent.updates.critic:
         return
@@ -107,7 +107,7 @@ def fetch(folder: Path, policy: ActorPolicy, version: int) -> int:
 
 
 class Learner:
-    """Learns from demonstrations and from whatever the robot adds to its dataset."""
+    """Learn from demonstrations and from new episodes in the robot's dataset."""
 
     def __init__(
         self,
@@ -146,14 +146,14 @@ class Learner:
         return new
 
     def take(self, episode: dict[str, Tensor]) -> None:
-        """Add an episode to the online replay, and what a person executed in it to the demonstrations as well."""
+        """Add an episode to the online replay, and its corrections also to the demonstrations."""
         add_episode(self.online, self.agent, episode, self.rng)
         for part in corrections(episode):
             add_episode(self.demos, self.agent, part, self.rng)
         self.corrected += int(episode["intervention"].sum())
 
     def update(self) -> bool:
-        """One update if the robot's steps allow it; return whether there was one."""
+        """Update once if the robot's steps allow it; return whether it did."""
         c = self.config
         if self.online.size < 64 or self.agent.updates.critic >= c.updates_per_step * self.online.transitions:
             return False
@@ -165,7 +165,7 @@ class Learner:
         return True
 
     def run(self, run: Run, stop: Callable[[], bool], wait: Callable[[float], Any]) -> None:
-        """Absorb, update, publish until `stop()`; goes on from the run's checkpoint.
+        """Absorb, update, publish until `stop()`; continue from the run's checkpoint.
 
         Nothing that is not finite is published or saved: `Diverged` ends it first.
         """
@@ -198,14 +198,14 @@ class Learner:
         run.save(self.agent.updates.critic, {"agent": self.agent.state_dict()})
 
     def _finite(self) -> dict[str, float]:
-        """The newest metrics; an infinite loss or gradient shows here before a weight is used again."""
+        """Return the newest metrics; raise Diverged if one is not finite, before the weights are used again."""
         values = {k: float(v) for k, v in self.metrics.items()}
         for name, value in values.items():
             if not math.isfinite(value):
                 raise Diverged(
-                    f"{name} is {value} after {self.agent.updates.critic} updates, so learning stops; the published "
-                    f"weights and the checkpoint in {self.folder} are of before: look for numbers out of all "
-                    "proportion in its dataset, or lower --agent.critic-lr, and go on in another --out"
+                    f"{name} is {value} after {self.agent.updates.critic} updates; the published weights and the "
+                    f"checkpoint in {self.folder} predate it; look for outliers in the dataset or lower "
+                    "--agent.critic-lr, and restart with a new --out"
                 )
         return values
 
@@ -220,7 +220,7 @@ def corrections(episode: dict[str, Tensor]) -> list[dict[str, Tensor]]:
             start = t
         elif not flag and start is not None:
             part = {k: v[start:t] for k, v in columns.items()}
-            if t < last:  # what the person left behind is the next observation
+            if t < last:  # the observation after a correction
                 part |= {f"final.{k}": v[t : t + 1] for k, v in columns.items() if k.startswith("observation.")}
             else:
                 part |= {k: v for k, v in episode.items() if k.startswith("final.")}

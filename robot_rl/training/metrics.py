@@ -14,21 +14,17 @@ from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 
 Progress = Callable[[int, dict[str, float]], None]
-"""Called with what the loop counts and the latest metrics."""
+"""Function of the loop's counter (steps or updates) and the latest metrics."""
 
 
 class Diverged(UserError, FloatingPointError):  # noqa: N818 - it reads as a sentence
-    """Learning produced NaN or infinity; a setting is the cause, most often the learning rate.
+    """Learning produced NaN or infinity; a setting is the cause, most often the learning rate."""
 
-    Attributes:
-        code: 2, as of bad input: started again, it would end the same.
-    """
-
-    code = 2
+    code = 2  # as for bad input: a restart would end the same way
 
 
 def diverged(run: Run, step: int, what: str) -> Diverged:
-    """The error for `what` at `step`: which checkpoint is left, and what helps."""
+    """Return the error for `what` at `step`: which checkpoint is left, and the remedy."""
     left = "the last checkpoint is intact" if run.checkpoint_file.exists() else "no checkpoint had been written"
     return Diverged(f"{what} at step {step}; {left}; start again with a smaller learning rate and another --out")
 
@@ -48,7 +44,7 @@ def report(run: Run, step: int, row: dict[str, float], progress: Progress) -> No
 
 
 def counts(env: Any, step: int) -> dict[str, float]:
-    """Environment steps so far, and of a simulation the episodes that ended because their physics diverged."""
+    """Return the environment steps so far and, in simulation, the episodes whose physics diverged."""
     row = {"train/steps": float(step)}
     return row | ({"train/divergences": float(env.divergences)} if hasattr(env, "divergences") else {})
 
@@ -56,8 +52,8 @@ def counts(env: Any, step: int) -> dict[str, float]:
 class Episodes:
     """Return and length of the running episodes; means over those that ended last.
 
-    Successes end sooner than failures, so early means are biased. With `first_of_each` no environment's second episode
-    counts, and nothing is shown, before every first one has ended.
+    Successes end sooner than failures, so early means are biased. With `first_of_each` only first episodes count, and
+    nothing is reported until all have ended.
     """
 
     def __init__(
@@ -73,7 +69,7 @@ class Episodes:
         self.recent: dict[str, deque[float]] = {name: deque(maxlen=window) for name in ("return", "length", "success")}
 
     def add(self, reward: Tensor, done: Tensor, success: Tensor | None) -> None:
-        """Take in one step of every environment, (N,) each."""
+        """Add one step of every environment, (N,) each."""
         self.total += reward
         self.length += 1
         if done.any():

@@ -12,18 +12,17 @@ Precision = Literal["highest", "high", "medium"]
 
 
 MOST_THREADS = 4
-"""Of a learner that was not told how many: networks of a robot's size keep no more busy."""
+"""Default maximum number of learner threads; robot-sized networks do not use more."""
 
 
 def learner_threads(alone: bool) -> int:
-    """Threads of a learner that was not told how many: one beside physics that move meanwhile, and otherwise as many
-    as PyTorch would take, within reason."""
+    """Return the default thread count: 1 beside a running simulation, otherwise torch's, at most `MOST_THREADS`."""
     return min(MOST_THREADS, torch.get_num_threads()) if alone else 1
 
 
 @contextmanager
 def learning_floats(precision: Precision = "medium") -> Iterator[None]:
-    """Precision of float32 matrix products as torch names it, and no denormal numbers; as before at the end.
+    """Set the float32 matmul precision and flush denormals within the context; restore on exit.
 
     Optimizer moments of weights that no longer learn decay into denormals, which cost a fifth of an update.
     """

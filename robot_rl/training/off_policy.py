@@ -1,8 +1,5 @@
-"""The off-policy loop: act in a vector environment, store, update; from nothing, with demonstrations, or after offline
-updates from demonstrations alone.
-
-environment   step k    step k+1      the learner updates from what the replay holds
-learner       updates   updates       while the environment steps; neither reads what the other writes
+"""The off-policy loop: act in a vector environment, store, update; with or without demonstrations, or after offline
+updates from them alone. The learner updates while the environment steps; neither reads what the other writes.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from robot_rl.util.seeds import training_seed
 
 @dataclass(frozen=True)
 class OffPolicyConfig:
-    """Numbers of the loop."""
+    """Hyperparameters of the loop."""
 
     steps: NonNegativeInt = 40_000
     """Environment steps in all; 0: only offline updates."""
@@ -43,7 +40,7 @@ class OffPolicyConfig:
     batch: PositiveInt = 128
     """Transitions per update."""
     reward: RewardName = "success"
-    """What is learned from: success alone (1 when the episode succeeds), or the task's own reward."""
+    """Reward source: success alone (1 when the episode succeeds), or the task's own reward."""
     demo_share: Fraction = 0.5
     """Share of each batch that comes from demonstrations."""
     demos: Literal["successes", "all"] = "successes"
@@ -59,8 +56,7 @@ class OffPolicyConfig:
     log_every: PositiveInt = 1_600
     """Environment steps between rows of metrics."""
     stop_at: PositiveFloat = 1.1
-    """Stop early when the success rate of the last 200 episodes, or as many as there are environments if these are
-    more, reaches this; above 1 never stops."""
+    """Stop early at this success rate of the last 200 episodes (at least one per environment); above 1 never stops."""
 
 
 ONE_ENV = OffPolicyConfig(
@@ -71,7 +67,7 @@ ONE_ENV = OffPolicyConfig(
 
 
 def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Generator, rows: int = 0) -> Replay:
-    """Return demonstrations as replay, see `add_episode` for what an episode holds."""
+    """Return demonstrations as replay; see `add_episode` for an episode's columns."""
     total = sum(len(e["action"]) + 1 for e in episodes)
     replay = Replay(max(rows, total + 8), 1, agent.columns, agent.device)
     for episode in episodes:
@@ -82,9 +78,8 @@ def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Gene
 def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: torch.Generator) -> None:
     """Append one recorded episode, with the columns that the agent adds to it.
 
-    It holds observed columns (T, ...), action (T, A) in [-1, 1], reward (T,) and terminated (T,), without which a
-    reward terminates. Keys "final.<column>" (1, ...) are the observation after the last step, for which the last one
-    stands in otherwise.
+    It has observed columns (T, ...), action (T, A) in [-1, 1], reward (T,) and optionally terminated (T,); otherwise a
+    reward terminates. Keys "final.<column>" (1, ...) are the observation after the last step; default: the last one.
     """
     observed = {k: v for k, v in episode.items() if k.startswith("observation.")}
     whole = {k: torch.cat([v, episode.get(f"final.{k}", v[-1:])]).to(agent.device) for k, v in observed.items()}
@@ -103,7 +98,7 @@ def train_off_policy(
     seed: int,
     progress: Progress,
 ) -> None:
-    """Improve the agent in `env` and leave what it learned in its policy; resumes from the run's checkpoint."""
+    """Train the agent in `env`; resume from the run's checkpoint."""
     env, span = on_device(env, agent.device), agent.sampling.span
     if config.capacity // env.num_envs <= span:
         raise ConfigError(
@@ -127,7 +122,7 @@ def train_off_policy(
         if "env" in saved:
             observation = env.load_state_dict(saved["env"])
             agent.load_memory(saved["memory"], observation)
-        else:  # the environment cannot go on where it was: its episodes are cut off there
+        else:  # the environment cannot be restored: its episodes are cut off there
             replay.cut(saved["final"])
             episodes.restart()
     metrics: dict[str, Tensor] = {}
@@ -204,7 +199,7 @@ def _checkpoint(
     owed: float,
     observation: Observation,
 ) -> dict[str, Any]:
-    """Return everything that the loop goes on from: to the same floats where the environment gives its state."""
+    """Return the state to resume from; bit-identical where the environment gives its state."""
     state = {"offline": offline, "step": step, "owed": owed, "episodes": episodes.state_dict(), "rng": rng.get_state()}
     state |= {"agent": agent.state_dict(), "replay": replay.state_dict(), "memory": agent.memory()}
     if hasattr(env, "state_dict"):

@@ -1,9 +1,9 @@
-"""The on-policy loop: act in a vector environment for a rollout, update, forget it.
+"""The on-policy loop: act in a vector environment for a rollout, update, drop it.
 
              |<------------- rollout of T steps ------------->|  update  |<--- rollout ...
 environment  s_0 a_0 r_0  s_1 a_1 r_1 ...  s_last | s_0' ...
                                              |      `- begins in the same step (autoreset)
-                                             `- infos["final_obs"]: what a truncated step is worth
+                                             `- infos["final_obs"]: bootstraps a truncated step
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from robot_rl.util.seeds import training_seed
 
 @dataclass(frozen=True)
 class OnPolicyConfig:
-    """Numbers of the loop."""
+    """Hyperparameters of the loop."""
 
     steps: PositiveInt = 5_000_000
     """Environment steps in all."""
@@ -36,7 +36,7 @@ class OnPolicyConfig:
     rollout: PositiveInt = 24
     """Steps of every environment between updates."""
     reward: RewardName = "task"
-    """What is learned from: the task's own reward, or success alone (1 when the episode succeeds)."""
+    """Reward source: the task's own reward, or success alone (1 when the episode succeeds)."""
     checkpoint_every: PositiveInt = 500_000
     """Environment steps between checkpoints."""
 
@@ -51,11 +51,10 @@ class OnPolicyConfig:
 def train_on_policy(
     env: Any, agent: PPO, reward: RewardSource, config: OnPolicyConfig, run: Run, seed: int, progress: Progress
 ) -> None:
-    """Improve the agent in `env`; resumes from the run's checkpoint.
+    """Train the agent in `env`; resume from the run's checkpoint.
 
-    Logged are returns, lengths and, where infos have it, success of the last episodes, the update's metrics, and the
-    means over the rollout of the tensors in `infos["metrics"]` as `env/<name>`, and in `infos["rewards"]` as
-    `reward/<name>`.
+    Log returns, lengths and success of the last episodes, the update's metrics, and means over the rollout of
+    `infos["metrics"]` as `env/<name>` and of `infos["rewards"]` as `reward/<name>`.
     """
     env, step = on_device(env, agent.device), 0
     observation, _ = env.reset(seed=training_seed(seed), options={"stagger": True})
@@ -70,7 +69,7 @@ def train_on_policy(
         if "env" in saved:
             agent.load_memory(saved["memory"])
             observation = env.load_state_dict(saved["env"])
-        else:  # the environment cannot go on where it was
+        else:  # the environment cannot be restored
             episodes.restart()
     each = config.rollout * env.num_envs
     while step < config.steps:

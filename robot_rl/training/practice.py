@@ -1,6 +1,6 @@
 """Human-in-the-loop learning in simulation: `finetune` in one process, with a scripted operator.
 
-correct an episode  ->  Learner.take  ->  updates that its steps allow  ->  act with the averaged actor, again
+correct an episode  ->  Learner.take  ->  updates that its steps allow  ->  act with the averaged actor
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from robot_rl.util.seeds import training_seed
 
 
 class EpisodeRecord:
-    """Collects the steps of one episode for `Learner.take`, and counts them in `episodes`."""
+    """Collect the steps of one episode for `Learner.take`, and count them in `episodes`."""
 
     def __init__(self, episodes: Episodes | None = None):
         self.episodes = episodes or Episodes(1)
@@ -27,7 +27,7 @@ class EpisodeRecord:
         self.final: Observation = {}
 
     def add(self, observation: Observation, action: Tensor, infos: dict[str, Any], terminated: bool) -> None:
-        """Append a step of one environment: what was executed is what is learned from."""
+        """Append a step of one environment, with the executed action."""
         row = {name: value.clone() for name, value in observation.items() if name == "observation.state"}
         row |= {"action": infos["executed"].clone(), "reward": infos["success"].float()}
         row |= {"intervention": infos["intervention"], "terminated": torch.tensor([terminated])}
@@ -42,9 +42,9 @@ class EpisodeRecord:
 
 
 def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress) -> None:
-    """Improve the learner's agent in one environment with an operator (`OverriddenEnv`).
+    """Run human-in-the-loop learning in one simulated environment with an operator (`OverriddenEnv`).
 
-    Resumes from the run's checkpoint with new episodes: the operator's state is not saved.
+    Resume from the run's checkpoint with new episodes: the operator's state is not saved.
     """
     agent, config, step = learner.agent, learner.config, 0
     rng, episodes = torch.Generator().manual_seed(seed), Episodes(1)

@@ -120,17 +120,17 @@ _BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl"}
 class Run:
     """One run folder, locked while open so that two processes never write to it.
 
-    A folder with other files is refused. After an error before the first result, the folder is removed.
-    `may_grow` names a setting that may be larger when the run is resumed."""
+    A folder with other files raises UserError. After an error before the first result, the folder is removed.
+    `extendable_setting` names a setting that may be larger when the run is resumed."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], resume: bool = False, may_grow: str = ""):
+    def __init__(self, folder: Path, config: dict[str, Any], resume: bool = False, extendable_setting: str = ""):
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
             names = sorted(path.name for path in folder.iterdir())
-            foreign = [name for name in names if name != ".lock" and not name.startswith(f".{_FIRST}.")]
-            if foreign and not (folder / _FIRST).exists():
-                raise UserError(f"{folder} is no run folder and not empty ({foreign[0]}); choose another --out")
+            other = [name for name in names if name != ".lock" and not name.startswith(f".{_FIRST}.")]
+            if other and not (folder / _FIRST).exists():
+                raise UserError(f"{folder} is not a run folder and not empty ({other[0]}); choose another --out")
             self._lock: IO[str] = open(folder / ".lock", "w")  # noqa: SIM115 - held while the run is open
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -143,12 +143,14 @@ class Run:
         if (folder / "config.json").exists():
             results = ("checkpoint.safetensors", "bundle", "dataset", "evaluation.json")
             metrics = folder / "metrics.jsonl"
-            begun = any((folder / name).exists() for name in results) or (metrics.exists() and metrics.stat().st_size)
-            if not resume and begun:
-                raise UserError(f"run folder {folder} holds a run already; go on with --resume or choose another --out")
+            started = any((folder / name).exists() for name in results) or (metrics.exists() and metrics.stat().st_size)
+            if not resume and started:
+                raise UserError(
+                    f"run folder {folder} holds a run already; continue with --resume or choose another --out"
+                )
             if resume:
                 before = json.loads((folder / "config.json").read_text())
-                longer = with_larger(before, now, may_grow) if may_grow else before
+                longer = with_larger(before, now, extendable_setting) if extendable_setting else before
                 check_same(folder, longer, now, _MAY_DIFFER)
                 if longer != before:
                     write_json(folder / "config.json", longer)
@@ -215,8 +217,7 @@ class Run:
         save_state({"step": step, "elapsed": self.elapsed, "state": state}, self.checkpoint_file)
 
     def load(self) -> dict[str, Any] | None:
-        """Return the checkpoint's state, or None if there is none; drop later metrics, so that curves continue from
-        it."""
+        """Return the checkpoint's state, or None without one; drop later metrics, so that curves continue from it."""
         saved = load_state(self.checkpoint_file) if self.checkpoint_file.exists() else None
         reached = saved["step"] if saved is not None else -1
         if saved is not None:
@@ -252,7 +253,7 @@ class Run:
         if self.stop_signal:
             name = signal.Signals(self.stop_signal).name
             raise Interrupted(
-                f"stopped by {name} at step {step}, which is saved; go on with --resume --out {self.folder}",
+                f"stopped by {name} at step {step}, which is saved; continue with --resume --out {self.folder}",
                 self.stop_signal,
             )
 

@@ -15,7 +15,7 @@ from robot_rl.util.limits import PositiveInt
 
 @dataclass(frozen=True)
 class SupervisedConfig:
-    """Numbers of the loop."""
+    """Hyperparameters of the loop."""
 
     updates: PositiveInt = 2000
     """Gradient steps."""

@@ -24,11 +24,8 @@ class ConfigError(UserError):
 
 
 class Interrupted(UserError):  # noqa: N818 - it reads as a sentence
-    """A signal stopped the work in an orderly way; the message says how far it got and how to resume.
-
-    Attributes:
-        code: 128 + the signal's number, as in a shell: 130 after Ctrl-C, 143 after SIGTERM.
-    """
+    """A signal stopped the work in an orderly way; the message says how far it got and how to resume. `code` is 128 +
+    the signal's number, as in a shell: 130 after Ctrl-C, 143 after SIGTERM."""
 
     def __init__(self, message: str, number: int = signal.SIGINT):
         self.code = 128 + number

@@ -154,7 +154,7 @@ class Registry:
         try:
             if package == "" and importlib.util.find_spec(module.partition(".")[0]) is None:
                 raise ConfigError(
-                    f"{what}: there is no module {module.partition('.')[0]!r}; install its package "
+                    f"{what}: no module named {module.partition('.')[0]!r}; install its package "
                     "(pip install -e FOLDER), or put its folder on PYTHONPATH"
                 )
             thing = load(path, what)

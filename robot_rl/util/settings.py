@@ -27,12 +27,12 @@ def with_larger(before: Mapping[str, Any], now: Mapping[str, Any], path: str) ->
 
 
 def check_same(what: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_differ: Collection[str] = ()) -> None:
-    """Raise ConfigError if `what` was begun with other settings; both must come from `as_json`."""
+    """Raise ConfigError if `what` was started with different settings; both must come from `as_json`."""
     different = [k for k in now if k not in may_differ and k in before and before[k] != now[k]]
     if different:
-        said = "; ".join(f"{k} was {_short(before[k], now[k])}" for k in different)
+        was = "; ".join(f"{k} was {_short(before[k], now[k])}" for k in different)
         raise ConfigError(
-            f"{what} was begun with other settings ({', '.join(different)}): {said}; resume with the same"
+            f"{what} was started with different settings ({', '.join(different)}): {was}; resume with the same"
         )
 
 

@@ -25,29 +25,13 @@ PAUSE_AFTER = 0.5
 
 
 class Actor(Protocol):
-    """What acts in a view: a `ChunkExecutor`, or a demonstrator behind `Scripted`."""
+    """What acts in a view: a `ChunkExecutor` on a policy or a demonstrator, or a person."""
 
     def act(self, observation: dict[str, Tensor], rng: torch.Generator) -> Tensor:
         """Return actions (1, A) in [-1, 1]."""
 
     def reset(self) -> None:
         """Begin an episode."""
-
-
-class Scripted:
-    """A task's scripted demonstrator as an actor."""
-
-    def __init__(self, expert: Any):
-        self.expert = expert
-
-    def act(self, observation: dict[str, Tensor], rng: torch.Generator) -> Tensor:
-        """Return the demonstrator's actions (1, A)."""
-        actions: Tensor = self.expert.act(observation)
-        return actions
-
-    def reset(self) -> None:
-        """Begin an episode."""
-        self.expert.reset(torch.arange(1))
 
 
 class SimulationView:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # MuJoCo takes a while to import
 DEVICES = ("auto", "cpu", "cuda")
 """Devices of engines."""
 Setter = Callable[[np.ndarray, np.ndarray], None]
-"""Writes values (k,) of one parameter to environments ids (k,)."""
+"""Write values (k,) of one parameter to environments ids (k,)."""
 
 
 class Engine(ABC):
@@ -40,8 +40,7 @@ class Engine(ABC):
     device: torch.device
     """Device of the physics and of all tensors."""
     parameters: dict[str, Setter]
-    """Setters of the parameters that can differ between environments; units in `sim.randomization`. Effective from the
-    next reset."""
+    """Setters of parameters per environment, effective from the next reset; units in `sim.randomization`."""
     robot_parameters: ClassVar[tuple[str, ...]] = (
         "robot.action_delay", "robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale",
         "robot.joint_friction", "robot.armature_scale",
@@ -115,8 +114,7 @@ class Engine(ABC):
 
     @abstractmethod
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
-        """Reset robots `ids`: at rest at joints (k, J), gripper open, trunk upright at its height, objects at (k,
-        7)."""
+        """Reset robots `ids`: at rest at joints (k, J), gripper open, trunk upright; objects at (k, 7)."""
 
     def sibling(self) -> Engine | None:
         """Return another engine with as many simulations of the scene, not yet reset; None if that costs too much. It
@@ -130,7 +128,7 @@ class Engine(ABC):
 
     @abstractmethod
     def place(self, name: str, pose: np.ndarray) -> None:
-        """Move an object to poses (n, 7), at rest, while the robots go on."""
+        """Move an object to poses (n, 7), at rest; the robots keep their state."""
 
     @abstractmethod
     def diverged(self) -> Tensor:
@@ -155,7 +153,7 @@ class Engine(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed run needs to continue with the same floats."""
+        """Return everything that a resumed run needs for bit-identical results."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

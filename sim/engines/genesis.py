@@ -19,7 +19,7 @@ solimp it takes the mean, so ground and walking robot get those of the feet;
 - tendons: the servo of the gripper's tendon is put on each finger with its full gain and force, so that two fingers
   press twice as hard; they are divided by the tendon's coefficients here.
 
-A box's size is shared by all environments, so `<box>.size` is no parameter of this engine.
+A box's size is shared by all environments, so `<box>.size` is not a parameter of this engine.
 """
 
 from __future__ import annotations
@@ -163,8 +163,7 @@ class GenesisEngine(Engine):
             self.world.scene.step(update_visualizer=False)
 
     def _rest(self, joints: np.ndarray, objects: dict[str, np.ndarray]) -> np.ndarray:
-        """Return initial positions (k, nq) in MuJoCo's order: gripper open, trunk upright at its height, objects at (k,
-        7)."""
+        """Return initial positions (k, nq) in MuJoCo's order: gripper open, trunk upright, objects at (k, 7)."""
         model = self.model
         qpos = np.tile(model.qpos0, (len(joints), 1))
         qpos[:, [model.joint(name).qposadr[0] for name in self.robot.joint_names]] = joints

@@ -43,8 +43,7 @@ def start(device: str) -> Any:
 
 
 class World:
-    """n copies of a scene. `qs` (nq,) and `dofs` (nv,) are the solver's indices of the model's positions and
-    velocities."""
+    """n copies of a scene; `qs` (nq,) and `dofs` (nv,) are the solver's indices of positions and velocities."""
 
     def __init__(self, gs: Any, robot: RobotSpec, scene: Scene, num_envs: int, mjcf: str):
         self.robot, self.model = robot, compile_model(robot, scene, mjcf)
@@ -112,8 +111,7 @@ class World:
         return int(self.dofs[self.model.joint(joint).dofadr[0]])
 
     def _set_gripper(self) -> np.ndarray:
-        """Give every finger its share of the gripper's servo; return target positions (F,) per opening of the
-        gripper."""
+        """Give every finger its share of the gripper's servo; return targets (F,) per opening of the gripper."""
         m, gripper, grip = self.model, self.robot.gripper, np.zeros(len(self.fingers))
         for k, name in enumerate(gripper.joints if gripper else ()):
             for a in range(m.nu):

@@ -81,11 +81,11 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     cones = {"elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC, "pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL}
     spec.option.cone = cones[scene.cone]
     spec.option.impratio = scene.impratio
-    # Most steps need a few; with 10 at most, a firmly held cube was now and then shot out of the fingers.
+    # Most steps need a few; with at most 10, a firmly held cube was sometimes ejected from the gripper.
     spec.option.iterations = spec.option.ls_iterations = scene.iterations
     for key in list(spec.keys):
         spec.delete(key)
-    if not robot.base:  # positions are told in the frame of the root link, wherever a file puts that in its world
+    if not robot.base:  # positions are expressed in the frame of the root link
         spec.bodies[1].pos, spec.bodies[1].quat = [0, 0, 0], [1, 0, 0, 0]
     for body in spec.bodies[1:]:
         body.gravcomp = 0.0 if robot.base else 1.0  # real arms compensate their own weight
@@ -223,8 +223,7 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
 
 
 def _carrier(spec: mujoco.MjSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
-    """Return the body that a light or camera is fixed to, and how: the world, or the robot's first body, without its
-    rotation."""
+    """Return the body of a light or camera, and how it is fixed: the world, or the first body without its rotation."""
     if follows:
         return spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
     return spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED

@@ -33,7 +33,7 @@ _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
 class MujocoEngine(Engine):
-    """MuJoCo physics; results are the same floats at any number of threads."""
+    """MuJoCo physics; results are bit-identical at any number of threads."""
 
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
@@ -156,7 +156,7 @@ class MujocoEngine(Engine):
     def diverged(self) -> Tensor:
         seen = self._live
         sane = seen.qpos.isfinite().all(1) & (seen.qvel.abs() < self._fastest).all(1)  # NaN is not
-        # MuJoCo resets a simulation that diverges and goes on, with only a warning.
+        # MuJoCo resets a simulation that diverges, with only a warning.
         return ~sane | (seen.warning[:, _BAD, 1] > 0).any(1)
 
     # ---- motion ------------------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def _compare_feet(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
     assert robot.base is not None
     gaps = []
     for foot in robot.base.feet:
-        foot_shapes(model, foot)  # refuses a foot that does not collide
+        foot_shapes(model, foot)  # raises if a foot does not collide
         gaps.append(float(data.xpos[model.body(foot).id][2]) - robot.base.foot_radius)
     worst = max(gaps, key=abs)
     severity = "error" if abs(worst) > SOLE_FAR else "warning" if abs(worst) > SOLE_GAP else "ok"

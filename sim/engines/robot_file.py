@@ -1,5 +1,4 @@
-"""Find errors in a robot's model file that engines ignore: a negative mass counts as zero, crossed limits as no
-limits."""
+"""Find errors in a robot's model file that engines ignore, such as negative masses and crossed limits."""
 
 from __future__ import annotations
 

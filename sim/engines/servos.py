@@ -15,8 +15,7 @@ from robot_rl.util.errors import ConfigError
 from sim.gl import mujoco
 
 FULL_EFFORT_AT = 0.05
-"""Error at which a servo for a URDF gives a joint's full effort, rad; the MJCFs of Panda and UR5e have 0.02 and
-0.075."""
+"""Error at which a URDF's servo gives full effort, rad; the MJCFs of Panda and UR5e have 0.02 and 0.075."""
 LAG = 0.05
 """Damping over stiffness of such a servo, s, as in the MJCF of the UR5e."""
 GRIP_STIFFNESS, GRIP_DAMPING = 1000.0, 100.0

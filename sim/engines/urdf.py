@@ -1,4 +1,4 @@
-"""Read a URDF as a MuJoCo model: meshes relative to the file or by package://, other formats refused with a remedy.
+"""Read a URDF as a MuJoCo model: meshes relative to the file or by package://; other mesh formats raise an error.
 
 MuJoCo reads links, inertias, shapes, and revolute, prismatic, fixed and mimic joints with limits, damping and dry
 friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo tags are ignored; the spec has limits.

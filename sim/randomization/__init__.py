@@ -1,4 +1,4 @@
-"""Domain randomization, declared beside a task as data."""
+"""Domain randomization, declared in a task as data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Randomize:
     distribution: str = "uniform"
     """uniform, log_uniform, or normal (low and high are then the mean minus and plus two standard deviations)."""
     optional: bool = False
-    """If an engine cannot change it: keep the nominal value and report it (true), or refuse the engine (false)."""
+    """If an engine cannot change it: keep the nominal value and report it (true), or raise an error (false)."""
 
     def __post_init__(self) -> None:
         if self.distribution not in DISTRIBUTIONS:

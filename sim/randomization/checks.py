@@ -1,4 +1,4 @@
-"""Check randomization: refuse values that have no effect, or that would be cut off but recorded."""
+"""Check randomization: values that have no effect, or that would be clipped but recorded, raise an error."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ class Task:
     privileged: tuple[str, ...] = ()
     """Observation terms of the true state, for critics; object poses and sampled parameters are always there."""
     commands: CommandSchedule | None = None
-    """How the interface's command changes during an episode."""
-    measures: Callable[[Transition], dict[str, Tensor]] | None = None
-    """Measures (n,) of every control period, reported beside the reward."""
+    """Generator of the interface's command during an episode."""
+    metrics: Callable[[Transition], dict[str, Tensor]] | None = None
+    """Metrics (n,) of every control period, reported with the reward."""
     mirror: Mirror | None = None
     """Left-right symmetry, with every parameter randomized."""
 
@@ -67,7 +67,7 @@ class Task:
 
     @property
     def expert_interface(self) -> Interface:
-        """The interface as the demonstrator sees it."""
+        """Return the interface with the demonstrator's observations."""
         return replace(self.interface, observations=self.expert_observations or self.interface.observations)
 
     def make_expert(self, pipeline: Pipeline, num_envs: int, skill: str, seed: int) -> Any:

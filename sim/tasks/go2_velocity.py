@@ -1,4 +1,4 @@
-"""A Unitree Go2 follows velocity commands on flat ground: 50 Hz joint set-points, dense reward, pushes."""
+"""A Unitree Go2 follows velocity commands on flat ground: 50 Hz joint setpoints, dense reward, pushes."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ _FEET = ((0.18, 0.17), (0.18, -0.17), (-0.27, 0.17), (-0.27, -0.17))
 _GAIT = 2.75
 """Hz"""
 _STEP = 0.7 * (0.25 / _GAIT) / 0.31
-"""Forward swing of a leg of 0.31 m per 1 m/s, rad: 0.7 of the swing with which feet would stand still on the ground,
-which leaves room for the policy."""
+"""Forward swing of a leg of 0.31 m per 1 m/s, rad: 0.7 of a stride without slip, which leaves room for the policy."""
 _STRIDE = tuple(
     numbers
     for x, y in _FEET  # the foot moves at (vx - y turn, vy + x turn) over the ground, if the hip does
@@ -120,7 +119,7 @@ TASK = Task(
     ),
     privileged=("base_velocity", "base_height", "foot_force"),
     commands=CommandSchedule(),
-    measures=r.gait_metrics,
+    metrics=r.gait_metrics,
     mirror=Mirror(
         observation=joined(
             _PSEUDOVECTOR,  # angular velocity

@@ -1,7 +1,6 @@
 """A Franka Panda lifts a cube that lies at any angle: 20 Hz control of the tool's position and orientation.
 
-The cube is nearly as wide as the gripper opens and its diagonal is wider: a hand that does not turn to its sides lands
-on its corners or pushes it round.
+The cube's diagonal is wider than the open gripper, so the hand must align with its sides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A UR5e brings its flange to a target in the air: 20 Hz end-effector control, dense reward.
 
-The target is an object like any other: a hand-held tag or a planner's next point; on the robot a pose on
-objects/target/pose with the tracker's noise, bias and delay.
+The target is an object: on the robot a pose on objects/target/pose with the tracker's noise, bias and delay.
 """
 
 from __future__ import annotations
@@ -61,5 +60,5 @@ TASK = Task(
     ),
     expert="sim.experts.reach:ReachExpert",
     rewards=(Reward("target_distance", -1.0, target_distance), Reward("action_rate", -0.01, r.action_rate)),
-    measures=lambda m: {"distance": distance(m)},
+    metrics=lambda m: {"distance": distance(m)},
 )

@@ -1,4 +1,4 @@
-"""Execution of chunks: who is asked when, and what is executed at each step."""
+"""Execution of chunks: when the policy infers, and the action executed at each step."""
 
 from __future__ import annotations
 

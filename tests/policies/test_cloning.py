@@ -34,7 +34,7 @@ def flow(**config: Any) -> FlowPolicy:
 
 def cloned(policy: Policy) -> Policy:
     """Where the observation is 1, go left or right at one speed; where it is -1, stand still."""
-    agent = Cloning(policy, CloningConfig(lr=1e-2, warmup=20, averaging=0.99), UPDATES)
+    agent = Cloning(policy, CloningConfig(lr=1e-2, warmup=20, ema_decay=0.99), UPDATES)
     generator = rng()
     for _ in range(UPDATES):
         side = (torch.rand(128, generator=generator) < 0.5).float() * 2 - 1
@@ -60,7 +60,7 @@ def test_flow_keeps_both_modes_and_nothing_between() -> None:
 def test_regression_takes_the_mean() -> None:
     policy = cloned(GaussianPolicy(Size(1, 1), GaussianConfig(hidden=(64, 64), std=0.1)))
     both = policy.act({"observation.state": torch.tensor([[1.0], [-1.0]])}, rng())
-    assert both.flatten().tolist() == pytest.approx([0.0, 0.0], abs=0.1), "which nobody demonstrated in the first"
+    assert both.flatten().tolist() == pytest.approx([0.0, 0.0], abs=0.1), "not demonstrated"
 
 
 def test_a_perfect_velocity_leads_to_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Chunks in time: against a plain account of one environment, and with inference in a thread of its own."""
+"""Chunks in time: against a reference implementation for one environment, and with inference in a thread of its own."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_resuming_infers_again_what_was_under_way() -> None:
 
 
 def test_a_warm_up_leaves_no_trace(residual: Callable[..., ResidualPolicy]) -> None:
-    """The same floats with and without it, of a policy that samples and of one that remembers."""
+    """Bit-identical with and without it, for a policy that samples and for one with state."""
     torch.manual_seed(0)
     flow = FlowPolicy(Size(3, 2), FlowConfig(hidden=16))
     for policy in (flow, residual(zero_init=False)):

@@ -146,7 +146,7 @@ def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \(3,\)"):
         one.act({"observation.state": torch.zeros(3)}, rng())
     one.act({"observation.state": torch.zeros(2, 3)}, rng())
-    with pytest.raises(ValueError, match="remembers 2 environments, the observation has 5"):
+    with pytest.raises(ValueError, match="history of 2 environments, the observation has 5"):
         one.act({"observation.state": torch.zeros(5, 3)}, rng())
 
 

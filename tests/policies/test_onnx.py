@@ -170,7 +170,7 @@ def test_a_mismatch_names_the_field_and_both_values(saved: Path, name: str, valu
     say(saved, **{name: value})
     refused(saved, "policy.onnx", f"{name} is {value}", ours)
     say(saved, **{name: ...})
-    refused(saved, "policy.onnx", f"does not say {name} ")
+    refused(saved, "policy.onnx", f"has no {name} ")
 
 
 def test_a_robot_with_other_gains_is_refused(saved: Path, go2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_a_file_beside_newer_weights_is_refused(saved: Path) -> None:
     save_bundle(bundle, saved)
     refused(saved, "no policy.onnx", f"robot-rl export {saved}")  # gone with the bundle that it was made of
     (saved / "policy.onnx").write_bytes(old)
-    refused(saved, "other weights", f"robot-rl export {saved}")
+    refused(saved, "different weights", f"robot-rl export {saved}")
 
 
 def test_weights_that_changed_in_the_file_are_refused(saved: Path) -> None:
@@ -196,11 +196,11 @@ def test_weights_that_changed_in_the_file_are_refused(saved: Path) -> None:
     network = next(w for w in model.graph.initializer if list(w.dims) == [12])
     network.raw_data = (onnx.numpy_helper.to_array(network) + np.float32(0.01)).tobytes()
     onnx.save(model, saved / "policy.onnx")
-    refused(saved, "acts otherwise", "differ by 0.01")
+    refused(saved, "differs from policy.safetensors", "differ by 0.01")
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "garbage", "another model", "another size"])
-def test_a_damaged_or_foreign_file_is_named(saved: Path, damage: str) -> None:
+def test_a_damaged_or_other_file_is_named(saved: Path, damage: str) -> None:
     file, data = saved / "policy.onnx", (saved / "policy.onnx").read_bytes()
     said = metadata(saved)
     broken = {
@@ -255,7 +255,7 @@ def test_a_missing_package_comes_with_the_command(saved: Path, package: str, mon
 def test_what_does_not_fit_the_memory_is_refused(saved: Path) -> None:
     one, rng = load_bundle(saved, "onnx").policy, torch.Generator()
     one.act({"observation.state": torch.zeros(2, 47)}, rng)
-    with pytest.raises(ValueError, match="remembers 2 environments, the observation has 3"):
+    with pytest.raises(ValueError, match="history of 2 environments, the observation has 3"):
         one.act({"observation.state": torch.zeros(3, 47)}, rng)
     with pytest.raises(ValueError, match=r"shape \(2, 46\); the policy reads \(B, 47\)"):
         one.act({"observation.state": torch.zeros(2, 46)}, rng)

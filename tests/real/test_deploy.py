@@ -82,7 +82,7 @@ def test_the_settings_on_record_are_values_not_words(deploy: Any, tmp_path: Path
 
 @pytest.fixture
 def command(bundle: Callable[[float], None], tmp_path: Path) -> Callable[..., Any]:
-    """`robot-rl deploy` as a process of its own, with nobody at a teleop device."""
+    """`robot-rl deploy` as a process of its own, without a teleop device."""
 
     def run(weight: float) -> tuple[int, str]:
         bundle(weight)
@@ -159,7 +159,7 @@ def test_without_a_twin_and_a_person_it_says_that_nobody_places_the_object(
 ) -> None:
     topic_robot(places_objects=False)
     code, said = command(1.0)
-    assert code == 1 and "nobody can place the object" in said
+    assert code == 1 and "no operator or twin to place the object" in said
     assert not (tmp_path / "run" / "evaluation.json").exists()
 
 

@@ -450,7 +450,7 @@ def test_a_stop_ends_the_episode_and_stays_until_reset_is_pressed(
     eventually(lambda: len(robot.commands) > sent + 100)  # half a second
     assert np.ptp(robot.commands[-40:], axis=0).max() < 1e-6
     where = robot.commands[-1]
-    # With the stop or the dead-man down, reset counts for nothing.
+    # With the stop or the enable button down, reset counts for nothing.
     answers = [Operator(stop=True, reset=True), Operator(held=True, reset=True), RELEASED, Operator(reset=True)]
     stopped: list[str] = []
 
@@ -473,7 +473,7 @@ def test_without_a_device_a_stop_is_final(env: Build, topic_robot: Build) -> Non
 
 
 def test_the_stop_counts_on_the_way_home_too(env: Build, topic_robot: Build, hands: Build) -> None:
-    """The arm moves fastest between episodes, with nobody's policy in charge: the stop must act there."""
+    """The arm moves fastest between episodes, without a policy: the stop must act there."""
     robot = topic_robot()
     away = np.array(robot.robot.home)
     away[0] += 0.6
@@ -489,7 +489,7 @@ def test_the_stop_counts_on_the_way_home_too(env: Build, topic_robot: Build, han
 def test_without_a_twin_a_person_places_the_object_and_says_so(env: Build, topic_robot: Build, hands: Build) -> None:
     topic_robot(places_objects=False)
     e = env()
-    with pytest.raises(NotReady, match="nobody can place the object"):
+    with pytest.raises(NotReady, match="no operator or twin to place the object"):
         e.reset(seed=0)
     e.close()
 
@@ -503,7 +503,7 @@ def test_who_records_everything_does_not_place_the_object(
         bag.subscribe("std_msgs/msg/String", "twin/reset")
         e = env()
         eventually(lambda: e.placer.readers() == ["/rosbag2_recorder"])
-        with pytest.raises(NotReady, match="nobody can place the object"):
+        with pytest.raises(NotReady, match="no operator or twin to place the object"):
             e.reset(seed=0)
     listener.close()
 
@@ -621,7 +621,7 @@ def test_a_picture_is_stale_when_it_is_old_or_never_came(env: Build, topic_robot
     robot = topic_robot()
     e = env(safety=SafetyConfig(state_timeout=1000.0, goal_timeout=1000.0, picture_timeout=1000.0))
     e.driver.images["front"] = e.node.subscribe("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
-    assert e.stale_pictures(()) == 0 and e.loop.events.counts == {}, "a camera that nobody records"
+    assert e.stale_pictures(()) == 0 and e.loop.events.counts == {}, "a camera that is not recorded"
     assert e.stale_pictures(("front",)) == 1 and e.loop.events.counts == {"stale picture": 1}
     images = robot.node.publisher("sensor_msgs/msg/Image", "front/image_raw", qos.SENSOR)
     assert robot.node.wait_for(lambda: images.matched == 1, 30)

@@ -112,7 +112,7 @@ def test_a_person_acts_exactly_while_holding(script: list[Operator | None]) -> N
 
 
 def test_silence_during_a_correction_holds_until_the_device_speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that dies with the dead-man down: whatever the person was about to prevent does not go on."""
+    """A device that dies with the enable button down: whatever the person was about to prevent does not go on."""
     from real.teleop import commands
 
     clock = SimpleNamespace(now=50.0)

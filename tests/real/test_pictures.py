@@ -95,7 +95,7 @@ def cameras(private_domain: int) -> Iterator[Build]:
 
 @pytest.fixture
 def env(robot_env: Build) -> Build:
-    """Slow machines are no part of what is tested here, except where a test sets a limit."""
+    """Tolerate slow machines, except where a test sets a limit."""
 
     def build(interface: Interface = SEES, **limits: float) -> RobotEnv:
         patient = {"state_timeout": 1000.0, "goal_timeout": 1000.0, "object_timeout": 1000.0, "picture_timeout": 1000.0}
@@ -154,7 +154,7 @@ def test_an_absent_camera_is_named_before_anything_runs(topic_robot: Build, came
     ("frame", "encoding", "message"),
     [
         (picture(10, 32), "rgb8", "front/image_raw: camera 'front' sends 32x10 pixels, and the policy sees 16x12"),
-        (picture(), "mono8", "camera 'front' sends what is no picture .*mono8"),
+        (picture(), "mono8", "camera 'front' sent an invalid image .*mono8"),
     ],
 )
 def test_a_camera_that_cannot_be_used_is_refused_at_the_start(
@@ -189,7 +189,7 @@ def garble(shown: Cameras) -> None:
         (break_off, "for 0.3 s .*wrist/image_raw: camera 'wrist' sends nothing new"),
         (stop_stamping, "for 0.3 s .*camera '(front|wrist)' repeats the frame of"),
         (shrink, "for 0.3 s .*camera 'wrist' sends 6x6 pixels"),
-        (garble, "for 0.3 s .*camera '(front|wrist)' sends what is no picture"),
+        (garble, "for 0.3 s .*camera '(front|wrist)' sent an invalid image"),
     ],
 )
 def test_a_camera_that_fails_stops_the_arm_and_then_the_episode(

@@ -1,4 +1,4 @@
-"""Who commands a walking robot: the person, else cmd_vel, else the schedule, else nobody."""
+"""Command sources of a walking robot: the operator, then cmd_vel, then the schedule, then none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Calla
         node.close()
 
 
-def test_nobody_asks_for_anything(steer: Callable[..., Any]) -> None:
+def test_command_is_zero_without_a_source(steer: Callable[..., Any]) -> None:
     steering, _ = steer()
     assert steering(None, 0, 0).tolist() == STAND
     assert steering(RELEASED, 0, 0).tolist() == STAND
@@ -70,12 +70,12 @@ def test_a_command_grows_as_in_training_and_an_episode_begins_with_none(steer: C
     assert path[0].tolist() == pytest.approx([2 / LONG, -1 / LONG, 0]), "a step of the range's share"
     assert torch.allclose(path.diff(dim=0)[: LONG // 2 - 1], path[0].expand(LONG // 2 - 1, 3), atol=1e-6)
     assert path[-1].tolist() == pytest.approx([1.0, -0.5, 0.0])
-    assert settle(steering, full, rest=True) == STAND, "whoever holds the stick"
+    assert settle(steering, full, rest=True) == STAND, "whatever the operator commands"
     steering(full, 0, 1)
     assert steering(None, 0, 0).tolist() == STAND
 
 
-def test_nobody_stops_faster_than_in_training(steer: Callable[..., Any]) -> None:
+def test_released_command_falls_as_in_training(steer: Callable[..., Any]) -> None:
     """Of the schedule's stops the fastest is that from the end of a range."""
     ramp = round(COMMAND_RAMP / PERIOD)
     steering, _ = steer()
@@ -84,7 +84,7 @@ def test_nobody_stops_faster_than_in_training(steer: Callable[..., Any]) -> None
     speeds, ends = torch.linspace(1, 0, ramp + 1)[1:, None], SPEC.high
     assert torch.allclose(let_go, speeds * ends, atol=1e-6)
     stop = torch.lerp(ends, torch.zeros(3), torch.arange(1, ramp + 1)[:, None] / ramp)
-    assert torch.allclose(let_go, stop, atol=1e-6), "what `CommandSchedule` asks for"
+    assert torch.allclose(let_go, stop, atol=1e-6), "as `CommandSchedule` does"
 
 
 def test_a_twist_counts_for_half_a_second_and_within_the_ranges(
@@ -100,7 +100,7 @@ def test_a_twist_counts_for_half_a_second_and_within_the_ranges(
     say(0.4, 0.0, 0.0)
     later = steering.twist.latest.received + 0.51
     monkeypatch.setattr(steering_module, "time", SimpleNamespace(monotonic=lambda: later))
-    assert settle(steering) == STAND, "whoever sent it may be gone"
+    assert settle(steering) == STAND, "its publisher may have died"
 
 
 def test_the_person_comes_first_and_full_deflection_is_the_end_of_the_range(steer: Callable[..., Any]) -> None:
@@ -114,7 +114,7 @@ def test_the_person_comes_first_and_full_deflection_is_the_end_of_the_range(stee
 
 
 def test_the_schedule_is_that_of_the_episode_in_simulation(steer: Callable[..., Any]) -> None:
-    """Episode k asks on the robot what it asks in simulation, so results compare."""
+    """Episode k has the same commands on the robot as in simulation, so results compare."""
     from sim.env import TaskEnv
 
     steering, _ = steer(lambda seed, step: TASK.commands.of_episode(SPEC, seed, step, 50.0))
@@ -130,6 +130,6 @@ def test_the_schedule_is_that_of_the_episode_in_simulation(steer: Callable[..., 
     assert len(np.unique(path[150::200].round(3), axis=0)) > 5, "it changes"
 
 
-def test_a_policy_that_is_asked_for_something_else_is_refused(steer: Callable[..., Any]) -> None:
-    with open_node("policy") as node, pytest.raises(UserError, match="x, y and yaw only"):
+def test_other_command_fields_raise(steer: Callable[..., Any]) -> None:
+    with open_node("policy") as node, pytest.raises(UserError, match="only x, y and yaw"):
         Steering(node, VectorSpec((box("height", "z", "m", 0.1, 0.4),)), PERIOD)

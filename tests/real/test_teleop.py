@@ -456,7 +456,7 @@ def test_no_terminal_and_a_terminal_that_goes(tmp_path: Path) -> None:
 def test_keys_in_a_terminal_arrive_as_joy_in_the_namespace(session: Session, ear: Ear) -> None:
     session.until("EMERGENCY STOP")
     ear.until(lambda operator: not operator.held)
-    session.until("a robot listens on /arm/teleop/joy")
+    session.until("a robot subscribes to /arm/teleop/joy")
     session.type(b"w")
     assert ear.until(lambda operator: operator.held).motion == (1.0, 0.0, 0.0)
     session.until("control: you")
@@ -622,7 +622,7 @@ def test_an_unplugged_gamepad_falls_silent_and_says_so(pad: Pad, ear: Ear) -> No
         process.wait()
     assert process.returncode == 1  # so that the launcher starts it again
     assert f"the gamepad {pad.path} is gone" in said and "Traceback" not in said
-    assert ear.last().held, "the robot takes the silence for a person who is lost, not for one who gave it back"
+    assert ear.last().held, "silence means a lost device, not a hand-back"
 
 
 # --- the loop and the command ---

@@ -65,7 +65,7 @@ def test_it_follows_the_route_stops_once_and_resets(node: Node, eventually: Buil
     phase(1, "running")
     assert after(0.01) == ROUTE[0][2] and after(LENGTH + 0.01) == RELEASED, "it stops the first walk only"
     phase(2, "resetting")
-    assert after(LIE) == RELEASED, "nobody stopped it"
+    assert after(LIE) == RELEASED, "no stop was pressed"
     assert said == [d for _, d, _ in ROUTE] + ["presses stop", "presses reset", "presses reset", ROUTE[0][1], "lets go"]
     walker.close()
 

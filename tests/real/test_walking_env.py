@@ -68,7 +68,7 @@ def test_it_stands_up_along_a_path_with_growing_stiffness(
 def test_crooked_legs_are_folded_before_it_stands_up(env: Build, topic_quadruped: Build) -> None:
     robot = topic_quadruped()
     lying = robot.folded.copy()
-    robot.folded[1] -= 1.0  # a leg that was under way when somebody pressed stop, and that the robot lies on
+    robot.folded[1] -= 1.0  # a leg that was swinging when stop was pressed, and is now under the robot
     robot.position = robot.folded.copy()
     env().reset(seed=0)
     assert np.abs(robot.position - robot.home).max() < 0.02
@@ -267,12 +267,12 @@ def test_who_commanded_stops_and_resets_are_on_record(
         (0, "command", {"from": "schedule", "asked": [0.5, 0.0, 0.0]}),
         (0, "phase", "running"),
     ]
-    assert (0, "command", {"from": "person", "asked": [0.0, 0.0, -1.0]}) in told
+    assert (0, "command", {"from": "operator", "asked": [0.0, 0.0, -1.0]}) in told
     assert (0, "stop", "operator") in told and (1, "reset", "operator") in told
     stop = next(row for row in events if row["event"] == "stop")
     assert 0 < stop["seconds"] < 30 and next(row for row in events if row["event"] == "reset")["seconds"] is None
     (row,) = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
-    assert row["commanded_steps"] == {"schedule": 2, "person": 2} and row["steps"] == 4 and row["seed"] == 3
+    assert row["commanded_steps"] == {"schedule": 2, "operator": 2} and row["steps"] == 4 and row["seed"] == 3
     assert row["stopped"] == "operator" and row["falls"] == 0 and not row["success"] and row["takeovers"] == 0
 
 
@@ -500,5 +500,5 @@ def test_what_damps_it_whenever_it_stands_up_is_given_up_with_the_reason(
     e = env(safety=replace(steady, guard_patience=0.1))
     eventually(lambda: e.on_twin)
     robot.guard = {"damping": "position out of limits", "latched": True, "damped": {}}
-    with pytest.raises(NotReady, match=r"damped 3 times while it stood up: the guard damps.*position out of limits"):
+    with pytest.raises(NotReady, match=r"standing up failed 3 times: the guard damps.*position out of limits"):
         e.reset(seed=0)

@@ -197,20 +197,20 @@ def same(values: list[float], wanted: list[float]) -> bool:
 
 def test_a_measure_is_the_mean_over_its_episode_alone() -> None:
     """Episodes of 1 to 7 steps: what comes after an episode's end is another one's."""
-    measures = evaluate(Alternating(), Measured(4), 7, seed=0).measures
-    assert same(measures["clock"], [(1 + length) / 2 for length in range(1, 8)])
+    metrics = evaluate(Alternating(), Measured(4), 7, seed=0).metrics
+    assert same(metrics["clock"], [(1 + length) / 2 for length in range(1, 8)])
     # Environment 0 plays the episodes of one step and of five: 20 and 40 in the second, nothing in the first.
-    assert same(measures["rare"], [math.nan] * 4 + [30.0] + [math.nan] * 2)
-    assert same(measures["never"], [math.nan] * 7)
+    assert same(metrics["rare"], [math.nan] * 4 + [30.0] + [math.nan] * 2)
+    assert same(metrics["never"], [math.nan] * 7)
 
 
 def test_the_summary_has_means_with_intervals_over_what_was_measured() -> None:
-    measures = {"height": [1.0, 3.0, math.nan, 5.0, math.nan], "error": [0.5] * 5}
-    summary = Evaluation([True] * 5, [1] * 5, [0.0] * 5, measures).summary()
+    metrics = {"height": [1.0, 3.0, math.nan, 5.0, math.nan], "error": [0.5] * 5}
+    summary = Evaluation([True] * 5, [1] * 5, [0.0] * 5, metrics).summary()
     half = 4.302653 * 2.0 / math.sqrt(3)  # standard deviation of 1, 3, 5 is 2
     assert summary["height"] == pytest.approx({"mean": 3.0, "low": 3.0 - half, "high": 3.0 + half})
     assert summary["error"] == pytest.approx({"mean": 0.5, "low": 0.5, "high": 0.5})
-    assert Evaluation([], [], []).summary().keys().isdisjoint(measures)
+    assert Evaluation([], [], []).summary().keys().isdisjoint(metrics)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_delay_is_rounded_up_to_control_periods_and_written_down(tmp_path: Pat
     assert summary["held_share"] == pytest.approx(2 / 3, abs=0.01), "two periods of holding for every action"
 
 
-def test_what_cannot_be_rehearsed_is_refused() -> None:
+def test_unsupported_delay_raises() -> None:
     with pytest.raises(ConfigError, match="gym:Pendulum-v1 has no control rate; leave out --inference-delay"):
         Evaluate(Path("random:gym:Pendulum-v1"), 1, num_envs=1, inference_delay=50).run()
     with pytest.raises(ConfigError, match="takes 1 control periods and a chunk holds 1"):

@@ -51,7 +51,7 @@ def task(request: pytest.FixtureRequest) -> Task:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As somebody registers tasks of their own."""
+    """Register a task as another package would."""
     for name in WORST:
         attribute = f"WILD_{name.replace('-', '_')}"
         monkeypatch.setitem(tasks.entries, f"wild-{name}", (f"{__name__}:{attribute}", "blows up"))

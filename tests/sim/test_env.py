@@ -248,7 +248,7 @@ def test_reset_without_a_seed_goes_on_to_new_episodes(task: Build) -> None:
 
 
 def test_a_motor_servos_on_its_own_encoder(task: Build) -> None:
-    """The report agrees with the set-point, and the joint is off by what the encoder reports too much."""
+    """The report agrees with the setpoint, and the joint is off by what the encoder reports too much."""
     offset = Randomize("sensor.encoder_offset", 0.02, 0.02, "rad")
     env = TaskEnv(task(randomization=(offset,), horizon=50), 2, threads=1)
     env.reset(seed=3)

@@ -1,4 +1,4 @@
-"""An episode is the same floats at any number of threads, in a used environment, and after a resume."""
+"""Episodes are bit-identical at any number of threads, in a used environment, and after a resume."""
 
 from __future__ import annotations
 

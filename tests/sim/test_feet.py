@@ -96,4 +96,4 @@ def test_a_reset_puts_the_named_robots_on_the_ground(standing: Build) -> None:
     assert torch.equal(tracker.air_time[1], air[1]) and not tracker.air_time[[0, 2]].any()
     assert tracker.contact.all(1).tolist() == [True, False, True]
     tracker.update(standing(3))
-    assert tracker.landed.any(1).tolist() == [False, True, False], "who was put down has not landed"
+    assert tracker.landed.any(1).tolist() == [False, True, False], "a robot placed on the ground has not landed"

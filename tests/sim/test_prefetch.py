@@ -50,7 +50,7 @@ def test_the_same_floats_as_without_one(shipped: Any, same: Same, monkeypatch: p
 
 
 def test_how_an_episode_begins_does_not_depend_on_those_that_begin_with_it(shipped: Any, same: Same) -> None:
-    """Otherwise a resumed run, with other blocks, would not have the same floats."""
+    """Otherwise a resumed run, with other blocks, would not be bit-identical."""
     env = TaskEnv(shipped, 20, threads=1)
     env.reset(seed=3)
 

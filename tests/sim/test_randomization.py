@@ -28,7 +28,7 @@ def test_quantiles_of_the_normal_distribution() -> None:
     drawn = Randomize("cube.yaw", -2.0, 6.0, "rad", "normal")
     quantile = {"2.5 %": 0.02275, "16 %": 0.158655, "50 %": 0.5, "84 %": 0.841345}
     assert drawn.quantile(np.array(list(quantile.values()))) == pytest.approx([-2, 0, 2, 4], abs=1e-3)
-    assert np.isfinite(drawn.quantile(U)).all(), "0 and 1 are no infinite draws"
+    assert np.isfinite(drawn.quantile(U)).all(), "samples at 0 and 1 are finite"
 
 
 @pytest.mark.parametrize("distribution", sorted(DISTRIBUTIONS))

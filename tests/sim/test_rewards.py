@@ -145,7 +145,7 @@ def test_a_trot_has_one_diagonal_on_the_ground_in_each_half_of_the_clock(
     others = [k for k in range(4) if k not in pair]
     assert share(pair) == 1 and share(others) == 0 and share([0, 1, 2, 3]) == 0.5 == share([])
     assert share(pair[:1]) == 0.75
-    assert share(pair, torch.zeros(1, 3)) == 0, "who is to stand has no steps to make"
+    assert share(pair, torch.zeros(1, 3)) == 0, "no trot is expected of a standing robot"
 
 
 def test_clearance_is_the_speed_of_feet_at_the_wrong_height(step: Build, go2: Any) -> None:

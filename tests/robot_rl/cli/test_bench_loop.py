@@ -81,7 +81,7 @@ class Bench:
 
 
 def _heed_ctrl_c() -> None:
-    """Whoever runs the tests in the background has the shell ignore Ctrl-C for all that they start."""
+    """A shell ignores Ctrl-C for processes in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

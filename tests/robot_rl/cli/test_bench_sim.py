@@ -25,7 +25,7 @@ def test_bare_physics_does_the_work_of_the_environment(task: str) -> None:
     rng = torch.Generator().manual_seed(0)
 
     def act(steps: int) -> int:
-        """Gently, so that nobody falls; how many episodes ended."""
+        """Act gently, so that no robot falls; return the number of ended episodes."""
         ended = 0
         for _ in range(steps):
             _, _, terminated, truncated, _ = env.step(0.3 * torch.rand(3, env.pipeline.actions.size, generator=rng))

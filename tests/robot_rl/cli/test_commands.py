@@ -198,7 +198,7 @@ def test_a_task_that_nobody_can_demonstrate_is_not_told_to_record_a_dataset(run:
     sentence(*run(*words), "datasets/go2-velocity does not exist", "no scripted demonstrator", "ppo", status=2)
     assert not Path("r").exists()
     code, _, err = run("train", "panda-lift", "--out", "r")
-    assert code == 1 and "record a dataset there" in err, "one that somebody can demonstrate is"
+    assert code == 1 and "record a dataset there" in err, "a task that can be demonstrated"
 
 
 @pytest.mark.timeout(600)  # Genesis compiles first
@@ -400,7 +400,7 @@ def test_a_policy_that_is_never_finite_is_reported(run: Run, bundle: Path) -> No
     save_bundle(loaded, bundle)
 
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     words = ["--episodes", "3", "--num-envs", "2", "--out", "run/evaluation.json", "--json"]
     code, out, err = run("evaluate", bundle, *words)
@@ -568,7 +568,7 @@ def test_finetune_refuses_other_critics_than_the_bundles_before_it_looks_for_dem
         "provenance": {"dataset": "/nowhere/demos"},
     }
     save_bundle(replace(made, **changed), bundle)
-    sentence(*run("finetune", bundle), "critics 3, not 2; go on with them by --agent.critics 3", status=2)
+    sentence(*run("finetune", bundle), "critics 3, not 2; pass --agent.critics 3 to continue", status=2)
     sentence(*run("finetune", bundle, "--agent.critics", "3"), "--agent.hidden 8 16", status=2)
     sentence(*run("finetune", bundle, "--agent.critics", "3", "--agent.hidden", "8", "16"), "/nowhere/demos")
 
@@ -668,7 +668,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(run: Run, bundle: Path, data
     (mine / "config.json").write_text('{"precious": 1}')
     words = [*TRAIN, "--dataset", dataset] if use == "train" else [use, bundle]
     for more in ([], ["--resume"]) if use != "deploy" else ([],):
-        sentence(*run(*words, "--out", mine, *more), "mine is no run folder", "--out")
+        sentence(*run(*words, "--out", mine, *more), "mine is not a run folder", "--out")
     assert (mine / ".thesis.part" / "one").read_text() == "all there is"
     assert (mine / "config.json").read_text() == '{"precious": 1}' and len(list(mine.iterdir())) == 2
 
@@ -691,7 +691,7 @@ def test_all_that_changes_results_is_on_record(run: Run, dataset: Path, learn: l
     config = json.loads(Path("r/config.json").read_text())
     assert config.keys() >= {name, "threads", "engine", "device", "without", "seed"}
     assert load_bundle(Path("r")).provenance[name] == config[name]
-    sentence(*run(*words, "--resume", *more), f"other settings ({name})", status=2)
+    sentence(*run(*words, "--resume", *more), f"different settings ({name})", status=2)
 
 
 @pytest.mark.parametrize(("more", "cores", "used"), [([], 3, 3), ([], 64, 4), (["--threads", "2"], 3, 2)])
@@ -757,7 +757,7 @@ def test_collect_counts_what_it_did(run: Run) -> None:
     assert code == 0, err
     facts = json.loads(Path("log/dataset.json").read_text())
     assert facts["episodes"] == 4 and verify(Path("set")) == []
-    assert facts["success_of_demonstrator"] <= 1, "episodes of before are no successes of these attempts"
+    assert facts["success_of_demonstrator"] <= 1, "earlier episodes do not count as successes"
     assert facts["frames"] == Dataset("set").num_frames > first["frames"], "totals are of the dataset"
     assert (facts["new_episodes"], facts["new_attempts"] >= 2) == (2, True), "and what is new is named so"
     assert run(*COLLECT[:3], "4", *COLLECT[4:], "--out", "set", "--log", "log", "--resume")[0] == 0
@@ -770,8 +770,10 @@ def test_a_resumed_dataset_has_one_kind_of_demonstrations(run: Run, option: str)
     assert run(*COLLECT, "--out", "set")[0] == 0
     more = ["--episodes", "3", "--out", "set", "--resume"]
     name = option.split()[0][2:].replace("-", "_")
-    sentence(*run(*COLLECT, *more, *option.split()), "set was begun with other settings", f"({name})", status=2)
-    sentence(*run("collect", "ur5e-reach", *COLLECT[2:], *more), "other settings (task)", 'was "panda-lift"', status=2)
+    sentence(*run(*COLLECT, *more, *option.split()), "set was started with different settings", f"({name})", status=2)
+    sentence(
+        *run("collect", "ur5e-reach", *COLLECT[2:], *more), "different settings (task)", 'was "panda-lift"', status=2
+    )
     assert Dataset("set").num_episodes == 2
     assert run(*COLLECT, *more)[0] == 0 and Dataset("set").num_episodes == 3
 

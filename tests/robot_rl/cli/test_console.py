@@ -33,7 +33,7 @@ def test_a_measure_without_interval_can_be_shown_and_read(
     )
 
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     show({"speed": float("nan"), "rows": [1.0, float("inf")]}, False)
     assert "nan" not in capsys.readouterr().out

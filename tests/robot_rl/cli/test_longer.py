@@ -48,7 +48,7 @@ def test_a_finished_run_goes_on_with_the_floats_of_a_longer_one(train: Train) ->
     assert json.loads(Path("longer/config.json").read_text())["config"]["training"]["steps"] == 480
     # What it has become is what it is from now on.
     code, said = train("longer", 240, "--resume")
-    assert code == 2 and "was begun with other settings (config): config was training steps 480" in said, said
+    assert code == 2 and "was started with different settings (config): config was training steps 480" in said, said
     assert learned("longer") == learned("whole")
 
 
@@ -56,7 +56,7 @@ def test_nothing_else_may_differ(train: Train) -> None:
     assert train("r", 80)[0] == 0
     for more in (["--agent.epochs", "2"], ["--seed", "1"]):
         code, said = train("r", 160, "--resume", *more)
-        assert code == 2 and "was begun with other settings" in said and "80" not in said, said
+        assert code == 2 and "was started with different settings" in said and "80" not in said, said
     assert json.loads(Path("r/config.json").read_text())["config"]["training"]["steps"] == 80
 
 

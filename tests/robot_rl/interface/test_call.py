@@ -44,7 +44,7 @@ def odd(name: list[str]) -> Test:
 
 @pytest.fixture(autouse=True)
 def lab(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This file, as somebody's module."""
+    """This file, as another package's module."""
     module = ModuleType("some_lab.terms")
     vars(module).update({f.__name__: f for f in (between, stacked, careless, bare, odd)})
     monkeypatch.setitem(sys.modules, "some_lab", ModuleType("some_lab"))
@@ -91,7 +91,7 @@ def test_a_test_of_a_package_reads_two_objects(state: RobotState) -> None:
         ("together:a:b:c:0.5", "is written together:<first>:<second>:<distance>"),
     ],
 )
-def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
+def test_bad_arguments_raise(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(text)
     assert error.value.code == 2

@@ -1,4 +1,4 @@
-"""Joint control: a set-point of each motor's spring, as an offset from home."""
+"""Joint control: a setpoint of each motor's spring, as an offset from home."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_action_is_an_offset_of_its_own_joint(go2: Any, standing: Build) -> N
 
 
 def test_the_measured_state_does_not_matter(go2: Any, standing: Build) -> None:
-    """A set-point, not a step: the spring pulls harder where the joint lags, and nothing integrates."""
+    """A setpoint, not a step: the spring pulls harder where the joint lags, and nothing integrates."""
     controller = JointOffsetController(go2, JointOffsetConfig())
     action = 0.2 * torch.randn(3, 12, generator=torch.Generator().manual_seed(0))
     fallen = standing(3, joint_position=torch.full((3, 12), 9.0), joint_velocity=torch.full((3, 12), 5.0))
@@ -133,7 +133,7 @@ def test_a_reach_beyond_every_limit_is_refused(go2: Any) -> None:
 
 
 def test_a_stiff_robot_is_refused_by_name(panda: Any) -> None:
-    with pytest.raises(ValueError, match="'panda' has no stiffness and damping"):
+    with pytest.raises(ValueError, match="'panda' has no joint stiffness and damping"):
         JointOffsetController(panda, JointOffsetConfig())
 
 

@@ -149,7 +149,7 @@ def test_pipeline_takes_another_robot(task: Any, panda: Any) -> None:
 
 
 def test_pipeline_of_a_walking_robot(walk: Any, go2: Any) -> None:
-    """Without tool there are no kinematics, without a test of success an episode succeeds by lasting."""
+    """Without a tool there are no kinematics; without a success test an episode succeeds at its horizon."""
     pipeline = Pipeline(walk(failure="fallen:60:0.15").interface)
     assert pipeline.kinematics is None and pipeline.success is None and pipeline.failure is not None
     assert pipeline.actions.size == 12 and pipeline.command.size == 3

@@ -1,4 +1,4 @@
-"""The shield of compliant joints: set-points jump as far as the speed limit allows, and never past a limit."""
+"""The shield of compliant joints: setpoints jump as far as the speed limit allows, and never past a limit."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_a_near_set_point_is_taken_over_at_once() -> None:
     reach = 0.5 * GO2.limit("velocity") * DT
     goal = HOME[None] + 0.99 * reach * torch.tensor([1.0, -1.0] * 6)
     command, velocity = follow(HOME[None], goal)
-    assert torch.allclose(command, goal, atol=1e-7), "acceleration is no limit of a set-point"
+    assert torch.allclose(command, goal, atol=1e-7), "setpoints have no acceleration limit"
     assert torch.allclose(velocity, (goal - HOME) / DT, atol=1e-3)
 
 
 def test_a_far_set_point_is_approached_at_the_speed_limit() -> None:
-    """Each joint by itself: this is no path to stay on."""
+    """Each joint independently: setpoints have no path."""
     reach = 0.5 * GO2.limit("velocity") * DT
     goal = HOME[None].clone()
     goal[0, 0], goal[0, 1] = 0.5, HOME[1] + 0.01

@@ -1,4 +1,4 @@
-"""Mirror images."""
+"""Reflections of observations and actions."""
 
 from __future__ import annotations
 

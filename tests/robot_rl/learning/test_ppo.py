@@ -115,7 +115,7 @@ def test_the_learning_rate_follows_the_divergence(kl: float, up: bool) -> None:
     assert again.optimizer.param_groups[0]["lr"] == rate, "a resumed run goes on with the rate it had"
     first = make(target_kl=kl, **ONE)
     first.update(rollout(first))
-    assert first.optimizer.param_groups[0]["lr"] == 1e-3, "that nothing has changed before the first step is no sign"
+    assert first.optimizer.param_groups[0]["lr"] == 1e-3, "the divergence before the first step does not count"
     still = make(target_kl=None)
     still.update(rollout(still))
     assert still.optimizer.param_groups[0]["lr"] == 1e-3
@@ -185,7 +185,7 @@ def test_wrong_shapes_are_refused() -> None:
     for name, shape in {"frames": (256, 3), "state": (256, 4), "action": (256, 1), "advantage": (255,)}.items():
         with pytest.raises(ValueError, match=rf"{name} has shape"):
             agent.update(rollout(agent) | {name: torch.zeros(shape)})
-    with pytest.raises(ValueError, match="reads 6 numbers, the observation has 7"):
+    with pytest.raises(ValueError, match="reads 6 values, the observation has 7"):
         agent.state({"observation.state": torch.zeros(1, 4), "observation.environment_state": torch.zeros(1, 3)})
     with pytest.raises(ValueError, match="minibatches 0"):
         PPOConfig(minibatches=0)

@@ -44,7 +44,7 @@ from sim.tasks import tasks
 
 Build = Callable[..., Any]
 WAIT = 300.0
-"""s for what takes seconds: the learner has only the processor time that nobody else wants."""
+"""Timeout of steps that take seconds, s: the learner runs at idle priority."""
 PATIENT = pytest.mark.timeout(600)
 LIFT = tasks.get("panda-lift").interface
 PIPELINE = Pipeline(LIFT)
@@ -280,7 +280,7 @@ def test_numbers_that_are_not_finite_stop_it_before_they_are_published_or_saved(
 
     one.agent.update = breaks
     enough = Enough()
-    with pytest.raises(Diverged, match="after 10 updates, so learning stops") as error, run("learner") as folder:
+    with pytest.raises(Diverged, match="after 10 updates") as error, run("learner") as folder:
         one.run(folder, enough.stop, enough.wait)
     assert error.value.code == 2 and load_state(one.folder / WEIGHTS)["version"] == 5
     assert [row["step"] for row in read_metrics(folder.folder)] == [5]

@@ -77,7 +77,7 @@ def trained(name: str, run: Any, lr: float) -> float:
     recipe = recipes.get(name)()
     policy = replace(recipe.policy, hidden=(32, 32))
     agent = replace(
-        recipe.agent, hidden=(32, 32), critic_lr=lr, actor_lr=lr, tau=0.05, discount=0.9, actor_delay=2, averaging=0.9,
+        recipe.agent, hidden=(32, 32), critic_lr=lr, actor_lr=lr, tau=0.05, discount=0.9, actor_delay=2, ema_decay=0.9,
     )  # fmt: skip
     training = replace(
         recipe.training, steps=1280, num_envs=16, updates_per_step=0.4, batch=64, reward="task", demo_share=0.0,

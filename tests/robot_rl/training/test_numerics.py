@@ -26,4 +26,4 @@ def test_one_core_is_left_to_physics_that_move_meanwhile(
     monkeypatch: pytest.MonkeyPatch, recipe: str, used: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert learner_threads(getattr(recipes.get(recipe), "physics_rests", False)) == used
+    assert learner_threads(getattr(recipes.get(recipe), "sim_idle_during_update", False)) == used

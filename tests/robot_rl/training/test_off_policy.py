@@ -44,7 +44,7 @@ def test_the_first_success_rate_is_that_of_the_first_episodes(
 
 
 def started(task: Build, residual: Build, agent: Build, envs: int, n_step: int = 3, **actor: Any) -> Any:
-    """Environments that nobody can end early, a learner, and a demonstration."""
+    """Environments that never end early, a learner, and a demonstration."""
     env = TaskEnv(task(horizon=200), envs, threads=1)
     size = env.pipeline.observer.spec.size
     learner = agent(residual(size, 4, **actor), n_step=n_step)
@@ -68,7 +68,7 @@ def test_learning_waits_until_a_transitions_steps_are_known(
 
 
 def test_too_small_a_memory_is_refused(task: Build, residual: Build, agent: Build, run: Build) -> None:
-    """Else nothing would ever be learned, and nobody be told."""
+    """Otherwise nothing would be learned, without an error."""
     for capacity, fits in ((8 * 4 - 1, False), (8 * 4, True)):
         env, learner, demos = started(task, residual, agent, 8)
         config = OffPolicyConfig(steps=8, num_envs=8, capacity=capacity)

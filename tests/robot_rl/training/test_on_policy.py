@@ -73,7 +73,7 @@ def test_learns_to_follow_commanded_velocities(point_mass: Build, run: Build, hi
     train_on_policy(point_mass(128), agent, TaskReward(), config, run(), 0, quiet)
     env = point_mass(256)
     after, best = mean_return(env, agent.policy), mean_return(env, Best(env.GAIN, env.PRICE))
-    assert before < 3 * best, f"the start ({before:.3f}) is no control for the best ({best:.3f})"
+    assert before < 3 * best, f"the start ({before:.3f}) is too far from the best ({best:.3f})"
     assert (after - before) / (best - before) > 0.95, f"{before:.3f} -> {after:.3f}, best {best:.3f}"
 
 

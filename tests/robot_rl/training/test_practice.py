@@ -1,4 +1,4 @@
-"""Corrections in simulation: who acts, what is recorded, what is learned from, and how a run goes on."""
+"""Human-in-the-loop learning in simulation: overrides, recorded data, learning, and resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST, LAST = 3, 7
 
 
 class Clockwork:
-    """An operator who pushes one way between two times of an episode."""
+    """An operator who moves one way between two times of an episode."""
 
     def __init__(self, rate: float):
         self.rate, self.action, self.seen = rate, torch.tensor([[0.5, -0.5, 0.25, 1.0]]), []

@@ -80,7 +80,7 @@ def test_clone_resumes_to_the_bit(diffusion: Build, run: Build, same: Callable[[
 def test_clone_ended_by_a_signal_resumes_to_the_bit(
     diffusion: Build, run: Build, same: Callable[[Any, Any], bool]
 ) -> None:
-    """Saved at update 12, which is no multiple of what lies between checkpoints."""
+    """Saved at update 12, which is not a multiple of the checkpoint interval."""
     data, start = demonstrations(), diffusion()
     whole, broken = copy.deepcopy(start), copy.deepcopy(start)
     clone(whole, data, run("whole"), 1, after(10**9))

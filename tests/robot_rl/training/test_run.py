@@ -62,10 +62,10 @@ def test_an_open_folder_is_locked(run: Build) -> None:
 def test_a_closed_folder_opens_again_only_to_resume(run: Build) -> None:
     with run(config={"a": 1}) as one:
         one.log(1, {"x": 1.0})
-    with pytest.raises(UserError, match=f"{one.folder.name} holds a run already; go on with --resume"):
+    with pytest.raises(UserError, match=f"{one.folder.name} holds a run already; continue with --resume"):
         run(config={"a": 2})
     assert steps(one.folder) == [1], "the refused run has written nothing"
-    with pytest.raises(UserError, match=r"begun with other settings \(a\)"):
+    with pytest.raises(UserError, match=r"started with different settings \(a\)"):
         run(config={"a": 2}, resume=True)
     again = run(config={"a": 1}, resume=True)
     assert json.loads((again.folder / "config.json").read_text()) == {"a": 1}

@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 import torch
 
+from policies.execution import ChunkExecutor
 from robot_rl.util.errors import UserError
 
 pytest.importorskip("viser")
 from benchmarks.chromium import CHROMIUM, Browser
 from robot_rl.view import LiveView, Page, SimulationView, play
-from robot_rl.view.simulation import Scripted
-from sim.collect import make_expert
 from sim.env import TaskEnv
+from sim.experts.policy import ExpertPolicy
 
 browses = pytest.mark.skipif(not CHROMIUM.exists(), reason="needs chromium: apt-get install chromium")
 STEP = re.compile(r"step\s+(\d+) of")
@@ -65,7 +65,7 @@ def watched() -> Iterator[Callable[..., SimulationView]]:
                 view = SimulationView(env)
                 ready.append(view)
                 with contextlib.suppress(_Ended):
-                    play(env, _Until(Scripted(make_expert(env, "STEADY", 0)), ended), view, seed=seed)
+                    play(env, _Until(ChunkExecutor(ExpertPolicy(env, "STEADY", 0), 1), ended), view, seed=seed)
                 view.close()
                 env.close()
 
@@ -160,7 +160,7 @@ def test_a_walking_robot_stays_in_the_picture(browser: Browser) -> None:
 def test_success_is_counted_and_randomized_boxes_have_their_size() -> None:
     env = TaskEnv("panda-lift", 1)
     view = SimulationView(env, speed=float("inf"))
-    play(env, Scripted(make_expert(env, "STEADY", 0)), view, episodes=2, seed=11)
+    play(env, ChunkExecutor(ExpertPolicy(env, "STEADY", 0), 1), view, episodes=2, seed=11)
     assert view.episodes == 2 and view.successes >= 1
     geom = env.engine.model.geom("cube").id
     env.reset(seed=4)

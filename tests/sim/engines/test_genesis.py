@@ -117,7 +117,7 @@ def test_joints_move_as_in_mujoco(engine: GenesisEngine, name: str, values: list
     ours, theirs = paths
     rmse = (ours - theirs).square().mean((0, 2)).sqrt()
     effect = (theirs[:, -1] - theirs[:, 0]).square().mean().sqrt()
-    assert rmse.max() < 1e-5, rmse  # rad; the bar of the project is 1e-3
+    assert rmse.max() < 1e-5, rmse  # rad; the project's threshold is 1e-3
     assert effect > 20 * rmse.max(), "the parameter moves the joints by far more than the engines differ"
 
 
@@ -295,7 +295,7 @@ def test_action_delay_is_the_time_to_the_first_motion(engine: GenesisEngine) -> 
     assert [w - when[0] for w in when] == [t - 1 for t in ticks] and when[0] <= 2
 
 
-def test_mass_is_weight_and_inertia(engine: GenesisEngine) -> None:
+def test_mass_scales_weight_and_inertia(engine: GenesisEngine) -> None:
     masses = [0.03, 0.05, 0.1, 0.15, 0.2, 0.3]
     set_each(engine, "cube.mass", masses)
     place(engine)

@@ -61,7 +61,7 @@ def paths() -> dict[str, torch.Tensor]:
 def test_joints_move_as_in_mujoco(paths: dict[str, torch.Tensor]) -> None:
     ours, theirs = paths["genesis"], paths["mujoco"]
     rmse = (ours - theirs).square().mean((0, 2)).sqrt()
-    assert rmse.max() < 1e-5, rmse  # rad; the bar of the project is 1e-3
+    assert rmse.max() < 1e-5, rmse  # rad; the project's threshold is 1e-3
     travelled = theirs.amax((0, 1)) - theirs.amin((0, 1))
     assert (travelled > 0.2).all(), travelled
     effect = (theirs[:, 1:] - theirs[:, :1]).square().mean((0, 2)).sqrt()

@@ -61,7 +61,7 @@ RANGES = {
     "robot.link_mass_scale": [0.5, 0.8, 1.0, 1.2, 1.5, 2.0],
 }
 """What moves a robot in the air."""
-BARS = {
+LIMITS = {
     "joint_position": 1e-5,
     "joint_velocity": 1e-3,
     "base_position": 1e-4,
@@ -147,7 +147,7 @@ def fall(one: Any, name: str) -> dict[str, Tensor]:
 def test_a_falling_robot_moves_as_in_mujoco(engine: GenesisEngine, other: MujocoEngine, name: str) -> None:
     ours, theirs = fall(engine, name), fall(other, name)
     rmse = {view: float((ours[view] - theirs[view]).square().mean((0, 2)).sqrt().max()) for view in ours}
-    assert all(rmse[view] < bar for view, bar in BARS.items()), rmse
+    assert all(rmse[view] < limit for view, limit in LIMITS.items()), rmse
     view = "base_quat" if name in TRUNK else "joint_position"
     effect = (theirs[view][:, -1] - theirs[view][:, 0]).square().mean().sqrt()
     assert effect > 20 * rmse[view], "the parameter moves the robot by far more than the engines differ"
@@ -235,7 +235,7 @@ def test_a_reset_robot_is_upright_at_its_height_and_at_rest(engine: GenesisEngin
 
 @pytest.mark.parametrize("kind", ["engine", "other"])
 def test_feet_are_those_of_the_posture_right_after_a_reset(kind: str, request: pytest.FixtureRequest) -> None:
-    """In both engines, before any physics step: the first observation of an episode is no older than it."""
+    """In both engines, before any physics step: the first observation of an episode is from that episode."""
     one: Any = request.getfixturevalue(kind)
     hold(one, 60, 0.4)
     before = one.foot_state()

@@ -61,7 +61,7 @@ def contact_force(one: Any, index: int) -> float:
     return total
 
 
-def test_mass_is_weight_and_inertia(engine: Build, hold: Build) -> None:
+def test_mass_scales_weight_and_inertia(engine: Build, hold: Build) -> None:
     masses = [0.05, 0.1, 0.3]
     one = engine(3, cube__mass=masses)
     body = one.model.body("cube").id

@@ -138,7 +138,7 @@ def test_films_of_the_registered_environment_have_the_tasks_rate(name: str) -> N
         ({"success": "reached:cube"}, "is written reached:<object>:<distance>"),
     ],
 )
-def test_a_task_is_refused_where_it_is_written(changes: dict[str, Any], message: str) -> None:
+def test_invalid_task_raises_at_definition(changes: dict[str, Any], message: str) -> None:
     shipped = tasks.get("panda-lift")
     with pytest.raises(UserError, match=message):
         replace(shipped, interface=replace(shipped.interface, **changes))
