@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robot_rl.data import DatasetWriter, EpisodeData
+from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
 from robot_rl.data.recording import features, frames_per_second
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.util.errors import UserError
@@ -87,16 +87,18 @@ def collect(
     for camera in cameras:  # without a renderer, fail before anything is on disk
         env.engine.render(0, camera, image_size, image_size)
     make_expert(env, skill, seed)  # refused before anything is on disk
+    sizes = dict.fromkeys(cameras, (image_size, image_size)) | {c: (p.height, p.width) for c, p in seen.items()}
+    columns, fps = features(env.pipeline, sizes), frames_per_second(env.task.interface)
+    settings = as_json(_settings(env, seed, skill, image_size, keep_failures))
     if resume and (out / "meta" / "info.json").exists():
+        _check_resume(Dataset(out), columns, fps, settings)  # before anything in it is moved
         writer = DatasetWriter.append(out)
     else:
-        sizes = dict.fromkeys(cameras, (image_size, image_size)) | {c: (p.height, p.width) for c, p in seen.items()}
-        columns = features(env.pipeline, sizes)
-        fps = frames_per_second(env.task.interface)
         writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=env.robot.name)
     with writer:
         done_before = writer.num_episodes
-        _go_on(writer, as_json(_settings(env, seed, skill, image_size, keep_failures)))
+        if not done_before:
+            replace_file(out / SETTINGS, json.dumps(settings, indent=2).encode())
         start = training_seed(seed, done_before)
         expert = make_expert(env, skill, start)
         observation, _ = _on_host(env.reset(seed=start))
@@ -166,17 +168,23 @@ def _settings(env: TaskEnv, seed: int, skill: str, image_size: int, keep_failure
     return {"task": env.task.name, "seed": seed} | options | where
 
 
-def _go_on(writer: DatasetWriter, now: dict[str, Any]) -> None:
-    """Store the settings of a new dataset; raise ConfigError if an existing one has others."""
-    file = writer.root / SETTINGS
-    if not writer.num_episodes:
-        replace_file(file, json.dumps(now, indent=2).encode())
+def _check_resume(dataset: Dataset, columns: Mapping[str, Feature], fps: int, now: dict[str, Any]) -> None:
+    """Raise if a dataset has other columns, or episodes that were recorded with other settings."""
+    for key, feature in columns.items():
+        found = dataset.features.get(key)
+        if found is None or (found.dtype, found.shape) != (feature.dtype, feature.shape) or dataset.fps != fps:
+            raise UserError(
+                f"{dataset.root} has other columns or frames per second, see {key!r}; collect into another --out"
+            )
+    if not dataset.num_episodes:
         return
     try:
-        before = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        before = json.loads((dataset.root / SETTINGS).read_bytes())
+        if not isinstance(before, dict):
+            raise ValueError("no table")
+    except (OSError, ValueError, RecursionError):
         raise UserError(
-            f"{writer.root} does not say with which settings it was recorded ({SETTINGS} is missing or damaged); "
+            f"{dataset.root} does not say with which settings it was recorded ({SETTINGS} is missing or damaged); "
             "collect into another --out"
         ) from None
-    check_same(writer.root, before, now)
+    check_same(dataset.root, before, now)

@@ -51,13 +51,14 @@ class Collect:
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.training.run import provenance, write_json
         from robot_rl.util.errors import UnknownName
+        from robot_rl.util.files import file_name
         from sim.collect import collect
         from sim.divergence import report
         from sim.env import TaskEnv
 
         if self.skill not in ("CLUMSY", "STEADY"):
             raise UnknownName("skill", self.skill, ["CLUMSY", "STEADY"])
-        out = self.out or Path("datasets") / self.task.replace(":", ".")
+        out = self.out or Path("datasets") / file_name(self.task)
         env = TaskEnv(
             self.task, self.num_envs, engine=self.engine, mjcf=self.mjcf, device=self.device,
             without=self.without, diverged=out / "diverged",

@@ -32,7 +32,7 @@ class Evaluate:
     label: str = ""
     """Name of the policy in the report."""
     out: Path | None = None
-    """Also write the result to this JSON file."""
+    """JSON file of the result; default evaluation.json in the run folder of the bundle, if it has one."""
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
@@ -40,7 +40,7 @@ class Evaluate:
     inference_delay: NonNegativeFloat = 0.0
     """Simulated inference time, ms, rounded up to whole control periods, to rehearse a slower machine."""
     env_python: Path | None = None
-    """Python of another virtual environment that runs a gym: task; default the one that the policy was trained with."""
+    """Python of another virtual environment that runs a gym: task; needed where the policy was trained with one."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
@@ -58,6 +58,7 @@ class Evaluate:
         """Evaluate; return the exit status."""
         import math
         import time
+        from contextlib import suppress
 
         import torch
 
@@ -78,6 +79,7 @@ class Evaluate:
         simulation: dict[str, Any] = {
             "engine": self.engine, "device": self.device, "mjcf": self.mjcf, "without": self.without,
         }  # fmt: skip
+        out = self.out or _beside(self.bundle)
         diverged = self.out.parent / "diverged" if self.out else None
         name, _, task = str(self.bundle).partition(":")
         floors = {"random": 1.0, "zero": 0.0}
@@ -89,8 +91,11 @@ class Evaluate:
             policy: Policy = RandomPolicy(env.info.action, floors[name])
         else:
             bundle = load_bundle(self.bundle, self.runtime)
-            task, named = bundle.task, bundle.provenance.get("env_python")
-            python = self.env_python or (Path(named) if named else None)
+            task, python, named = bundle.task, self.env_python, bundle.provenance.get("env_python")
+            if named and python is None:
+                raise ConfigError(
+                    f"{bundle.called} was trained with {named}, which no file starts: add --env-python {named}"
+                )
             if bundle.contract is not None:
                 bundle.check_task(tasks.get(task).interface)
                 bundle.check_robot(robots.get(bundle.interface.robot))
@@ -132,7 +137,18 @@ class Evaluate:
             show(summary, self.json, "evaluation")  # first: nor does a full disk
             if self.out:
                 write_json(self.out, summary)
+            elif out:
+                with suppress(OSError, UserError):  # somebody else's run
+                    write_json(out, summary)
         return 0
+
+
+def _beside(path: Path) -> Path | None:
+    """Return where the result of a run's policy goes, so that `report` finds it; None for other policies."""
+    from policies.bundle import bundle_folder
+
+    run = bundle_folder(path).parent
+    return run / "evaluation.json" if (run / "config.json").is_file() and (run / "bundle").is_dir() else None
 
 
 def _caption(video: Path, text: str) -> None:

@@ -67,6 +67,7 @@ class Train(Generic[R]):
         from robot_rl.recipes.job import open_job
         from robot_rl.training.numerics import learner_threads, learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
+        from robot_rl.util.files import file_name
         from sim.divergence import report
         from sim.randomization.checks import nominal
         from sim.tasks import is_foreign, tasks
@@ -82,10 +83,8 @@ class Train(Generic[R]):
         if self.out is not None:
             folder = self.out
         else:
-            folder = (latest_folder if self.resume else new_folder)(
-                Path("runs"), _file_name(self.task), _file_name(self.recipe)
-            )
-        dataset = self.dataset or Path("datasets") / _file_name(self.task)
+            folder = (latest_folder if self.resume else new_folder)(Path("runs"), self.task, self.recipe)
+        dataset = self.dataset or Path("datasets") / file_name(self.task)
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
         # Inputs that are not read may be gone when the run is resumed.
         settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
@@ -129,11 +128,6 @@ class Train(Generic[R]):
             unread = what is not None and what not in needs
             if unread and getattr(self, option.name) != option.default:
                 raise ConfigError(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
-
-
-def _file_name(task: str) -> str:
-    """Return a task's name as part of a folder's name."""
-    return re.sub(r"[^\w.-]", ".", task)
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,8 @@ def sync_folder(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def file_name(text: str) -> str:
+    """Return the name of a task or recipe as part of a file's name."""
+    return re.sub(r"[^\w.-]", ".", text)[:100].lstrip(".") or "unnamed"
