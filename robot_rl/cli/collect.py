@@ -34,7 +34,7 @@ class Collect:
     resume: bool = False
     """Continue an interrupted dataset."""
     log: Path | None = None
-    """Folder for the report's dataset.json, randomization.json and provenance.json."""
+    """Folder for the report's dataset.json, randomization.json and provenance.json, which meta/ of the dataset has too."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
@@ -78,12 +78,14 @@ class Collect:
             "new_attempts": result.attempts,
         }
         summary |= {"divergences": env.divergences} | (report(out / "diverged") if env.divergences else {})
-        if self.log:
+        places = [folder for folder in (self.log, out / "meta" if result.attempts else None) if folder]
+        if places:
             facts = summary | env.simulation | {"fps": env.task.interface.controller.rate}
             if result.attempts:  # a resumed run may have nothing left to do
                 facts["success_of_demonstrator"] = result.successes / result.attempts
             files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization]}
             for name, content in (files | {"provenance": provenance()}).items():
-                write_json(self.log / f"{name}.json", content)
+                for folder in places:
+                    write_json(folder / f"{name}.json", content)
         show(summary, self.json, "demonstrations")
         return 0

@@ -32,7 +32,8 @@ class Evaluate:
     label: str = ""
     """Name of the policy in the report."""
     out: Path | None = None
-    """JSON file of the result; default evaluation.json in the run folder of the bundle, if it has one."""
+    """JSON file of the result; default evaluation.json in the bundle's run folder, if there is one, and
+    evaluation-genesis.json and the like where physics or execution are not the default."""
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
@@ -79,7 +80,7 @@ class Evaluate:
         simulation: dict[str, Any] = {
             "engine": self.engine, "device": self.device, "mjcf": self.mjcf, "without": self.without,
         }  # fmt: skip
-        out = self.out or _beside(self.bundle)
+        out = self.out or self._beside_run()
         diverged = self.out.parent / "diverged" if self.out else None
         name, _, task = str(self.bundle).partition(":")
         floors = {"random": 1.0, "zero": 0.0}
@@ -142,13 +143,21 @@ class Evaluate:
                     write_json(out, summary)
         return 0
 
+    def _beside_run(self) -> Path | None:
+        """Return where the result of a run's policy goes, so that `report` finds it; None for other policies."""
+        from policies.bundle import bundle_folder
+        from robot_rl.util.files import file_name
 
-def _beside(path: Path) -> Path | None:
-    """Return where the result of a run's policy goes, so that `report` finds it; None for other policies."""
-    from policies.bundle import bundle_folder
-
-    run = bundle_folder(path).parent
-    return run / "evaluation.json" if (run / "config.json").is_file() and (run / "bundle").is_dir() else None
+        run, defaults = bundle_folder(self.bundle).parent, vars(Evaluate)
+        if not (run / "config.json").is_file():
+            return None
+        other = [
+            getattr(self, name) for name in ("engine", "runtime", "execution") if getattr(self, name) != defaults[name]
+        ]
+        other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0) + [
+            f"without-{name}" for name in self.without
+        ]
+        return run / f"{'-'.join(['evaluation', *map(file_name, other)])}.json"
 
 
 def _caption(video: Path, text: str) -> None:

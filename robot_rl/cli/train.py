@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -106,6 +108,7 @@ class Train(Generic[R]):
         opened = Run(folder, config, self.resume, may_grow)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             run.stop_on_signals()
+            self._note_task(run, dataset if "demonstrations" in recipe.needs else None)
             job.run = run
             bundle = recipe.train(job)
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
@@ -119,6 +122,23 @@ class Train(Generic[R]):
             self.recipe,
         )
         return 0
+
+    def _note_task(self, run: Any, dataset: Path | None) -> None:
+        """Write dataset.json and randomization.json for the report: what was learned from, and what varied in it."""
+        from robot_rl.data import Dataset
+        from sim.tasks import is_foreign, tasks
+
+        if not is_foreign(self.task):
+            varied = [r for r in tasks.get(self.task).randomization if r.parameter not in self.without]
+            run.write("randomization.json", [asdict(r) for r in varied])
+        if dataset is None or not dataset.exists():
+            return
+        data, said = Dataset(dataset), {}
+        with suppress(OSError, ValueError, RecursionError):
+            said = json.loads((dataset / "meta" / "dataset.json").read_bytes())
+        facts = {"path": str(dataset), "episodes": data.num_episodes, "frames": data.num_frames, "fps": data.fps}
+        current = isinstance(said, dict) and said.get("frames") == data.num_frames
+        run.write("dataset.json", said if current else facts)
 
     def _check_read(self, needs: Sequence[str]) -> None:
         """Raise ConfigError for options that the recipe does not use."""

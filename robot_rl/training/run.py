@@ -115,7 +115,7 @@ _MAY_DIFFER = {"minutes", "threads"}
 
 _FIRST = "provenance.json"
 """Written first; identifies a run folder."""
-_BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl"}
+_BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl", "dataset.json", "randomization.json"}
 """Files of a run folder without results."""
 
 
