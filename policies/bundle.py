@@ -31,6 +31,7 @@ from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.success import objects_of, tests
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError, nearest
+from robot_rl.util.files import leaks
 from robot_rl.util.registry import check_trusted
 
 FORMAT = 1
@@ -211,6 +212,8 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
     file = path / "policy.json"
     if not file.is_file():
         raise BundleError(f"{path} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")
+    if fault := next(leaks(path), None):
+        raise BundleError(fault)
     try:
         meta = json.loads(file.read_text())
         if not isinstance(meta, dict) or "format" not in meta:

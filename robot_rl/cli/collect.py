@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
-from robot_rl.util.limits import NonNegativeInt, PositiveInt, Seed
+from robot_rl.util.limits import Interval, PositiveInt, Seed
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Collect:
     """Seed of everything random; two seeds share no episode, nor does any with held-out evaluation."""
     num_envs: PositiveInt = 8
     """Parallel simulations; each records an equal share of the demonstrations."""
-    image_size: NonNegativeInt = 96
+    image_size: Annotated[int, Interval(ge=0, le=960)] = 96
     """Height and width of the pictures of cameras that the policy does not see, pixels; 0 records none of these."""
     skill: str = "CLUMSY"
     """Skill of the demonstrator: CLUMSY or STEADY."""
@@ -34,7 +34,8 @@ class Collect:
     resume: bool = False
     """Continue an interrupted dataset."""
     log: Path | None = None
-    """Folder for the report's dataset.json, randomization.json and provenance.json, which meta/ of the dataset has too."""
+    """Folder for the report's dataset.json, randomization.json and provenance.json; meta/ of the dataset has them
+    too."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"

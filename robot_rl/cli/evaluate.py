@@ -80,6 +80,8 @@ class Evaluate:
         simulation: dict[str, Any] = {
             "engine": self.engine, "device": self.device, "mjcf": self.mjcf, "without": self.without,
         }  # fmt: skip
+        if self.video and self.video.suffix != ".mp4":
+            raise ConfigError(f"--video {self.video}: videos are written as mp4; give a name that ends with .mp4")
         out = self.out or self._beside_run()
         diverged = self.out.parent / "diverged" if self.out else None
         name, _, task = str(self.bundle).partition(":")

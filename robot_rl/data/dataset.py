@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.lerobot import (
+    DEFAULT_FEATURES,
     DTYPES,
     INFO,
     STATS,
@@ -122,7 +123,10 @@ class Dataset:
             absent = {*keys, "index"} - set(table.column_names)
             if absent:
                 raise DatasetError(f"{path} has no column '{min(absent)}'; restore it from a copy")
-            index = table["index"].to_numpy()
+            try:
+                index = from_arrow(table["index"], DEFAULT_FEATURES["index"]).reshape(-1)
+            except DatasetError as error:
+                raise DatasetError(f"{path}: 'index' {error}; restore it from a copy") from error
             row = int(np.searchsorted(index, first))
             if row + length > len(index) or (index[row : row + length] != np.arange(first, first + length)).any():
                 raise DatasetError(f"{path} lacks some of rows {first} to {first + length - 1}; restore it")
@@ -179,7 +183,7 @@ class Dataset:
         counted = read_stats(self.root / STATS).get("index", {}).get("count")
         if counted is None:
             return self.num_frames == 0
-        return np.size(counted) == 1 and int(np.ravel(counted)[0]) == self.num_frames
+        return np.size(counted) == 1 and np.ravel(counted)[0] == self.num_frames
 
     def files(self) -> set[Path]:
         """Return the data, video and episode files of all episodes."""
@@ -220,7 +224,7 @@ class Dataset:
             try:
                 stats[name] = np.asarray(value, dtype=np.float64)
                 sound = stats[name].shape == shape and bool(np.isfinite(stats[name]).all())
-            except ValueError:  # lists of different lengths
+            except (ValueError, TypeError, OverflowError):  # lists of different lengths, or no numbers
                 sound = False
             if not sound:
                 where = f"{self.root / 'meta/episodes'}: 'stats/{key}/{name}' of episode {row['episode_index']}"

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from robot_rl.util.errors import UserError
+from robot_rl.util.files import leaks
 
 VERSION = "v3.0"
 INFO = "meta/info.json"
@@ -219,21 +218,8 @@ def _faults(info: Mapping[str, Any]) -> Iterator[str]:
 
 def check_inside(root: Path) -> None:
     """Raise DatasetError if anything in a dataset's folder leads out of it, or is neither a file nor a folder."""
-    home = os.path.realpath(root)
-    for folder, folders, files in os.walk(root):
-        for name in (*folders, *files):
-            path = os.path.join(folder, name)
-            try:
-                mode = os.lstat(path).st_mode
-            except FileNotFoundError:  # a running writer's files come and go
-                continue
-            if stat.S_ISLNK(mode) and os.path.commonpath([home, os.path.realpath(path)]) != home:
-                raise DatasetError(
-                    f"{path} is a link out of {root}, and nothing outside is read or written; "
-                    "copy the folder with what its links lead to (cp -rL)"
-                )
-            if not (stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise DatasetError(f"{path} is neither a file nor a folder; restore {root} from a copy")
+    if fault := next(leaks(root), None):
+        raise DatasetError(fault)
 
 
 def encode_json(value: Any) -> bytes:

@@ -428,3 +428,11 @@ def test_a_wrong_header_and_wrong_types_are_refused(saved: Path) -> None:
     sign(saved)
     with pytest.raises(BundleError, match="is torch.float8_e4m3fn in it"):
         load_bundle(saved)
+
+
+@pytest.mark.parametrize("name", ["policy.json", "policy.safetensors", "critic.safetensors"])
+def test_a_bundle_reads_nothing_outside_its_folder(saved: Path, tmp_path: Path, name: str) -> None:
+    (saved / name).rename(tmp_path / name)
+    (saved / name).symlink_to(tmp_path / name)
+    with pytest.raises(BundleError, match=f"{name} is a link out of"):
+        load_bundle(saved)

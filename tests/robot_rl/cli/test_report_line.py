@@ -44,3 +44,19 @@ def test_a_bundle_elsewhere_gets_no_file_beside_it(runs: Path, tmp_path: Path) -
     shutil.copytree(runs / "runs/imitate/bundle", tmp_path / "bundle")
     assert main(f"evaluate {tmp_path}/bundle --episodes 2 --num-envs 2".split()) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("evaluate zero:panda-lift --video x.gif", "x.gif: videos are written as mp4"),
+        ("collect panda-lift --image-size 5000 --out data", "image-size is 5000; it must be less than or equal to 960"),
+        ("train panda-lift --training.updates 0 --recipe bc --base x", "does nothing with --base"),
+    ],
+)
+def test_what_cannot_be_done_is_said_first(
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2 and words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
