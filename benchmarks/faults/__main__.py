@@ -44,9 +44,9 @@ def attempts(kind: str, count: int, work: Path, done: Counter[str]) -> Iterator[
         for name, argv in kills.cases(work).items():
             folder = work / name.replace(", ", "-").replace(" ", "-")
             folder.mkdir(exist_ok=True)
-            had = done[f"kill: {name}"]
+            had, rng = done[f"kill: {name}"], random.Random(done[f"kill: {name}"])
             while had < count:
-                for row in kills.session(name, argv, folder, random.Random(had), count - had):
+                for row in kills.session(name, argv, folder, rng, count - had):
                     had += 1
                     yield row
     else:
@@ -77,6 +77,7 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     file = work / "attempts.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    made = provenance()
     for kind in [a.only] if a.only else COUNTS:
         done = Counter(row["case"] for row in rows)
         for row in attempts(kind, a.count or COUNTS[kind], work, done):
@@ -85,8 +86,8 @@ def main() -> int:
                 out.write(json.dumps(row) + "\n")
             if not row["result"].startswith(GOOD):
                 sys.stderr.write(f"{row['case']}: {row['result']}\n")
+            write_json(RESULTS, {"attempts": table(rows), "provenance": made})
     found = table(rows)
-    write_json(RESULTS, {"attempts": found, "provenance": provenance()})
     for case, counts in found.items():
         sys.stdout.write(f"{case:34} " + ", ".join(f"{number} {what}" for what, number in counts.items()) + "\n")
     return int(any("failure" in counts for counts in found.values()))

@@ -20,8 +20,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
-SECONDS, MEMORY = 60, 3 * 2**30
+import sim.tasks  # noqa: F401 - here, so that the many processes need not
+from policies.bundle import load_bundle
+from robot_rl.data import Dataset, DatasetWriter, verify
+from robot_rl.data.lerobot import DTYPES
+from robot_rl.robots import robots
+from robot_rl.util.errors import UserError
+
+torch.set_num_threads(1)  # a fork inherits no threads
+
+SECONDS, MEMORY = 20, 3 * 2**30
 """Limits of one mutation: processor time, s, and memory beyond what the imports take, bytes."""
 CHANGES = (
     "open",
@@ -151,9 +161,6 @@ def mutate(folder: Path, rng: random.Random, canary: Path) -> str:
 
 def use_dataset(folder: Path) -> None:
     """Do what `verify`, `train` and `collect --resume` do with a dataset."""
-    from robot_rl.data import Dataset, DatasetWriter, verify
-    from robot_rl.data.lerobot import DTYPES
-
     verify(folder)
     data = Dataset(folder)
     data.columns([key for key, feature in data.features.items() if feature.dtype in DTYPES])
@@ -166,17 +173,12 @@ def use_dataset(folder: Path) -> None:
 
 def use_bundle(folder: Path) -> None:
     """Do what `evaluate` and `deploy` do with a bundle before anything runs."""
-    from policies.bundle import load_bundle
-    from robot_rl.robots import robots
-
     bundle = load_bundle(folder)
     bundle.check_robot(robots.get("panda"))
 
 
 def child(use: Callable[[Path], None], folder: Path, said: Path) -> None:
     """Use a mutated folder, and write down how it ended: read, refused, or a failure."""
-    from robot_rl.util.errors import UserError
-
     home, outside = os.path.realpath(folder), []
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -195,6 +197,7 @@ def child(use: Callable[[Path], None], folder: Path, said: Path) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    signal.alarm(10 * SECONDS)  # one that waits for ever takes no processor time
     sys.addaudithook(watch)
     try:
         use(folder)

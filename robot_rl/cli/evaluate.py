@@ -83,7 +83,7 @@ class Evaluate:
         if self.video and self.video.suffix != ".mp4":
             raise ConfigError(f"--video {self.video}: videos are written as mp4; give a name that ends with .mp4")
         out = self.out or self._beside_run()
-        diverged = self.out.parent / "diverged" if self.out else None
+        diverged = out.parent / "diverged" if out else None
         name, _, task = str(self.bundle).partition(":")
         floors = {"random": 1.0, "zero": 0.0}
         if name in floors and task:

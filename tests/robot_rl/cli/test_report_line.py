@@ -51,7 +51,6 @@ def test_a_bundle_elsewhere_gets_no_file_beside_it(runs: Path, tmp_path: Path) -
     [
         ("evaluate zero:panda-lift --video x.gif", "x.gif: videos are written as mp4"),
         ("collect panda-lift --image-size 5000 --out data", "image-size is 5000; it must be less than or equal to 960"),
-        ("train panda-lift --training.updates 0 --recipe bc --base x", "does nothing with --base"),
     ],
 )
 def test_what_cannot_be_done_is_said_first(
