@@ -190,7 +190,7 @@ def child(use: Callable[[Path], None], folder: Path, said: Path) -> None:
             path = os.path.realpath(os.path.join(base, os.fsdecode(arguments[0])))
             writes = event != "open" or (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR))
             if path.startswith(str(folder.with_name("canary"))) or (
-                writes and not path.startswith((home + os.sep, "/dev/"))
+                writes and "torchinductor_" not in path and not path.startswith((home + os.sep, "/dev/"))
             ):
                 outside.append(f"{event} {path}")
 
