@@ -125,9 +125,12 @@ class Policy(nn.Module):
 
 
 def build_policy(description: dict[str, Any]) -> Policy:
-    """Return a policy of any class with fresh weights, from what its `describe` returned."""
+    """Return a policy of any class with fresh weights, from what its `describe` returned.
+
+    Bundles call this twice, first on torch's device "meta", which allocates nothing: so sizes are checked.
+    """
     name = str(description["class"])
-    kind = policy_classes.get(name)
+    kind = policy_classes.get(policy_classes.vet(name))
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
         raise TypeError(f"{name} is not a policy class")
     return kind.build(description)

@@ -25,11 +25,14 @@ from policies.base import Policy, build_policy
 from policies.errors import BundleError, WrongBundle
 from policies.metadata import load_onnx
 from robot_rl.interface.observation_spec import ObservationSpec
+from robot_rl.interface.observations import terms
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.interface.success import objects_of
+from robot_rl.interface.success import objects_of, tests
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError, nearest
+from robot_rl.util.files import leaks
+from robot_rl.util.registry import check_trusted
 
 FORMAT = 1
 WEIGHTS, CRITIC = "policy.safetensors", "critic.safetensors"
@@ -209,6 +212,8 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
     file = path / "policy.json"
     if not file.is_file():
         raise BundleError(f"{path} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")
+    if fault := next(leaks(path), None):
+        raise BundleError(fault)
     try:
         meta = json.loads(file.read_text())
         if not isinstance(meta, dict) or "format" not in meta:
@@ -217,22 +222,28 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             raise BundleError(
                 f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; update robot-rl"
             )
-        policy = build_policy(meta["policy"])
+        _check_names(meta)
+        with torch.device("meta"):  # nothing is allocated until the sizes are those of the weights
+            wanted = build_policy(meta["policy"]).state_dict()
         interface = Interface.from_json(meta["interface"]) if meta["interface"] is not None else None
         if interface is not None:
             robots.get(interface.robot)
         if not isinstance(meta["robot"], dict):
             raise TypeError("robot is no table")
+        for name, kind in (("task", str), ("provenance", dict), ("agent", dict)):
+            if not isinstance(meta.get(name, kind()), kind):
+                raise TypeError(f"{name} is {meta[name]!r}")
+        sums = dict(meta["sha256"])
+        weights = _read(path / WEIGHTS, sums)
+        _require_fit(weights, wanted, path / WEIGHTS)
+        policy = build_policy(meta["policy"])
         bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}), folder=path)
         bundle.task, bundle.agent = meta.get("task", "") or bundle.task, meta.get("agent", {})
-        sums = dict(meta["sha256"])
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UnknownName) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise BundleError(
             f"{file} is damaged or foreign ({reason}); copy the bundle again, or train it again"
         ) from None
-    weights = _read(path / WEIGHTS, sums)
-    _require_fit(weights, policy, path / WEIGHTS)
     policy.load_state_dict(weights)
     if not all(v.isfinite().all() for v in weights.values()):
         raise BundleError(f"{path / WEIGHTS} holds non-finite weights; train it again")
@@ -249,13 +260,28 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
     return bundle
 
 
-def _require_fit(weights: dict[str, Tensor], policy: Policy, file: Path) -> None:
+def _check_names(meta: dict[str, Any]) -> None:
+    """Refuse names that would import a package that is not trusted; `build_policy` does so for the policy's class."""
+    if ":" in (task := str(meta.get("task", "")).removeprefix("gym:")):  # a Gymnasium id may begin with a module too
+        check_trusted(task, f"task {meta['task']!r}")
+    if (interface := meta["interface"]) is not None:
+        robots.vet(str(interface["robot"]))
+        for name in interface["observations"]:
+            terms.vet(str(name))
+        for name in filter(None, (interface.get("success"), interface.get("failure"))):
+            tests.vet(str(name))
+        if ":" in (task := str(interface["task"])):
+            check_trusted(task, f"task {task!r}")
+
+
+def _require_fit(weights: dict[str, Tensor], network: dict[str, Tensor], file: Path) -> None:
     """Refuse weights of another network, naming the first difference."""
-    found, wanted = ({k: tuple(v.shape) for k, v in s.items()} for s in (weights, policy.state_dict()))
+    found, wanted = ({k: (str(tuple(v.shape)), str(v.dtype)) for k, v in s.items()} for s in (weights, network))
     different = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
     if different:
         name = different[0]
-        there, here = (s.get(name, "absent") for s in (found, wanted))
+        shapes, types = zip(*(s.get(name, ("absent", "")) for s in (found, wanted)), strict=True)
+        there, here = shapes if shapes[0] != shapes[1] else types
         more = f", and {len(different) - 1} more differ" if len(different) > 1 else ""
         raise BundleError(
             f"{file} holds the weights of another policy than policy.json says: {name} is {there} in it, not {here}"

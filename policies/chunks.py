@@ -6,14 +6,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from policies.base import Chunk, Normalizer, Observation, Policy, Prefix, Size, mlp, normal
 from policies.encoder import Encoder, EncoderConfig
-from robot_rl.util.limits import NonNegativeInt, PositiveInt
+from robot_rl.util.limits import Interval, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ChunkConfig:
     """Actions executed before the next prediction."""
     hidden: PositiveInt = 256
     """Width of the network."""
-    layers: NonNegativeInt = 3
+    layers: Annotated[int, Interval(ge=0, le=100)] = 3
     """Hidden layers of the network."""
     sample_steps: PositiveInt = 10
     """Evaluations of the network per chunk."""

@@ -8,21 +8,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from policies.base import Observation, Prefix, Size, normal
 from policies.chunks import ChunkConfig, ChunkPolicy, freeze, pull
-from robot_rl.util.limits import PositiveInt
+from robot_rl.util.limits import Interval
 
 
 @dataclass(frozen=True)
 class DiffusionConfig(ChunkConfig):
     """A chunked diffusion policy. `sample_steps` must divide `train_steps`, or DDIM leaves its time grid."""
 
-    train_steps: PositiveInt = 100
+    train_steps: Annotated[int, Interval(ge=1, le=10_000)] = 100
     """Noise levels in training."""
     prediction: Literal["sample", "epsilon"] = "sample"
     """The network's output: sample (the clean chunk) or epsilon (the noise). At the first denoising step epsilon is

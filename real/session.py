@@ -116,7 +116,11 @@ class VideoRecorder:
         if not self.frames:
             return
         video = folder / "videos" / "robot.mp4"
-        larger = max(1, 288 // self.frames[0].shape[0])  # a twin's are thumbnails
-        frames = (frame.repeat(larger, 0).repeat(larger, 1) for frame in self.frames)
+        import cv2
+
+        height, width = self.frames[0].shape[:2]
+        larger = max(1, 480 // height)  # a twin's are thumbnails
+        size = (larger * width, larger * height)
+        frames = (cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC) for frame in self.frames)
         replace_file(video, encode_video(frames, self.rate))
         write_json(video.with_name("captions.json"), {video.name: caption})

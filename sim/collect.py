@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from policies.bundle import load_bundle
-from robot_rl.data import DatasetWriter, EpisodeData
-from robot_rl.data.lerobot import Feature
+from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
 from robot_rl.data.recording import TRUNCATED, features, frames_per_second
 from robot_rl.data.rows import EpisodeRows
 from robot_rl.interface.observation_spec import IMAGES
@@ -73,16 +72,18 @@ def collect(
         env.engine.render(0, camera, image_size, image_size)
     bundle = load_bundle(policy) if policy else None
     demonstrator(env, skill, seed, bundle)  # refused before anything is on disk
+    columns, fps = features(info, dict.fromkeys(cameras, (image_size, image_size)) | seen), frames_per_second(info)
+    columns |= {TRUNCATED: Feature("bool", (1,))} if keep_failures else {}
+    settings = as_json(_settings(env, seed, skill, policy, image_size, keep_failures))
     if resume and (out / "meta" / "info.json").exists():
+        _check_resume(Dataset(out), columns, fps, settings)  # before anything in it is moved
         writer = DatasetWriter.append(out)
     else:
-        columns = features(info, dict.fromkeys(cameras, (image_size, image_size)) | seen)
-        columns |= {TRUNCATED: Feature("bool", (1,))} if keep_failures else {}
         robot = env.robot.name if ours else None
-        writer = DatasetWriter.create(out, fps=frames_per_second(info), features=columns, robot_type=robot)
+        writer = DatasetWriter.create(out, fps=fps, features=columns, robot_type=robot)
     with writer:
         done_before = writer.num_episodes
-        go_on(writer, as_json(_settings(env, seed, skill, policy, image_size, keep_failures)))
+        go_on(writer, settings)
         start = training_seed(seed, done_before)
         expert = demonstrator(env, skill, start, bundle)
         observation, _ = _on_host(env.reset(seed=start))
@@ -159,9 +160,23 @@ def require_same(root: Path, now: dict[str, Any]) -> None:
     """Raise ConfigError if a dataset with episodes was recorded with other settings."""
     try:
         before = json.loads((root / SETTINGS).read_bytes())
-    except (OSError, ValueError):
+        if not isinstance(before, dict):
+            raise ValueError("no table")
+    except (OSError, ValueError, RecursionError):
         raise UserError(
             f"{root} does not say with which settings it was recorded ({SETTINGS} is missing or damaged); "
             "collect into another --out"
         ) from None
     check_same(root, before, now)
+
+
+def _check_resume(dataset: Dataset, columns: Mapping[str, Feature], fps: int, now: dict[str, Any]) -> None:
+    """Raise if a dataset has other columns, or episodes that were recorded with other settings."""
+    for key, feature in columns.items():
+        found = dataset.features.get(key)
+        if found is None or (found.dtype, found.shape) != (feature.dtype, feature.shape) or dataset.fps != fps:
+            raise UserError(
+                f"{dataset.root} has other columns or frames per second, see {key!r}; collect into another --out"
+            )
+    if dataset.num_episodes:
+        require_same(dataset.root, now)

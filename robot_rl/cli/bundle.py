@@ -29,10 +29,13 @@ class MakeBundle:
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.run import configured, provenance
         from robot_rl.util.errors import ConfigError
+        from robot_rl.util.registry import check_trusted
 
         try:
             settings = json.loads((self.run_folder / "config.json").read_text())
-            recipe = configured(recipes.get(settings["recipe"])(), settings["config"])
+            if ":" in (path := settings["task"].removeprefix("gym:")):
+                check_trusted(path, f"task {settings['task']!r}")
+            recipe = configured(recipes.get(recipes.vet(settings["recipe"]))(), settings["config"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise ConfigError(f"{self.run_folder} is not a run folder of `robot-rl train`; name one") from None
         checkpoint = self.run_folder / "checkpoint.safetensors"

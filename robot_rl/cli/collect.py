@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
-from robot_rl.util.limits import NonNegativeInt, PositiveInt, Seed
+from robot_rl.util.limits import Interval, PositiveInt, Seed
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Collect:
     """Seed of everything random; two seeds share no episode, nor does any with held-out evaluation."""
     num_envs: PositiveInt = 8
     """Parallel simulations; each records an equal share of the demonstrations."""
-    image_size: NonNegativeInt = 96
+    image_size: Annotated[int, Interval(ge=0, le=960)] = 96
     """Height and width of the pictures of cameras that the policy does not see, pixels; 0 records none of these."""
     skill: str = "CLUMSY"
     """Skill of the demonstrator: CLUMSY or STEADY; for a testbed also WEAK."""
@@ -37,7 +37,8 @@ class Collect:
     resume: bool = False
     """Continue an interrupted dataset."""
     log: Path | None = None
-    """Folder for the report's dataset.json, randomization.json and provenance.json."""
+    """Folder for the report's dataset.json, randomization.json and provenance.json; meta/ of the dataset has them
+    too."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
@@ -55,12 +56,13 @@ class Collect:
         """Record; return the exit status."""
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.training.run import provenance, write_json
+        from robot_rl.util.files import file_name
         from sim.collect import collect
         from sim.divergence import report
         from sim.make import make
         from sim.tasks import is_foreign
 
-        out = self.out or Path("datasets") / self.task.replace(":", ".")
+        out = self.out or Path("datasets") / file_name(self.task)
         env: Any = make(
             self.task, self.num_envs, self.env_python, engine=self.engine, mjcf=self.mjcf, device=self.device,
             without=self.without, diverged=out / "diverged",
@@ -82,12 +84,14 @@ class Collect:
         }
         if where:
             summary |= {"divergences": env.divergences} | (report(out / "diverged") if env.divergences else {})
-        if self.log:
+        places = [folder for folder in (self.log, out / "meta" if result.attempts else None) if folder]
+        if places:
             facts = summary | where | {"fps": env.info.rate}
             if result.attempts:  # a resumed run may have nothing left to do
                 facts["success_of_demonstrator"] = result.successes / result.attempts
             files = {"dataset": facts, "randomization": [asdict(r) for r in env.randomization] if where else []}
             for name, content in (files | {"provenance": provenance()}).items():
-                write_json(self.log / f"{name}.json", content)
+                for folder in places:
+                    write_json(folder / f"{name}.json", content)
         show(summary, self.json, "demonstrations")
         return 0

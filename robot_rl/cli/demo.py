@@ -59,7 +59,8 @@ class Demo:
         begin = time.monotonic()
         for number, (stage, command) in enumerate(stages, 1):
             console.rule(f"[bold]{number}. {stage}", align="left")
-            console.print("$ robot-rl " + shlex.join(command), style="dim")
+            line = "$ robot-rl " + shlex.join(command)  # in one piece, so that it can be pasted
+            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
             start = time.monotonic()
             code = _finish([sys.executable, "-m", "robot_rl.cli.main", *command], environment)
             now = time.monotonic()

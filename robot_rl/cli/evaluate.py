@@ -32,7 +32,8 @@ class Evaluate:
     label: str = ""
     """Name of the policy in the report."""
     out: Path | None = None
-    """Also write the result to this JSON file."""
+    """JSON file of the result; default evaluation.json in the bundle's run folder, if there is one, and
+    evaluation-genesis.json and the like where physics or execution are not the default."""
     skill: str = "CLUMSY"
     """Skill of expert:TASK."""
     runtime: Literal["torch", "onnx"] = "torch"
@@ -42,7 +43,7 @@ class Evaluate:
     inference_delay: NonNegativeFloat = 0.0
     """Simulated inference time, ms, rounded up to whole control periods, to rehearse a slower machine."""
     env_python: Path | None = None
-    """Python of another virtual environment that runs a gym: task; default the one that the policy was trained with."""
+    """Python of another virtual environment that runs a gym: task; needed where the policy was trained with one."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
@@ -60,6 +61,7 @@ class Evaluate:
         """Evaluate; return the exit status."""
         import math
         import time
+        from contextlib import suppress
 
         import torch
 
@@ -81,7 +83,10 @@ class Evaluate:
         simulation: dict[str, Any] = {
             "engine": self.engine, "device": self.device, "mjcf": self.mjcf, "without": self.without,
         }  # fmt: skip
-        diverged = self.out.parent / "diverged" if self.out else None
+        if self.video and self.video.suffix != ".mp4":
+            raise ConfigError(f"--video {self.video}: videos are written as mp4; give a name that ends with .mp4")
+        out = self.out or self._beside_run()
+        diverged = out.parent / "diverged" if out else None
         name, _, task = str(self.bundle).partition(":")
         floors = {"random": 1.0, "zero": 0.0}
         if name in (*floors, "expert") and task:
@@ -98,8 +103,11 @@ class Evaluate:
                 policy = ExpertPolicy(env, self.skill, self.seed)
         else:
             bundle = load_bundle(self.bundle, self.runtime)
-            task, named = bundle.task, bundle.provenance.get("env_python")
-            python = self.env_python or (Path(named) if named else None)
+            task, python, named = bundle.task, self.env_python, bundle.provenance.get("env_python")
+            if named and python is None:
+                raise ConfigError(
+                    f"{bundle.called} was trained with {named}, which no file starts: add --env-python {named}"
+                )
             if bundle.contract is not None:
                 bundle.check_task(tasks.get(task).interface)
                 bundle.check_robot(robots.get(bundle.interface.robot))
@@ -141,7 +149,26 @@ class Evaluate:
             show(summary, self.json, "evaluation")  # first: nor does a full disk
             if self.out:
                 write_json(self.out, summary)
+            elif out:
+                with suppress(OSError, UserError):  # somebody else's run
+                    write_json(out, summary)
         return 0
+
+    def _beside_run(self) -> Path | None:
+        """Return where the result of a run's policy goes, so that `report` finds it; None for other policies."""
+        from policies.bundle import bundle_folder
+        from robot_rl.util.files import file_name
+
+        run, defaults = bundle_folder(self.bundle).parent, vars(Evaluate)
+        if not (run / "config.json").is_file():
+            return None
+        other = [
+            getattr(self, name) for name in ("engine", "runtime", "execution") if getattr(self, name) != defaults[name]
+        ]
+        other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0) + [
+            f"without-{name}" for name in self.without
+        ]
+        return run / f"{'-'.join(['evaluation', *map(file_name, other)])}.json"
 
 
 def _caption(video: Path, text: str) -> None:

@@ -33,7 +33,7 @@ def learn(folder: Path) -> int:
 
     torch.set_num_threads(1)
     settings = json.loads((folder / "config.json").read_text())
-    recipe = configured(recipes.get(settings["recipe"])(), settings["config"])
+    recipe = configured(recipes.get(recipes.vet(settings["recipe"]))(), settings["config"])
     learner = recipe.learner(load_bundle(settings["base"]), Path(settings["dataset"]), folder, settings["seed"])
     with Run(folder / "learner", {k: settings[k] for k in ("recipe", "seed")}, resume=True) as run, learning_floats():
         learner.run(run, lambda: stop.is_set() or _orphaned(), stop.wait)

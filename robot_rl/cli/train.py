@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -67,6 +69,7 @@ class Train(Generic[R]):
         from robot_rl.recipes.job import open_job
         from robot_rl.training.numerics import learner_threads, learning_floats
         from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
+        from robot_rl.util.files import file_name
         from sim.divergence import report
         from sim.randomization.checks import nominal
         from sim.tasks import is_foreign, tasks
@@ -82,10 +85,8 @@ class Train(Generic[R]):
         if self.out is not None:
             folder = self.out
         else:
-            folder = (latest_folder if self.resume else new_folder)(
-                Path("runs"), _file_name(self.task), _file_name(self.recipe)
-            )
-        dataset = self.dataset or Path("datasets") / _file_name(self.task)
+            folder = (latest_folder if self.resume else new_folder)(Path("runs"), self.task, self.recipe)
+        dataset = self.dataset or Path("datasets") / file_name(self.task)
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
         # Inputs that are not read may be gone when the run is resumed.
         settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
@@ -107,6 +108,7 @@ class Train(Generic[R]):
         opened = Run(folder, config, self.resume, extendable_setting)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             run.stop_on_signals()
+            self._note_task(run, dataset if "demonstrations" in recipe.needs else None)
             job.run = run
             bundle = recipe.train(job)
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
@@ -121,6 +123,23 @@ class Train(Generic[R]):
         )
         return 0
 
+    def _note_task(self, run: Any, dataset: Path | None) -> None:
+        """Write dataset.json and randomization.json for the report: what was learned from, and what varied in it."""
+        from robot_rl.data import Dataset
+        from sim.tasks import is_foreign, tasks
+
+        if not is_foreign(self.task):
+            varied = [r for r in tasks.get(self.task).randomization if r.parameter not in self.without]
+            run.write("randomization.json", [asdict(r) for r in varied])
+        if dataset is None or not dataset.exists():
+            return
+        data, said = Dataset(dataset), {}
+        with suppress(OSError, ValueError, RecursionError):
+            said = json.loads((dataset / "meta" / "dataset.json").read_bytes())
+        facts = {"path": str(dataset), "episodes": data.num_episodes, "frames": data.num_frames, "fps": data.fps}
+        current = isinstance(said, dict) and said.get("frames") == data.num_frames
+        run.write("dataset.json", said if current else facts)
+
     def _check_read(self, needs: Sequence[str]) -> None:
         """Raise ConfigError for options that the recipe does not use."""
         groups = dict.fromkeys(_SIMULATION, "environment") | {"base": "base", "dataset": "demonstrations"}
@@ -129,11 +148,6 @@ class Train(Generic[R]):
             unread = what is not None and what not in needs
             if unread and getattr(self, option.name) != option.default:
                 raise ConfigError(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
-
-
-def _file_name(task: str) -> str:
-    """Return a task's name as part of a folder's name."""
-    return re.sub(r"[^\w.-]", ".", task)
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.lerobot import (
+    DEFAULT_FEATURES,
     DTYPES,
     INFO,
     STATS,
@@ -19,6 +20,7 @@ from robot_rl.data.lerobot import (
     DatasetError,
     Feature,
     FileId,
+    check_inside,
     file_id,
     file_path,
     read_info,
@@ -64,6 +66,7 @@ class Dataset:
         self._used: set[Path] = set()  # files that some of our episodes came from
         self._complete: set[Path] = set()  # of these, the ones with nothing more in them
         self._columns: dict[str, tuple[int, Tensor]] = {}
+        check_inside(self.root)
         self._load()
 
     @property
@@ -120,9 +123,12 @@ class Dataset:
             absent = {*keys, "index"} - set(table.column_names)
             if absent:
                 raise DatasetError(f"{path} has no column '{min(absent)}'; restore it from a copy")
-            index = table["index"].to_numpy()
+            try:
+                index = from_arrow(table["index"], DEFAULT_FEATURES["index"]).reshape(-1)
+            except DatasetError as error:
+                raise DatasetError(f"{path}: 'index' {error}; restore it from a copy") from error
             row = int(np.searchsorted(index, first))
-            if not np.array_equal(index[row : row + length], np.arange(first, first + length)):
+            if row + length > len(index) or (index[row : row + length] != np.arange(first, first + length)).any():
                 raise DatasetError(f"{path} lacks some of rows {first} to {first + length - 1}; restore it")
             for key, feature in features.items():
                 try:
@@ -177,7 +183,7 @@ class Dataset:
         counted = read_stats(self.root / STATS).get("index", {}).get("count")
         if counted is None:
             return self.num_frames == 0
-        return np.size(counted) == 1 and int(np.ravel(counted)[0]) == self.num_frames
+        return np.size(counted) == 1 and np.ravel(counted)[0] == self.num_frames
 
     def files(self) -> set[Path]:
         """Return the data, video and episode files of all episodes."""
@@ -218,7 +224,7 @@ class Dataset:
             try:
                 stats[name] = np.asarray(value, dtype=np.float64)
                 sound = stats[name].shape == shape and bool(np.isfinite(stats[name]).all())
-            except ValueError:  # lists of different lengths
+            except (ValueError, TypeError, OverflowError):  # lists of different lengths, or no numbers
                 sound = False
             if not sound:
                 where = f"{self.root / 'meta/episodes'}: 'stats/{key}/{name}' of episode {row['episode_index']}"
@@ -267,7 +273,7 @@ class Dataset:
                 except DatasetError as error:  # may be a file that info.json does not count
                     failure = error
                     continue
-                if any(row.get("episode_index") is None for row in found):
+                if any(type(row.get("episode_index")) is not int for row in found):
                     failure = DatasetError(f"{path} has rows without an 'episode_index'; restore it from a copy")
                     continue
                 counted = [row for row in found if row["episode_index"] < total]
@@ -277,13 +283,13 @@ class Dataset:
                 if counted and len(counted) == len(found):
                     complete.add(path)
         new = range(self.num_episodes, total)
-        missing = [index for index in new if index not in rows]
-        if missing and self._complete:  # LeRobot itself lets a file grow
+        missing = next((index for index in new if index not in rows), None)
+        if missing is not None and self._complete:  # LeRobot itself lets a file grow
             self._complete, self._stamp = set(), ()
             return self._load()
-        if missing:
+        if missing is not None:
             raise failure or DatasetError(
-                f"{self.root / 'meta/episodes'} lacks episode {missing[0]} of the {total} in {INFO}; "
+                f"{self.root / 'meta/episodes'} lacks episode {missing} of the {total} in {INFO}; "
                 "restore the folder from a copy"
             )
         tasks = read_tasks(self.root / TASKS) if len(self.tasks) < int(info["total_tasks"]) else self.tasks
@@ -302,28 +308,34 @@ def is_reserved(column: str) -> bool:
 def _episode(row: dict[str, Any], cameras: list[str], root: Path) -> Episode:
     """Read a row of `meta/episodes`."""
     places = [f"videos/{key}/{name}" for key in cameras for name in ("chunk_index", "file_index", "from_timestamp")]
-    for name in ("length", "dataset_from_index", "data/chunk_index", "data/file_index", *places):
-        if name in row and row[name] is None:
-            which = f"no '{name}' of episode {row['episode_index']}"
+    for name in ("tasks", "length", "dataset_from_index", "data/chunk_index", "data/file_index", *places):
+        if name not in row:
+            raise DatasetError(f"{root / 'meta/episodes'} has no column '{name}'; restore it from a copy")
+        value = row[name]
+        if name == "tasks":
+            sound = value is None or (isinstance(value, list) and all(isinstance(task, str) for task in value))
+        else:
+            kinds = (int, float) if name.endswith("timestamp") else (int,)
+            sound = type(value) in kinds and 0 <= value < 2**53  # where floats still count by one
+        if not sound:
+            which = f"'{name}' of episode {row['episode_index']} is {value!r}"
+            which = which if value is not None else f"no '{name}' of episode {row['episode_index']}"
             raise DatasetError(f"{root / 'meta/episodes'} has {which}; restore it from a copy")
-    try:
-        return Episode(
-            index=row["episode_index"],
-            length=row["length"],
-            task=(row["tasks"] or [""])[0],
-            start=row["dataset_from_index"],
-            record={key: value for key, value in row.items() if value is not None and not is_reserved(key)},
-            data_file=(row["data/chunk_index"], row["data/file_index"]),
-            videos={
-                key: (
-                    (row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"]),
-                    row[f"videos/{key}/from_timestamp"],
-                )
-                for key in cameras
-            },
-        )
-    except KeyError as error:
-        raise DatasetError(f"{root / 'meta/episodes'} has no column {error}; restore it from a copy") from None
+    return Episode(
+        index=row["episode_index"],
+        length=row["length"],
+        task=(row["tasks"] or [""])[0],
+        start=row["dataset_from_index"],
+        record={key: value for key, value in row.items() if value is not None and not is_reserved(key)},
+        data_file=(row["data/chunk_index"], row["data/file_index"]),
+        videos={
+            key: (
+                (row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"]),
+                row[f"videos/{key}/from_timestamp"],
+            )
+            for key in cameras
+        },
+    )
 
 
 def _by_file(episodes: list[Episode]) -> dict[FileId, list[Episode]]:

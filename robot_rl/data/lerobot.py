@@ -9,7 +9,10 @@
 ```
 
 An episode exists once `info.json` counts it. Files that it does not count were left by a killed writer; readers skip
-them, `DatasetWriter.append` removes them.
+them, `DatasetWriter.append` moves them to `<root>/.aside`.
+
+A dataset may come from anywhere, so no name in it leads out of its folder: the paths are LeRobot's own, names have no
+'/', and a link that leads out is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from robot_rl.util.errors import UserError
+from robot_rl.util.files import leaks
 
 VERSION = "v3.0"
 INFO = "meta/info.json"
@@ -35,6 +39,9 @@ DATA_PATH = f"data/{FILE}.parquet"
 VIDEO_PATH = "videos/{video_key}/" + FILE + ".mp4"
 CHUNK_SIZE = 1000
 DTYPES = frozenset(["bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"])
+
+MOST_NUMBERS = 2**28
+"""Largest number of values in a feature's row: a picture of 9459 x 9459 pixels."""
 
 FileId = tuple[int, int]
 """(chunk_index, file_index) of a file."""
@@ -155,7 +162,7 @@ def read_info(root: Path) -> dict[str, Any]:
         raise DatasetError(
             f"{path} is missing, so {root} is not a LeRobot v3.0 dataset; name the folder that holds meta/"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is not valid JSON ({error}); restore it from a copy") from error
     version = info.get("codebase_version") if isinstance(info, dict) else None
     if version is None:
@@ -180,21 +187,39 @@ def _faults(info: Mapping[str, Any]) -> Iterator[str]:
     for key, least in {"total_episodes": 0, "total_frames": 0, "total_tasks": 0, "fps": 1}.items():
         if isinstance(info[key], bool) or not isinstance(info[key], int | float) or not least <= info[key] < math.inf:
             yield f"{key} is {info[key]!r}, not a number of at least {least}"
+    if isinstance(size := info.get("chunks_size", 1), bool) or not isinstance(size, int) or size < 1:
+        yield f"chunks_size is {size!r}, not a whole number of at least 1"
     features = info["features"]
     if not isinstance(features, dict):
         yield f"features is {features!r}, not a table of names"
+    if absent := DEFAULT_FEATURES.keys() - features.keys():
+        yield f"features lacks '{min(absent)}'"
     for name, entry in features.items():
-        shape = entry.get("shape") if isinstance(entry, dict) else None
-        if not isinstance(shape, list) or not all(isinstance(n, int) and n > 0 for n in shape):
+        if name in ("", ".", "..") or set(name) & set("/\\\0"):
+            yield f"feature {name!r} is no name for a file"
+        shape: Any = entry.get("shape") if isinstance(entry, dict) else None
+        if not isinstance(shape, list) or not shape or not all(type(n) is int and n > 0 for n in shape):
             yield f"feature '{name}' has no shape"
+        if math.prod(shape) > MOST_NUMBERS:
+            yield f"feature '{name}' has shape {shape}, more than {MOST_NUMBERS} numbers"
         if not isinstance(entry.get("dtype"), str):
             yield f"feature '{name}' has no dtype"
+        if entry["dtype"] == "video" and (len(shape) != 3 or shape[2] != 3):
+            yield f"feature '{name}' is a video of shape {shape}, not height, width, 3"
+        if not isinstance(entry.get("names"), list | dict | None):
+            yield f"feature '{name}' has names {entry['names']!r}, not a list"
+        if not isinstance(entry.get("info"), dict | None):
+            yield f"feature '{name}' has info {entry['info']!r}, not a table"
     video = any(entry["dtype"] == "video" for entry in features.values())
-    for key in ("data_path", *(["video_path"] if video else [])):
-        try:
-            file_path(info[key], (0, 0), "camera")
-        except (AttributeError, IndexError, KeyError, ValueError):
-            yield f"{key} {info.get(key)!r} names no files"
+    for key, path in {"data_path": DATA_PATH, **({"video_path": VIDEO_PATH} if video else {})}.items():
+        if info.get(key) != path:
+            yield f"{key} is {info.get(key)!r}; LeRobot {VERSION} has {path!r}, and no other is read or written"
+
+
+def check_inside(root: Path) -> None:
+    """Raise DatasetError if anything in a dataset's folder leads out of it, or is neither a file nor a folder."""
+    if fault := next(leaks(root), None):
+        raise DatasetError(fault)
 
 
 def encode_json(value: Any) -> bytes:

@@ -81,7 +81,8 @@ def merge_stats(parts: Sequence[Stats]) -> Stats:
     def average(values: Array) -> Array:
         return np.tensordot(weights, values, axes=1)
 
-    stacked = {name: np.stack([np.asarray(part[name], dtype=np.float64) for part in parts]) for name in parts[0]}
+    kept = [name for name in parts[0] if all(name in part for part in parts)]  # another program may leave out quantiles
+    stacked = {name: np.stack([np.asarray(part[name], dtype=np.float64) for part in parts]) for name in kept}
     mean = average(stacked["mean"])
     variance = average(stacked["std"] ** 2 + (stacked["mean"] - mean) ** 2)
     return {
@@ -90,7 +91,7 @@ def merge_stats(parts: Sequence[Stats]) -> Stats:
         "mean": mean,
         "std": np.sqrt(variance),
         "count": np.array([int(counts.sum())]),
-        **{name: average(stacked[name]) for name in QUANTILES if all(name in part for part in parts)},
+        **{name: average(stacked[name]) for name in QUANTILES if name in kept},
     }
 
 
@@ -155,10 +156,13 @@ def read_stats(path: Path) -> dict[str, Stats]:
     """Read `stats.json`; return an empty dict if there is none yet."""
     try:
         raw = json.loads(path.read_bytes())
-        return {key: {name: np.asarray(value) for name, value in entry.items()} for key, entry in raw.items()}
+        return {
+            key: {name: np.asarray(value, dtype=np.float64) for name, value in entry.items()}
+            for key, entry in raw.items()
+        }
     except FileNotFoundError:
         return {}
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError, OverflowError, AttributeError, RecursionError) as error:
         raise DatasetError(
             f"{path} is not valid ({error}); delete it, then DatasetWriter.append writes it anew"
         ) from error

@@ -29,7 +29,7 @@ class WriterLock:
     """Hold `<root>/.lock`; the kernel releases it when the process ends in any way."""
 
     def __init__(self, root: Path) -> None:
-        fd = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

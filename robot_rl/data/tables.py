@@ -39,7 +39,7 @@ def from_arrow(column: pa.ChunkedArray, feature: Feature) -> Array:
     try:
         values = flat.to_numpy(zero_copy_only=False).astype(numpy_dtype(feature), copy=False)
         return np.ascontiguousarray(values).reshape(len(column), *feature.shape)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise DatasetError(f"is not {feature.dtype} of shape {feature.shape} ({error})") from error
 
 

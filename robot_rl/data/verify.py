@@ -34,7 +34,7 @@ def verify(root: str | Path) -> list[str]:
     data.refresh()
     for path in sorted(before & set(data.uncounted_files())):  # a running writer's files come and go
         problems.append(
-            f"{path} is not counted by meta/info.json: a writer was killed; DatasetWriter.append removes it"
+            f"{path} is not counted by meta/info.json: a writer was killed; DatasetWriter.append moves it aside"
         )
     return problems
 

@@ -132,7 +132,7 @@ def _open(source: Path | bytes) -> Iterator[Any]:
     name = "video" if isinstance(source, bytes) else str(source)
     try:
         container = av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source))
-    except (OSError, ValueError) as error:  # av.FFmpegError is one of both
+    except (OSError, ValueError, av.FFmpegError) as error:
         raise DatasetError(f"{name} cannot be opened as a video ({error}); restore the file") from error
     with container:
         if not container.streams.video:

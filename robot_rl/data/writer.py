@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +26,7 @@ from robot_rl.data.lerobot import (
     DatasetError,
     Feature,
     FileId,
+    check_inside,
     encode_json,
     file_id,
     file_path,
@@ -45,6 +47,7 @@ from robot_rl.data.video import encode_video, video_info
 
 logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, np.dtype[Any]]
+ASIDE = ".aside"
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class DatasetWriter:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DatasetError(f"{root} cannot be made ({error}); choose another folder") from error
+        check_inside(root)
         lock = WriterLock(root)
         try:
             if (root / INFO).exists():
@@ -104,7 +108,7 @@ class DatasetWriter:
 
     @classmethod
     def append(cls, root: str | Path) -> DatasetWriter:
-        """Open a dataset for appending; first remove files that a killed writer left."""
+        """Open a dataset for appending; once all of it is checked, move aside files that it does not count."""
         root = Path(root)
         data = Dataset(root)
         lock = WriterLock(root)
@@ -113,8 +117,9 @@ class DatasetWriter:
             foreign = {key: f.dtype for key, f in data.features.items() if not f.is_video and f.dtype not in DTYPES}
             if foreign:
                 raise DatasetError(f"{root} has features {foreign}, which cannot be written; start a new dataset")
-            _clean_up(data)
             state = _read_state(data)
+            clear_staging(root)
+            _move_aside(data)
             if state.stats and not data.stats_current():
                 publish(root, {STATS: encode_stats(state.stats)}, (), (INFO, (root / INFO).read_bytes()))
             return cls(root, state, lock)
@@ -282,7 +287,7 @@ def _read_state(data: Dataset) -> _State:
         numbers = [key for key, feature in data.features.items() if not feature.is_video]
         sample.add(0, {key: values.numpy() for key, values in data.columns(numbers).items()})
     stats = _merge(data.episode_stats(), sample)
-    paths = data.episode_files()
+    paths = [path for path in data.episode_files() if path in data.files()]
     first_file, schema = (0, 0), None
     if paths:
         first_file, schema = file_id(paths[0]) or first_file, pq.read_schema(paths[0]).remove_metadata()
@@ -291,13 +296,12 @@ def _read_state(data: Dataset) -> _State:
     return _State(data.info, tuple(data.tasks), stats, sample, schema, first_file, next_file)
 
 
-def _clean_up(data: Dataset) -> None:
-    """Remove files that a killed writer left; LeRobot would read them."""
-    clear_staging(data.root)
-    for path in data.uncounted_files():
-        folder, camera = path.relative_to(data.root).parts[:2]
-        if file_id(path) and (folder != "videos" or camera in data.cameras):
-            logger.warning("%s was left by a writer that died before its commit; removed", path)
-            path.unlink()
-        else:
-            logger.warning("%s is no file of this dataset, but LeRobot will read it; move it away", path)
+def _move_aside(data: Dataset) -> None:
+    """Move files that LeRobot would read and `info.json` does not count to a new folder in `<root>/.aside`."""
+    found = data.uncounted_files()
+    place = next(place for n in count() if not (place := data.root / ASIDE / str(n)).exists())
+    for path in found:
+        moved = place / path.relative_to(data.root)
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(moved)
+        logger.warning("%s is not counted by %s: a writer died before its commit; moved to %s", path, INFO, moved)

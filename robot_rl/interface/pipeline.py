@@ -6,7 +6,7 @@ A task declares an `Interface`, a bundle carries it, and simulation and robot bu
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from robot_rl.interface.state import RobotState
 from robot_rl.interface.success import Test, objects_of, state_test
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName
-from robot_rl.util.limits import NonNegativeFloat, PositiveInt, validate
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt, validate
 
 COMMAND_RAMP = 0.5
 """Shortest time in which a command may cross its whole range, s: all of 20 falls in 1,200 episodes came within a second
@@ -40,9 +40,9 @@ class Picture:
     """A camera's picture as an observation, `observation.images.<camera>`, uint8 (height, width, 3)."""
 
     camera: str
-    height: PositiveInt = 96
+    height: Annotated[int, Interval(ge=1, le=960)] = 96
     """Pixels."""
-    width: PositiveInt = 96
+    width: Annotated[int, Interval(ge=1, le=1280)] = 96
     """Pixels."""
 
     def __post_init__(self) -> None:

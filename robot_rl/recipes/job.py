@@ -20,6 +20,7 @@ from robot_rl.robots import robots
 from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.files import file_name
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
 """Called with what is counted, how many are done, how many there are, and the latest metrics."""
@@ -128,7 +129,7 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
         lambda count: make(task, count, python, **physics),
         run,
         settings["seed"],
-        Path(settings.get("dataset") or Path("datasets") / task),
+        Path(settings.get("dataset") or Path("datasets") / file_name(task)),
         load_bundle(settings["base"]) if settings.get("base") else None,
         progress,
         learner_device(settings["device"]),

@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.util import strict_json
 from robot_rl.util.errors import Interrupted, UserError
-from robot_rl.util.files import replace_file
+from robot_rl.util.files import file_name, replace_file
 from robot_rl.util.settings import as_json, check_same, with_larger
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def write_json(path: Path, data: Any) -> Path:
 
 def new_folder(root: Path, task: str, recipe: str) -> Path:
     """Return an unused name under `root`: <date>-<time>-<task>-<recipe>, with a number if taken."""
-    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{task}-{recipe}"
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{file_name(task)}-{file_name(recipe)}"
     folder, k = root / stem, 2
     while folder.exists():
         folder, k = root / f"{stem}-{k}", k + 1
@@ -99,7 +99,9 @@ def new_folder(root: Path, task: str, recipe: str) -> Path:
 
 def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.safetensors") -> Path:
     """Return the newest run of a task and recipe that has this file."""
-    found = sorted(folder for folder in root.glob(f"*-{task}-{recipe}*") if (folder / holds).is_file())
+    found = sorted(
+        folder for folder in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if (folder / holds).is_file()
+    )
     if not found:
         raise UserError(
             f"nothing to resume: no run of {task} with {recipe} under {root}/ holds a {holds}; name it with --out"
@@ -113,7 +115,7 @@ _MAY_DIFFER = {"minutes", "threads"}
 
 _FIRST = "provenance.json"
 """Written first; identifies a run folder."""
-_BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl"}
+_BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl", "dataset.json", "randomization.json"}
 """Files of a run folder without results."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +56,30 @@ def sync_folder(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def file_name(text: str) -> str:
+    """Return the name of a task or recipe as part of a file's name."""
+    return re.sub(r"[^\w.-]", ".", text)[:100].lstrip(".") or "unnamed"
+
+
+def leaks(root: Path) -> Iterator[str]:
+    """Yield a sentence on each link in a folder that leads out of it, and on what is neither a file nor a folder.
+
+    Folders that others made, datasets and bundles, are checked so before they are read or written.
+    """
+    home = os.path.realpath(root)
+    for folder, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            try:
+                mode = os.lstat(path).st_mode
+            except FileNotFoundError:  # a running writer's files come and go
+                continue
+            if stat.S_ISLNK(mode) and os.path.commonpath([home, os.path.realpath(path)]) != home:
+                yield (
+                    f"{path} is a link out of {root}, and nothing outside is read or written; copy the folder with "
+                    "what its links lead to (cp -rL)"
+                )
+            if not (stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                yield f"{path} is neither a file nor a folder; restore {root} from a copy"

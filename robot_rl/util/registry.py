@@ -7,6 +7,11 @@ entry point of the registry's group:
     drawer = "my_lab.drawer:TASK"
 
 Anything else is an import path, `my_lab.drawer:TASK`. Listing names imports none of them.
+
+Whoever calls `get` with an import path has it imported. A name from a file (a bundle, a run's config.json) goes through
+`vet` first: a file imports nothing but modules of trusted packages. These are ours, the installed ones that offer
+something by an entry point of a `robot_rl.` group, those that this process was told by import path, and those listed in
+the environment variable ROBOT_RL_IMPORTS, which child processes inherit.
 """
 
 from __future__ import annotations
@@ -46,6 +51,31 @@ def load(path: str, what: str) -> Any:
     return getattr(found, attribute)
 
 
+TRUSTED = "ROBOT_RL_IMPORTS"
+"""Environment variable with the names of trusted packages, separated by commas."""
+_OURS = {"robot_rl", "policies", "sim", "real"}
+
+
+def trust(path: str) -> None:
+    """Let files name modules of an import path's package, in this process and its children."""
+    known, package = os.environ.get(TRUSTED, "").split(","), path.partition(":")[0].partition(".")[0]
+    if package not in {*known, *_OURS}:
+        os.environ[TRUSTED] = ",".join([*filter(None, known), package])
+
+
+def check_trusted(path: str, what: str) -> None:
+    """Raise ConfigError if a file names an import path of a package that is not trusted."""
+    package = path.partition(":")[0].partition(".")[0]
+    plugins = (claim for group in _claims(tuple(sys.path)).values() for claims in group.values() for claim in claims)
+    if package in {*_OURS, *os.environ.get(TRUSTED, "").split(",")}:
+        return
+    if all(claim.path.partition(":")[0].partition(".")[0] != package for claim in plugins):
+        raise ConfigError(
+            f"{what} would import package {package!r}, which no file may do by itself: the package registers nothing "
+            f"with robot-rl by an entry point. If you trust the file and the package, set {TRUSTED}={package}"
+        )
+
+
 def _file(module: str) -> str:
     spec = importlib.util.find_spec(module)
     return spec.origin if spec and spec.origin else module
@@ -62,21 +92,21 @@ class Claim:
 
 
 @cache
-def _claims(group: str, path: tuple[str, ...]) -> dict[str, list[Claim]]:
-    """Return the entry points of a group by name; the cache key `path` is sys.path."""
-    found: dict[str, list[Claim]] = {}
-    if not any(_mentions(folder, group) for folder in path):
+def _claims(path: tuple[str, ...]) -> dict[str, dict[str, list[Claim]]]:
+    """Return the entry points of all our groups, by group and name; the cache key `path` is sys.path."""
+    found: dict[str, dict[str, list[Claim]]] = {}
+    if not any(_mentions(folder, "[robot_rl.") for folder in path):
         return found
     from importlib import metadata  # its import takes 25 ms
 
     seen = set()
     for package in metadata.distributions(path=list(path)):
         text = package.read_text("entry_points.txt") or ""
-        if group not in text or package.name in seen:
+        if "[robot_rl." not in text or package.name in seen:
             continue
         seen.add(package.name)  # the first on the path is the one that would be imported
         try:
-            offered = package.entry_points.select(group=group)
+            offered = [point for point in package.entry_points if point.group.startswith("robot_rl.")]
         except (ValueError, TypeError) as error:
             warnings.warn(
                 f"entry_points.txt of package {package.name} is damaged ({error}) and not used; install it again",
@@ -84,7 +114,8 @@ def _claims(group: str, path: tuple[str, ...]) -> dict[str, list[Claim]]:
             )
             continue
         for point in offered:
-            found.setdefault(point.name, []).append(Claim(point.value, f"{package.name} {package.version}"))
+            claims = found.setdefault(point.group, {}).setdefault(point.name, [])
+            claims.append(Claim(point.value, f"{package.name} {package.version}"))
     return found
 
 
@@ -134,6 +165,7 @@ class Registry:
                 return entry
             return self.finish(load(entry[0], f"{self.kind} {name!r}"), name, entry[0])
         if ":" in name:
+            trust(name)
             return self.finish(self._load_foreign(name, f"{self.kind} {name!r}", ""), name, name)
         claims = self._plugins().get(name, [])
         if not claims:
@@ -146,6 +178,13 @@ class Registry:
         (claim,) = claims
         what = f"{self.kind} {name!r} of package {claim.package} ({claim.path})"
         return self.finish(self._load_foreign(claim.path, what, claim.package.split()[0]), name, claim.path)
+
+    def vet(self, text: str) -> str:
+        """Return a name that a file holds; raise ConfigError if it would import a package that is not trusted."""
+        name, _ = self.split(text)
+        if ":" in name:
+            check_trusted(name, f"{self.kind} {text!r}")
+        return text
 
     def _load_foreign(self, path: str, what: str, package: str) -> Any:
         """Import an object of another package; report any error with its place and what to do."""
@@ -167,7 +206,7 @@ class Registry:
         return thing
 
     def _plugins(self) -> dict[str, list[Claim]]:
-        return _claims(self.group, tuple(sys.path))
+        return _claims(tuple(sys.path)).get(self.group, {})
 
     def split(self, text: str) -> tuple[str, list[str]]:
         """Split `name:argument:...` or `module:attribute:argument:...` into the name and its arguments."""

@@ -15,10 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from policies.base import build_policy
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.errors import BundleError
 from robot_rl.interface.shield import ShieldConfig
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 
 Build = Callable[..., Any]
 
@@ -310,3 +311,128 @@ def test_a_place_that_cannot_hold_a_folder(bundle: Bundle, tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the bundle"):
         save_bundle(bundle, tmp_path / "file" / "bundle")
+
+
+IMPORTS = {
+    "policy": lambda m: m["policy"].update({"class": "evil_module:X"}),
+    "base": lambda m: m["policy"]["base"].update({"class": "evil_module:X"}),
+    "robot": lambda m: m["interface"].update(robot="evil_module:X"),
+    "observation": lambda m: m["interface"].update(observations=["evil_module:X:1"]),
+    "success": lambda m: m["interface"].update(success="evil_module:X:0.1"),
+    "failure": lambda m: m["interface"].update(failure="evil_module:X"),
+    "task": lambda m: m.update(task="evil_module:X"),
+    "task of the interface": lambda m: m["interface"].update(task="evil_module:X"),
+    "gym": lambda m: m.update(task="gym:evil_module:X-v0"),
+}
+
+
+@pytest.mark.parametrize("where", IMPORTS)
+def test_a_bundle_imports_nothing_that_nobody_vouched_for(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("ROBOT_RL_IMPORTS", raising=False)
+    (tmp_path / "evil_module.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nX = 1\n")
+    edit(saved, IMPORTS[where])
+    with pytest.raises(ConfigError, match="would import package 'evil_module'.*ROBOT_RL_IMPORTS=evil_module"):
+        load_bundle(saved)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_bundle_finds_what_an_installed_package_registers(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    metadata = tmp_path / "my_lab-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-lab\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[robot_rl.policies]\nmine = my_lab_policies:Mine\n")
+    (tmp_path / "my_lab_policies.py").write_text(
+        "from policies.residual import ResidualPolicy as Residual\nclass Mine(Residual):\n    class_name = 'mine'\n"
+    )
+    for name in ("mine", "my_lab_policies:Mine"):
+        edit(saved, lambda m, name=name: m["policy"].update({"class": name}))
+        assert type(load_bundle(saved).policy).__name__ == "Mine"
+
+
+HUGE = {
+    "width": lambda m: m["policy"]["base"]["config"].update(hidden=10**9),
+    "layers": lambda m: m["policy"]["base"]["config"].update(layers=10**9),
+    "horizon": lambda m: m["policy"]["base"]["config"].update(horizon=10**9),
+    "noise levels": lambda m: m["policy"]["base"]["config"].update(train_steps=10**9),
+    "observation": lambda m: m["policy"]["base"]["size"].update(observation=10**9),
+    "action": lambda m: m["policy"]["base"]["size"].update(action=10**8),
+    "actor": lambda m: m["policy"]["config"]["actor"].update(hidden=[10**9, 10**9]),
+    "beyond int64": lambda m: m["policy"]["base"]["config"].update(hidden=10**30),
+}
+
+
+@pytest.mark.parametrize("what", HUGE)
+def test_sizes_are_those_of_the_weights_before_anything_is_allocated(saved: Path, what: str) -> None:
+    edit(saved, HUGE[what])
+    before, limits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, limits[1]))
+    try:
+        with pytest.raises(BundleError):
+            load_bundle(saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "kB"
+
+
+def test_loading_leaves_the_generator_of_torch_as_building_does(saved: Path) -> None:
+    torch.manual_seed(0)
+    load_bundle(saved)
+    first = torch.rand(1)
+    torch.manual_seed(0)
+    build_policy(json.loads((saved / "policy.json").read_text())["policy"])
+    assert torch.equal(first, torch.rand(1))
+
+
+FORGED_TEXT = {
+    "nesting": lambda text: "[" * 100_000,
+    "nesting inside": lambda text: text.replace('"seed": 3', '"seed": ' + "[" * 100_000 + "]" * 100_000),
+    "infinity": lambda text: re.sub(r'"scale": [0-9.]+', '"scale": 1e400', text),
+    "nan": lambda text: re.sub(r'"scale": [0-9.]+', '"scale": NaN', text),
+    "huge integer": lambda text: re.sub(r'"hidden": \d+', '"hidden": ' + "9" * 5000, text),
+    "no text": lambda text: text.replace('"format": 1', '"format": [1]'),
+    "list": lambda text: "[1]",
+    "task": lambda text: text.replace('"task": "panda-lift",', '"task": ["panda-lift"],', 1),
+    "agent": lambda text: text.replace('"agent": {}', '"agent": [1]'),
+    "sums": lambda text: re.sub(r'"sha256": {[^}]*}', '"sha256": 3', text),
+}
+
+
+@pytest.mark.parametrize("what", FORGED_TEXT)
+def test_forged_json_is_refused_in_one_sentence(saved: Path, what: str) -> None:
+    file = saved / "policy.json"
+    changed = FORGED_TEXT[what](file.read_text())
+    assert changed != file.read_text()
+    file.write_text(changed)
+    with pytest.raises(BundleError, match=re.escape(str(saved))) as caught:
+        load_bundle(saved)
+    assert caught.value.code == 2
+
+
+def test_a_wrong_header_and_wrong_types_are_refused(saved: Path) -> None:
+    weights = saved / "policy.safetensors"
+    whole = weights.read_bytes()
+    for data in ((2**62).to_bytes(8, "little") + whole[8:], b"", whole[:7], whole.replace(b'"F32"', b'"F99"', 1)):
+        weights.write_bytes(data)
+        sign(saved)
+        with pytest.raises(BundleError, match=r"policy\.safetensors is damaged"):
+            load_bundle(saved)
+    weights.write_bytes(whole)
+    save_file({k: v.to(torch.float8_e4m3fn) for k, v in load_file(weights).items()}, weights)
+    sign(saved)
+    with pytest.raises(BundleError, match="is torch.float8_e4m3fn in it"):
+        load_bundle(saved)
+
+
+@pytest.mark.parametrize("name", ["policy.json", "policy.safetensors", "critic.safetensors"])
+def test_a_bundle_reads_nothing_outside_its_folder(saved: Path, tmp_path: Path, name: str) -> None:
+    (saved / name).rename(tmp_path / name)
+    (saved / name).symlink_to(tmp_path / name)
+    with pytest.raises(BundleError, match=f"{name} is a link out of"):
+        load_bundle(saved)

@@ -158,6 +158,7 @@ NUMBER = 3
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "another_package.py").write_text(OUTSIDE)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ROBOT_RL_IMPORTS", "another_package,no_such_package")
     yield __import__("another_package")
     sys.modules.pop("another_package", None)
 

@@ -62,6 +62,23 @@ def test_an_episode_that_ends_in_failure_is_no_success(
     assert result.successes == (4 if name == "success" else 0)
 
 
+def test_resume_moves_nothing_where_it_refuses(task: Callable[..., Any], tmp_path: Path) -> None:
+    out, env = tmp_path / "data", TaskEnv(task(horizon=2), 1, threads=1)
+    collect(env, out, 1, seed=0, image_size=0, keep_failures=True)
+    left = out / "data/chunk-000/file-007.parquet"
+    left.write_bytes(b"from a killed writer")
+    before = (out / "meta/info.json").read_text()
+    with pytest.raises(ConfigError, match="seed"):
+        collect(env, out, 2, seed=1, image_size=0, keep_failures=True, resume=True)
+    (out / "meta/info.json").write_text(before.replace('"observation.state"', '"observation.other"'))
+    with pytest.raises(UserError, match="other columns"):
+        collect(env, out, 2, seed=0, image_size=0, keep_failures=True, resume=True)
+    assert left.exists()
+    (out / "meta/info.json").write_text(before)
+    collect(env, out, 2, seed=0, image_size=0, keep_failures=True, resume=True)
+    assert Dataset(out).num_episodes == 2 and not left.exists() and len(list(out.rglob("file-007.parquet"))) == 1
+
+
 def test_a_rate_that_no_dataset_can_have_is_refused_before_anything_is_recorded(
     task: Callable[..., Any], tmp_path: Path
 ) -> None:

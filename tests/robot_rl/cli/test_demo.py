@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,8 +16,8 @@ import pytest
 
 from real.launch import describe
 from real.teleop.scripted_walker import ROUTE
-from robot_rl.cli.demo import _finish
-from robot_rl.cli.journeys import JOURNEYS, Options
+from robot_rl.cli.demo import Demo, _finish
+from robot_rl.cli.journeys import JOURNEYS, Journey, Options
 from robot_rl.cli.launch import parse
 
 STAGE = """
@@ -102,3 +103,16 @@ def test_a_signal_while_the_stage_starts_reaches_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(subprocess, "Popen", Pressed)
     code = _finish([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ))
     assert code == -signal.SIGTERM
+
+
+def test_the_commands_can_be_pasted_from_a_pipe_or_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing wraps, and nothing in brackets is taken for markup."""
+    command = ["lists", "--out", str(tmp_path / "a folder [red]" / ("x" * 200))]
+    monkeypatch.setitem(JOURNEYS, "panda-lift", Journey(lambda o: [("one", command)], lambda folder: True))
+    monkeypatch.setattr("robot_rl.cli.demo._finish", lambda command, environment: 0)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert Demo(out=tmp_path / "demo").run() == 0
+    shown = next(line for line in capfd.readouterr().err.splitlines() if line.startswith("$ robot-rl lists"))
+    assert shlex.split(shown)[2:] == command

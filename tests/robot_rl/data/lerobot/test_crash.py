@@ -164,15 +164,15 @@ def test_disk_full_says_what_to_do(root: Path, monkeypatch, episode, features) -
     assert verify(root) == []
 
 
-def test_append_removes_orphans(recorded: Path, episode, caplog) -> None:
-    """What a kill between the last renames leaves behind is reported, then removed."""
+def test_append_moves_orphans_aside(recorded: Path, episode, caplog) -> None:
+    """What a kill between the last renames leaves behind is reported, then moved aside."""
     before = (recorded / "meta/info.json").read_bytes()
     stats = (recorded / "meta/stats.json").read_bytes()
     with DatasetWriter.append(recorded) as writer:
         writer.add_episode(episode(3), "new task", {"extra": 1})
     (recorded / "meta/info.json").write_bytes(before)  # the commit never happened
     problems = verify(recorded)
-    assert sum("a writer was killed; DatasetWriter.append removes it" in problem for problem in problems) == 3
+    assert sum("a writer was killed; DatasetWriter.append moves it aside" in problem for problem in problems) == 3
     assert any("stats.json is missing or of other episodes" in problem for problem in problems)
     data = Dataset(recorded)
     assert data.num_episodes == 3
@@ -180,18 +180,33 @@ def test_append_removes_orphans(recorded: Path, episode, caplog) -> None:
     assert data.column("action").shape == (13, 2)
     assert int(data.stats["index"]["count"]) == 13
     DatasetWriter.append(recorded).close()
-    assert "was left by a writer that died" in caplog.text
+    assert "a writer died before its commit; moved to" in caplog.text
+    assert len(list((recorded / ".aside").rglob("file-002.*"))) == 3, "nothing is lost"
     assert verify(recorded) == []
     assert (recorded / "meta/stats.json").read_bytes() == stats
 
 
-def test_append_keeps_what_is_not_its_own(recorded: Path, caplog) -> None:
-    """Of a camera that info.json does not list, no writer of this dataset can have left a video."""
+def test_append_keeps_what_is_not_its_own(recorded: Path) -> None:
+    """No writer of this dataset can have left a video of a camera that info.json does not list."""
     other = recorded / "videos/observation.images.wrist/chunk-000/file-000.mp4"
-    other.parent.mkdir(parents=True)
-    other.write_bytes(b"somebody's")
-    DatasetWriter.append(recorded).close()
-    assert other.read_bytes() == b"somebody's" and f"{other} is no file of this dataset" in caplog.text
+    for number in range(2):
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_bytes(b"somebody's %d" % number)
+        DatasetWriter.append(recorded).close()
+        assert (
+            recorded / ".aside" / str(number) / other.relative_to(recorded)
+        ).read_bytes() == b"somebody's %d" % number
+    assert verify(recorded) == []
+
+
+def test_append_moves_nothing_where_it_refuses(recorded: Path) -> None:
+    left = recorded / "data/chunk-000/file-009.parquet"
+    left.write_bytes(b"from a killed writer")
+    (recorded / "data/chunk-000/file-000.parquet").write_bytes(b"damaged")
+    before = sorted(recorded.rglob("*"))
+    with pytest.raises(DatasetError, match="file-000"):
+        DatasetWriter.append(recorded)
+    assert left.exists() and sorted({*before, recorded / ".lock"}) == sorted(recorded.rglob("*"))
 
 
 def test_two_writers(recorded: Path, tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""Kill, fill the disk, forge files; count what comes of it.
+
+    python -m benchmarks.faults                        # all: about two hours on two cores
+    python -m benchmarks.faults --only forged --count 200
+
+Goes on where it was stopped: each attempt is a line of WORK/attempts.jsonl. The table goes to
+benchmarks/results/faults.json; the exit status is 1 if anything was lost, left half-written or answered by a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults import disk, forged, kills, sessions
+from benchmarks.faults.commands import prepare
+from robot_rl.training.run import provenance, write_json
+
+RESULTS = Path(__file__).parents[1] / "results" / "faults.json"
+COUNTS = {"forged": 1000, "disk": 10, "kill": 40, "session": 40}
+GOOD = ("read", "refused", "nothing lost", "said so", "it fitted")
+
+
+def attempts(kind: str, count: int, work: Path, done: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yield attempts until there are `count` of each case of this kind."""
+    made = prepare(work)
+    if kind == "forged":
+        uses = {"dataset": (forged.use_dataset, made["demos"]), "bundle": (forged.use_bundle, made["base"] / "bundle")}
+        for name, (use, valid) in uses.items():
+            for number in range(done[f"forged: {name}"], count):
+                yield {"case": f"forged: {name}", "result": forged.attempt(use, valid, work / "forge", number)}
+    elif kind == "disk":
+        for name in disk.writers(work) if disk.available(work) else ():
+            for number in range(done[f"full disk: {name}"], count):
+                yield {"case": f"full disk: {name}", "result": disk.attempt(name, work / "disk", number)}
+    elif kind == "kill":
+        for name, argv in kills.cases(work).items():
+            folder = work / name.replace(", ", "-").replace(" ", "-")
+            folder.mkdir(exist_ok=True)
+            had, rng = done[f"kill: {name}"], random.Random(done[f"kill: {name}"])
+            while had < count:
+                for row in kills.session(name, argv, folder, rng, count - had):
+                    had += 1
+                    yield row
+    else:
+        for number in range(done["kill: finetune"], count):
+            yield {"case": "kill: finetune", "result": sessions.attempt(work, number)}
+
+
+def table(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return how often each case ended how."""
+    found: dict[str, Counter[str]] = {}
+    for row in rows:
+        result = row["result"] if row["result"].startswith(GOOD) else "failure"
+        found.setdefault(row["case"], Counter())[result] += 1
+    return {case: dict(counts) for case, counts in found.items()}
+
+
+def main() -> int:
+    """Run what is missing, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("runs/faults"), help="folder for everything that is made")
+    parser.add_argument("--only", choices=COUNTS, help="one kind")
+    parser.add_argument("--count", type=int, default=0, help="attempts of each case; default by kind")
+    parser.add_argument("--fresh", action="store_true", help="begin anew")
+    a = parser.parse_args()
+    work = a.work.resolve()
+    if a.fresh:
+        shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True, exist_ok=True)
+    file = work / "attempts.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    made = provenance()
+    for kind in [a.only] if a.only else COUNTS:
+        done = Counter(row["case"] for row in rows)
+        for row in attempts(kind, a.count or COUNTS[kind], work, done):
+            rows.append(row)
+            with file.open("a") as out:
+                out.write(json.dumps(row) + "\n")
+            if not row["result"].startswith(GOOD):
+                sys.stderr.write(f"{row['case']}: {row['result']}\n")
+            write_json(RESULTS, {"attempts": table(rows), "provenance": made})
+    found = table(rows)
+    for case, counts in found.items():
+        sys.stdout.write(f"{case:34} " + ", ".join(f"{number} {what}" for what, number in counts.items()) + "\n")
+    return int(any("failure" in counts for counts in found.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
