@@ -21,9 +21,9 @@ from real.histogram import Histogram
 from real.homing import Homing
 from real.intervention import Phase
 from real.judge import Judge
-from real.loop import SafetyConfig
 from real.rig import Rig
 from real.robots.base import NotReady
+from real.safety import SafetyConfig
 from real.standing import Standing
 from real.steering import Schedule, Steering
 from real.teleop.commands import Operator, OperatorInput

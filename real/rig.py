@@ -14,10 +14,11 @@ from torch import Tensor
 from real.bus import Node, qos
 from real.clock import Ticker
 from real.intervention import Arbiter
-from real.loop import CommandLoop, SafetyConfig
+from real.loop import CommandLoop
 from real.pictures import Pictures
 from real.robots import open_driver
 from real.robots.base import NotReady
+from real.safety import SafetyConfig
 from real.teleop.commands import Operator, OperatorInput
 from real.topics import RESET_TOPIC
 from robot_rl.interface.pipeline import Interface, Pipeline

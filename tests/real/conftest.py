@@ -305,7 +305,7 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
 @pytest.fixture
 def steady() -> Any:
     """Limits of time that a machine does not reach which stops for a third of a second, as shared ones do."""
-    from real.loop import SafetyConfig
+    from real.safety import SafetyConfig
 
     return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, patience=1.0, object_timeout=0.6, lost_timeout=2.0)
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.execution import ChunkExecutor
 from real.bus import make, open_node, qos
-from real.loop import SafetyConfig
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
+from real.safety import SafetyConfig
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
