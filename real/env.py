@@ -135,7 +135,8 @@ class RobotEnv(Rig, VectorEnv):
         self._steer(decision.operator)
         self.state = self.read()
         self._observed = time.monotonic()
-        self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
+        if self.loop.walks:
+            self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
         success, terminated, over = self.judge(self.state, decision)
         correcting, operator = decision.phase is Phase.CORRECTING, decision.operator
         terminated |= operator is not None and operator.failure  # given up: later reward is worth nothing
@@ -203,5 +204,6 @@ class RobotEnv(Rig, VectorEnv):
     def summary(self) -> dict[str, Any]:
         """Return loop timing, inference latency, shield events, refused messages and the guard's counts."""
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
+        rejected["jumps"] = self.driver.jumps.count
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
         return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected} | guard

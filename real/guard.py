@@ -36,6 +36,8 @@ from robot_rl.util.errors import UserError
 logger = logging.getLogger(__name__)
 COMMAND_TIMEOUT = 0.05
 """Oldest command to pass on, s."""
+WATCH = 0.5
+"""Time between looks at the writers of its topics, s."""
 DRAIN = 4.0
 """Longest time that a guard waits for the policy's process to end first, s."""
 
@@ -106,6 +108,8 @@ class Guard:
         self._newest = ReceivedCommand()
         self._soft = -float("inf")
         """Time of the last command with little stiffness or none."""
+        self.intruder = ""
+        """Who else sends commands or reports the robot's state; empty if nobody does."""
         self._ordinary = True
         self._closing: float | None = None
         self._hurry = threading.Event()
@@ -167,8 +171,11 @@ class Guard:
 
     def _run(self, ticker: Ticker, say: Callable[[str], None]) -> None:
         report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
+        watch = round(self.robot.command_rate * WATCH)
         while not self._over():
             ticker.wait()
+            if count % watch == 0:
+                self.intruder = self._find_intruder()
             newest = self._newest
             before, reason = (self.damping, self.latched), self._judge(time.monotonic(), newest)
             self.output.publish(self._damp if reason else newest.raw)
@@ -191,6 +198,15 @@ class Guard:
             except Exception:
                 logger.exception("could not damp the robot at the end")
 
+    def _find_intruder(self) -> str:
+        """Return who sends where only this guard, one policy, or the robot may send; empty if nobody does."""
+        if others := self.output.other_writers(process=True):
+            return f"{' and '.join(others)} sends motor commands on {self.output.topic} too"
+        for topic in (self.commands, self.state):
+            if len(topic.writers()) > 1:
+                return f"{' and '.join(topic.writers(process=True))} send on {topic.topic}"
+        return ""
+
     def _judge(self, now: float, newest: ReceivedCommand) -> str:
         """Return why the robot must be damped in this tick; empty if the newest command may pass."""
         reason = newest.bad
@@ -198,6 +214,8 @@ class Guard:
             reason = SILENCE
         if now - self._alive > STATE_TIMEOUT:
             reason = STALE_STATE
+        if self.intruder:
+            reason = self.intruder
         if self._remote:
             reason = REMOTE
         if not reason and newest.command is not None:

@@ -25,6 +25,8 @@ from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.state import RobotState
 
 logger = logging.getLogger(__name__)
+WATCH = 0.5
+"""Time between looks at the writers of the robot's topics, s."""
 
 
 class Rig:
@@ -56,6 +58,10 @@ class Rig:
         self.loop.note = lambda event, what: self.note(event, what)
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with events: phases, stops, resets, commands, takeovers, the guard."""
+        self._watched = -math.inf
+        """Time of the last look at the topics' other writers, monotonic s."""
+        self.intruder = ""
+        """Who sent where only this process, or only the robot, may send."""
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
         self.begin()
 
@@ -70,8 +76,10 @@ class Rig:
         """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""
 
     def read(self) -> RobotState:
-        """Return the newest state with the command; raise NotReady if the robot fell silent or the loop ended."""
+        """Return the newest state with the command; raise NotReady if the robot fell silent, the loop ended, or
+        somebody else sends on the robot's topics."""
         self.loop.check()
+        self._watch(time.monotonic())
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
         if reading is not None and time.monotonic() - reading.received > lost:
             reading = self.driver.next_reading(self.loop.safety.state_timeout)
@@ -87,6 +95,24 @@ class Rig:
         if self.interface.gait:
             state.phase = self.pipeline.phase(torch.tensor([self.steps]))
         return state
+
+    def _watch(self, now: float) -> None:
+        """Stop for foreign writers, looked for every `WATCH` seconds, and for joint states that jump."""
+        jumps = self.driver.jumps.many(now)
+        if jumps or now - self._watched >= WATCH:
+            self._watched = now
+            self.intruder = self.driver.intruder() or self._second_device()
+            if found := self.intruder or self.driver.unheard():
+                self.note("intruder" if self.intruder else "unheard", found)
+                self.loop.stop(found)
+                raise NotReady(f"stopped: {found}")
+        if jumps:
+            self.loop.stop("joint states jump further than the robot can move: two robots, or a broken encoder?")
+
+    def _second_device(self) -> str:
+        """Return the nodes of two teleop devices; empty if there is at most one."""
+        operator = self.arbiter.operator
+        return operator.rivals() if operator is not None and operator.devices > 1 else ""
 
     def look(self) -> Operator | None:
         """Read the operator's input between episodes; a stop counts there too."""

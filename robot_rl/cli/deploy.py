@@ -93,7 +93,8 @@ class Deploy:
             film = VideoRecorder(self.video_episodes)
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
-                operator=OperatorInput(node), dry_run=self.dry_run, schedule=self._schedule(interface),
+                operator=OperatorInput(node, robot.base is not None), dry_run=self.dry_run,
+                schedule=self._schedule(interface),
             )  # fmt: skip
             film.attach(env)
             journal = Journal(run.folder, env)
