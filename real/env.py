@@ -114,6 +114,8 @@ class RobotEnv(Rig, VectorEnv):
         self.inference.add(time.monotonic() - self._observed)
         decision = self.arbiter.decide(wanted, self.still())
         self._note_change("operator", decision.phase.value)
+        if decision.operator is not None or self._noted.get("teleop") == "heard":
+            self._note_change("teleop", "silent" if decision.operator is None else "heard")
         action = decision.action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
@@ -169,6 +171,11 @@ class RobotEnv(Rig, VectorEnv):
     def falls(self) -> int:
         """Return the number of episodes in which a walking robot fell, or was damped other than by a person."""
         return self.judge.falls
+
+    @property
+    def stalls(self) -> int:
+        """Return the number of a walking robot's episodes that ended because a process stood still: not falls."""
+        return self.judge.stalls
 
     def close(self, **kwargs: Any) -> None:
         """Brake and hold, or lie down and damp, and stop sending."""

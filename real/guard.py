@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from real.bus import Node, Stamped, encode, make, qos
-from real.clock import Ticker, prefer_realtime, prefer_realtime_bus
+from real.clock import STALL, Ticker, prefer_realtime, prefer_realtime_bus
 from real.robots.lowlevel import ARMING, GROWTH, GUARD_RATE, GUARD_TOPIC, JUMP, STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.interface.spec import RobotSpec, UnitreeInterface
@@ -100,6 +100,8 @@ class Guard:
         """Why it began to damp; empty while it passes commands on."""
         self.latched = True
         """Only a command as at the beginning of standing up ends the damping."""
+        self.stalls = 0
+        """How often it stood still, as a tick that came over `STALL` s late shows."""
         self.timing: dict[str, Any] = {}
         self._alive, self._tick = -float("inf"), -1
         """Time of the robot's last new state, monotonic s, and its count of ms."""
@@ -173,7 +175,9 @@ class Guard:
         report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
         watch = round(self.robot.command_rate * WATCH)
         while not self._over():
-            ticker.wait()
+            if (late := ticker.wait()) > STALL:
+                self.stalls += 1
+                say(f"stood still for {1000 * late:.0f} ms")
             if count % watch == 0:
                 self.intruder = self._find_intruder()
             newest = self._newest
@@ -229,7 +233,7 @@ class Guard:
         return reason or (self.damping if self.latched else "")
 
     def _report(self) -> bytes:
-        said = {"damping": self.damping, "latched": self.latched, "damped": self.events}
+        said = {"damping": self.damping, "latched": self.latched, "damped": self.events, "stalls": self.stalls}
         return bytes(encode(make("std_msgs/msg/String", data=json.dumps(said)), "std_msgs/msg/String"))
 
     def _over(self) -> bool:

@@ -91,7 +91,7 @@ class Homing:
                     topic = env.driver.command.topic
                     raise NotReady(
                         f"the robot did not move at all within {timeout:g} s, although commands on {topic} were sent "
-                        f"and heard: {env.driver.executor(topic)} Are its drives on?"
+                        f"and heard; are its drives on? {env.driver.executor(topic)}"
                     )
                 raise NotReady(
                     f"the robot did not reach its home position within {timeout:g} s, although it moved; is something "

@@ -22,7 +22,9 @@ class Judge:
     """Apply the task's tests, the person's marks and the time limit to each control period."""
 
     def __init__(self, rig: Rig, stance: Homing | Standing):
-        self.rig, self.stance, self.falls, self.held = rig, stance, 0, 0
+        self.rig, self.stance, self.held = rig, stance, 0
+        self.falls = self.stalls = 0
+        """Episodes that ended with a fall, or with a stop because a process stood still."""
         base = rig.pipeline.robot.base
         self.truth = rig.node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if base else None
 
@@ -42,7 +44,11 @@ class Judge:
         stopped = decision.phase is Phase.STOPPED or (walks and halted)
         unasked = loop.stopped != "operator"  # the operator's stop is no failure of the task
         # Damping other than by the operator makes a walking robot fall, if only after the last step.
-        self.falls += unasked and (failed or (walks and halted))
+        cause = rig.stall(0.5) if walks and halted else ""
+        if cause:
+            loop.explain(cause)
+        self.stalls += bool(cause)
+        self.falls += unasked and (failed or (walks and halted)) and not cause
         marked = operator is not None and operator.failure
         # The time limit does not cut off a correction, within reason.
         late = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from real.clock import Ticker, prefer_realtime, reschedule, scheduling
+from real.clock import STALL, Ticker, prefer_realtime, reschedule, scheduling
 from real.histogram import Histogram
 from real.robots.base import Driver, JointReading, NotReady
 from real.safety import STALE_GOAL, STALE_STATE, PostureLimits, SafetyConfig
@@ -72,8 +72,10 @@ class CommandLoop(threading.Thread):
         self.ticker: Ticker | None = None
         self.state_ages = Histogram()
         """Age of the joint state at the ticks, s."""
+        self.stall = -math.inf, 0.0
+        """When this thread last went on after it had stood still, monotonic s, and for how long, s."""
         self.error: BaseException | None = None
-        self.note: Callable[[str, str], None] = lambda _event, _what: None
+        self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called at stops and resets, in any thread."""
         self._goal: Goal | None = None
         self._closing = threading.Event()
@@ -169,6 +171,12 @@ class CommandLoop(threading.Thread):
             logger.error("stopped: %s", reason)
             self.note("stop", reason)
 
+    def explain(self, cause: str) -> None:
+        """Add what caused the latched stop."""
+        self.stopped = f"{self.stopped}: {cause}"
+        logger.error("stopped: %s", self.stopped)
+        self.note("cause", self.stopped)
+
     def reset_stop(self) -> None:
         """Clear a latched stop; the robot stays as it is until the next goal, and old goals are forgotten."""
         with self._lock:
@@ -206,7 +214,11 @@ class CommandLoop(threading.Thread):
             with torch.inference_mode():
                 still = 0
                 while still < 3:  # closing: brake first, then send the resting position
-                    self.ticker.wait()
+                    late = self.ticker.wait()
+                    if late > STALL:
+                        self.stall = time.monotonic(), late
+                        self.events.add("stood still")
+                        self.note("stall", {"process": "this", "seconds": round(late, 3)})
                     self._tick(time.monotonic())
                     moving = float(self._velocity.abs().max()) > 1e-5
                     still = 0 if moving or not self._closing.is_set() else still + 1
@@ -228,6 +240,8 @@ class CommandLoop(threading.Thread):
             self.stop(reason)
         if reason and reason not in (self._holding, "closing", "idle"):
             self.events.add(reason)
+            if reason in (STALE_STATE, STALE_GOAL):
+                self.note("hold", reason)
         self._holding = reason
         if reason and self.walks:
             self._position, self._velocity = self._measured(), torch.zeros_like(self._velocity)

@@ -139,6 +139,8 @@ class TopicRobot:
         if places_objects:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
         self.follows = True
+        self.wall = np.inf
+        """Joint 1 gets no further, rad."""
         self.thick = 0.0
         """What is between the fingers, m."""
         self.silent = False
@@ -151,7 +153,7 @@ class TopicRobot:
     def _commanded(self, sample: Any) -> None:
         self.commands.append(np.array(sample.msg.data))
         if self.follows:
-            self.position = self.commands[-1]
+            self.position = np.minimum(self.commands[-1], [self.wall, *[np.inf] * 6])
 
     def _gripped(self, sample: Any) -> None:
         self.widths.append(float(sample.msg.data[0]))

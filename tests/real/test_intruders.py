@@ -80,11 +80,14 @@ def test_an_arm_that_does_not_move_is_told_from_one_that_is_blocked(
     topic_robot: Build, robot_env: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     robot = topic_robot()
-    robot.position[0] += 0.5
+    robot.position[0] -= 0.5
     robot.follows = False
     env = robot_env(LIFT)
-    with pytest.raises(NotReady, match="did not move at all.*'forward_position_controller'.*drives"):
+    with pytest.raises(NotReady, match="did not move at all.*drives on.*'forward_position_controller'"):
         env.stance.go_home(timeout=0.5)
+    robot.follows, robot.wall = True, -0.3
+    with pytest.raises(NotReady, match="although it moved; is something in its way"):
+        env.stance.go_home(timeout=1.0)
 
 
 def say(driver: ArmDriver, position: Any, at: float, names: Any = PANDA.joint_names) -> None:
