@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from real.bus import BusError, domain, open_node
+from robot_rl.util.errors import UserError
 
 MULTICAST_OFF = "<General><AllowMulticast>false</AllowMulticast></General>"
 LOOPBACK = (
@@ -154,7 +155,7 @@ def _in_child(pipe: multiprocessing.connection.Connection) -> None:
 
 
 def test_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BusError, match="auto, rclpy, dds"):
+    with pytest.raises(UserError, match="auto, dds, rclpy"):
         open_node("n", backend="zenoh")
     with pytest.raises(BusError, match="source ROS 2"):
         open_node("n", backend="rclpy")
