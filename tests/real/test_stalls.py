@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from real import loop as loop_module
 from real.bus import make, open_node, qos
 from real.child import Child
 from real.finetune import LearnerProcess
