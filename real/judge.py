@@ -23,6 +23,8 @@ class Judge:
 
     def __init__(self, rig: Rig, stance: Homing | Standing):
         self.rig, self.stance, self.held = rig, stance, 0
+        self.cause = ""
+        """Which process stood still and so ended the episode; empty if none did."""
         self.falls = self.stalls = 0
         """Episodes that ended with a fall, or with a stop because a process stood still."""
         base = rig.pipeline.robot.base
@@ -30,7 +32,7 @@ class Judge:
 
     def reset(self) -> None:
         """Begin an episode."""
-        self.held = 0
+        self.held, self.cause = 0, ""
 
     def __call__(self, state: RobotState, decision: Decision) -> tuple[bool, bool, bool]:
         """Return success, whether the task or a mark terminated the episode, and whether it is over."""
@@ -44,11 +46,10 @@ class Judge:
         stopped = decision.phase is Phase.STOPPED or (walks and halted)
         unasked = loop.stopped != "operator"  # the operator's stop is no failure of the task
         # Damping other than by the operator makes a walking robot fall, if only after the last step.
-        cause = rig.stall(0.5) if walks and halted else ""
-        if cause:
+        if walks and halted and not self.cause and (cause := rig.stall(0.5)):
+            self.cause, self.stalls = cause, self.stalls + 1
             loop.explain(cause)
-        self.stalls += bool(cause)
-        self.falls += unasked and (failed or (walks and halted)) and not cause
+        self.falls += unasked and (failed or (walks and halted)) and not self.cause
         marked = operator is not None and operator.failure
         # The time limit does not cut off a correction, within reason.
         late = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)

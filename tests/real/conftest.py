@@ -316,6 +316,7 @@ def steady() -> Any:
 def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """An environment of the robot on the topics, with `hands` as operator input."""
     monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
+    monkeypatch.setattr("real.loop.STALL", 10.0)  # a machine that stands still is not what most tests are about
     from real.bus import open_node
     from real.env import RobotEnv
 
