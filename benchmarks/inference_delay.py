@@ -28,7 +28,7 @@ from policies.bundle import Bundle, load_bundle
 from policies.execution import Execution, Mode, warm_up
 from real.bus import open_node
 from real.env import RobotEnv
-from real.loop import STALE_GOAL
+from real.safety import STALE_GOAL
 from real.twin import ArmTwin, HiddenArm
 from robot_rl.evaluation import evaluate, mean_interval
 from robot_rl.training.run import provenance, write_json

@@ -95,6 +95,15 @@ class Child:
             pass
         return True
 
+    def resumed(self) -> bool:
+        """Return whether the process was suspended (SIGSTOP) and goes on, once each time."""
+        if self.exited:
+            return False
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WCONTINUED | os.WNOHANG) is not None
+        except ChildProcessError:
+            return False
+
     def gone(self) -> bool:
         """Return whether the process and its group are gone."""
         return self.exited and (self.sent is signal.SIGKILL or not self._group_alive())

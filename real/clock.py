@@ -21,6 +21,10 @@ SPIN = 0.0002
 """Seconds before a deadline to spin instead of sleep: the scheduler may wake that late."""
 
 
+STALL = 0.025
+"""Lateness of a tick beyond which the process is said to have stood still, s: half of what a robot's watchdogs wait."""
+
+
 class Ticker:
     """Wake every `period` seconds. Deadlines are absolute, so errors never add up; missed ones are skipped, without a
     burst::
@@ -33,6 +37,10 @@ class Ticker:
         self.period = period
         self.next = time.monotonic() + period
         self.timing = Timing(period)
+
+    def restart(self) -> None:
+        """Forget the deadlines that have passed meanwhile, after work that was no tick's."""
+        self.next = time.monotonic() + self.period
 
     def wait(self) -> float:
         """Sleep until the next deadline; return the lateness in seconds."""

@@ -21,9 +21,9 @@ from real.histogram import Histogram
 from real.homing import Homing
 from real.intervention import Phase
 from real.judge import Judge
-from real.loop import SafetyConfig
 from real.rig import Rig
 from real.robots.base import NotReady
+from real.safety import SafetyConfig
 from real.standing import Standing
 from real.steering import Schedule, Steering
 from real.teleop.commands import Operator, OperatorInput
@@ -117,6 +117,8 @@ class RobotEnv(Rig, VectorEnv):
         self.inference.add(time.monotonic() - self._observed)
         decision = self.arbiter.decide(wanted, self.still())
         self._note_change("operator", decision.phase.value)
+        if decision.operator is not None or self._noted.get("teleop") == "heard":
+            self._note_change("teleop", "silent" if decision.operator is None else "heard")
         action = decision.action
         if decision.phase is Phase.STOPPED:
             self.loop.stop("operator")
@@ -138,7 +140,8 @@ class RobotEnv(Rig, VectorEnv):
         self._steer(decision.operator)
         self.state = self.read()
         self._observed = time.monotonic()
-        self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
+        if self.loop.walks:
+            self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
         outcome = self.judge(self.state, decision)
         truncated = outcome.done and not outcome.terminated
         correcting, operator = decision.phase is Phase.CORRECTING, decision.operator
@@ -177,6 +180,11 @@ class RobotEnv(Rig, VectorEnv):
         """Return the number of episodes in which a walking robot fell, or was damped other than by a person."""
         return self.judge.falls
 
+    @property
+    def stalls(self) -> int:
+        """Return the number of a walking robot's episodes that ended because a process stood still: not falls."""
+        return self.judge.stalls
+
     def close(self, **kwargs: Any) -> None:
         """Brake and hold, or lie down and damp, and stop sending."""
         try:
@@ -211,5 +219,6 @@ class RobotEnv(Rig, VectorEnv):
     def summary(self) -> dict[str, Any]:
         """Return loop timing, inference latency, shield events, rejected messages and the guard's counts."""
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
+        rejected["jumps"] = self.driver.jumps.count
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
         return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected} | guard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -34,6 +35,8 @@ class LearnerProcess:
         self.command, self.weights = command, weights
         self._before = 0
         self.restarts = 0
+        self.note: Callable[[str, Any], None] = lambda _event, _what: None
+        """Called when it was suspended and goes on."""
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
 
@@ -68,6 +71,9 @@ class LearnerProcess:
         """Restart a dead learner, at most every 5 s; called between episodes, never waits."""
         assert self._process is not None
         if self._process.poll() is None:
+            # Waits for nothing: a learner that was suspended and goes on has said so to its parent.
+            if os.waitid(os.P_PID, self._process.pid, os.WCONTINUED | os.WNOHANG) is not None:
+                self.note("stall", {"process": "learner"})
             return
         self._require_hope()
         if self.restarts:
@@ -125,6 +131,7 @@ class Session:
     def learn(self, learner: LearnerProcess, seconds: float, progress: Callable[[int, int, str], None]) -> None:
         """Run episodes until `seconds` have passed."""
         self.learner = learner
+        learner.note = self.env.note
         begin = time.monotonic()
         while time.monotonic() - begin < seconds:
             self.adopt()

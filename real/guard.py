@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from real.bus import Node, Stamped, encode, make, qos
-from real.clock import Ticker, prefer_realtime, prefer_realtime_bus
+from real.clock import STALL, Ticker, prefer_realtime, prefer_realtime_bus
 from real.robots.lowlevel import ARMING, GROWTH, GUARD_RATE, GUARD_TOPIC, JUMP, STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.interface.spec import RobotSpec, UnitreeInterface
@@ -36,6 +36,8 @@ from robot_rl.util.errors import UserError
 logger = logging.getLogger(__name__)
 COMMAND_TIMEOUT = 0.05
 """Oldest command to pass on, s."""
+WATCH = 0.5
+"""Time between looks at the writers of its topics, s."""
 DRAIN = 4.0
 """Longest time that a guard waits for the policy's process to end first, s."""
 
@@ -98,6 +100,8 @@ class Guard:
         """Why it began to damp; empty while it passes commands on."""
         self.latched = True
         """Only a command as at the beginning of standing up ends the damping."""
+        self.stalls = 0
+        """How often it stood still, as a tick that came over `STALL` s late shows."""
         self.timing: dict[str, Any] = {}
         self._alive, self._tick = -float("inf"), -1
         """Time of the robot's last new state, monotonic s, and its count of ms."""
@@ -106,6 +110,8 @@ class Guard:
         self._newest = ReceivedCommand()
         self._soft = -float("inf")
         """Time of the last command with little stiffness or none."""
+        self.intruder = ""
+        """Who else sends commands or reports the robot's state; empty if nobody does."""
         self._ordinary = True
         self._closing: float | None = None
         self._hurry = threading.Event()
@@ -167,8 +173,13 @@ class Guard:
 
     def _run(self, ticker: Ticker, say: Callable[[str], None]) -> None:
         report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
+        watch = round(self.robot.command_rate * WATCH)
         while not self._over():
-            ticker.wait()
+            if (late := ticker.wait()) > STALL:
+                self.stalls += 1
+                say(f"stood still for {1000 * late:.0f} ms")
+            if count % watch == 0:
+                self.intruder = self._find_intruder()
             newest = self._newest
             before, reason = (self.damping, self.latched), self._judge(time.monotonic(), newest)
             self.output.publish(self._damp if reason else newest.raw)
@@ -191,6 +202,15 @@ class Guard:
             except Exception:
                 logger.exception("could not damp the robot at the end")
 
+    def _find_intruder(self) -> str:
+        """Return who sends where only this guard, one policy, or the robot may send; empty if nobody does."""
+        if others := self.output.other_writers(process=True):
+            return f"{' and '.join(others)} sends motor commands on {self.output.topic} too"
+        for topic in (self.commands, self.state):
+            if len(topic.writers()) > 1:
+                return f"{' and '.join(topic.writers(process=True))} send on {topic.topic}"
+        return ""
+
     def _judge(self, now: float, newest: ReceivedCommand) -> str:
         """Return why the robot must be damped in this tick; empty if the newest command may pass."""
         reason = newest.bad
@@ -198,6 +218,8 @@ class Guard:
             reason = SILENCE
         if now - self._alive > STATE_TIMEOUT:
             reason = STALE_STATE
+        if self.intruder:
+            reason = self.intruder
         if self._remote:
             reason = REMOTE
         if not reason and newest.command is not None:
@@ -211,7 +233,7 @@ class Guard:
         return reason or (self.damping if self.latched else "")
 
     def _report(self) -> bytes:
-        said = {"damping": self.damping, "latched": self.latched, "damped": self.events}
+        said = {"damping": self.damping, "latched": self.latched, "damped": self.events, "stalls": self.stalls}
         return bytes(encode(make("std_msgs/msg/String", data=json.dumps(said)), "std_msgs/msg/String"))
 
     def _over(self) -> bool:

@@ -18,6 +18,8 @@ from real.teleop.commands import FirstInput, Operator
 logger = logging.getLogger(__name__)
 EMPTY = 0.004
 """Width of a closed, empty gripper, m."""
+STILL = 0.01
+"""Motion of a joint below which the robot does not obey at all, rad."""
 NEAR = 0.01
 """Height above its place from which an object may drop, m: the last millimetres take as long as the rest."""
 
@@ -81,15 +83,24 @@ class Homing:
         env = self.env
         deadline = time.monotonic() + timeout
         rate = Ticker(env.period)
-        settled = 0
+        settled, start = 0, env.read().joint_position
+        farthest = 0.0
         while settled < 3:
             if time.monotonic() > deadline:
+                if farthest < STILL:
+                    topic = env.driver.command.topic
+                    raise NotReady(
+                        f"the robot did not move at all within {timeout:g} s, although commands on {topic} were sent "
+                        f"and heard; are its drives on? {env.driver.executor(topic)}"
+                    )
                 raise NotReady(
-                    f"the robot did not reach its home position within {timeout:g} s; is something in its way?"
+                    f"the robot did not reach its home position within {timeout:g} s, although it moved; is something "
+                    "in its way?"
                 )
             self._heed_stop()
             state = env.read()
             error = self.home - state.joint_position
+            farthest = max(farthest, float((state.joint_position - start).abs().max()))
             # The goal leads the measured posture by at most 0.15 rad.
             reach = 0.15 / error.abs().max().clamp_min(0.15)
             env.loop.set_goal(state.joint_position + reach * error, self.width, env.period)

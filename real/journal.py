@@ -41,7 +41,8 @@ class Journal:
         self.drop_rows_from(done)
         self._notes: deque[tuple[float, int, str, Any]] = deque()
         self._files: dict[str, IO[str]] = {}
-        self._opened, self._begun, self._falls = time.monotonic(), 0.0, 0
+        self._opened, self._begun = time.monotonic(), 0.0
+        self._falls = self._stalls = 0
         self._command_sources: Counter[str] = Counter()
         self._parts = {"intervention_steps": 0, "takeovers": 0}
         env.note = self.note
@@ -77,13 +78,17 @@ class Journal:
         row |= {"success": bool(step["success"]), "steps": int(step["episode_steps"]), **self._parts}
         row |= {"stopped": env.loop.stopped}
         if env.steering is not None:
-            row |= {"falls": env.falls - self._falls, "commanded_steps": dict(self._command_sources)}
+            row |= {
+                "falls": env.falls - self._falls,
+                "stalls": env.stalls - self._stalls,
+                "commanded_steps": dict(self._command_sources),
+            }
         row |= self.more()
         with uninterrupted():  # a signal cannot separate the row from `keep`
             self._write("episodes.jsonl", row)
             self.keep(row)
             self.rows.append(row)
-        self._falls = env.falls
+        self._falls, self._stalls = env.falls, env.stalls
         self._command_sources.clear()
         self._parts = dict.fromkeys(self._parts, 0)
 

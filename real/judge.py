@@ -32,13 +32,17 @@ class Judge:
     """Apply the task's tests, the person's marks and the time limit to each control period."""
 
     def __init__(self, rig: Rig, stance: Homing | Standing):
-        self.rig, self.stance, self.falls, self.held = rig, stance, 0, 0
+        self.rig, self.stance, self.held = rig, stance, 0
+        self.cause = ""
+        """Which process stood still and so ended the episode; empty if none did."""
+        self.falls = self.stalls = 0
+        """Episodes that ended with a fall, or with a stop because a process stood still."""
         base = rig.pipeline.robot.base
         self.truth = rig.node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if base else None
 
     def reset(self) -> None:
         """Begin an episode."""
-        self.held = 0
+        self.held, self.cause = 0, ""
 
     def __call__(self, state: RobotState, decision: Decision) -> Outcome:
         """Return the outcome of the episode up to this control period."""
@@ -51,7 +55,10 @@ class Judge:
         failed, halted, walks = self._failed(state), bool(loop.stopped), loop.walks
         not_operator_stop = loop.stopped != "operator"  # the operator's stop is not a failure of the task
         # Damping other than by the operator makes a walking robot fall, if only after the last step.
-        self.falls += not_operator_stop and (failed or (walks and halted))
+        if walks and halted and not self.cause and (cause := rig.stall(0.5)):
+            self.cause, self.stalls = cause, self.stalls + 1
+            loop.explain(cause)
+        self.falls += not_operator_stop and (failed or (walks and halted)) and not self.cause
         # A correction may run past the time limit, up to twice its length.
         timed_out = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         marked = operator is not None and operator.failure

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from real.backends import BACKEND, BACKENDS
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError
 
@@ -108,6 +109,7 @@ _COMMON = (
     Argument("seed", "0", "seed of the twin, of a scripted operator and of learning", minimum=0),
     Argument("namespace", "", "ROS namespace of all nodes, for several robots on one network"),
     Argument("domain_id", "", "ROS_DOMAIN_ID of all nodes; empty: as in the environment", minimum=0),
+    Argument("bus", "auto", "what carries the messages; auto: DDS for control, see docs/deploy.md", BACKENDS),
     Argument("log_level", "info", "least severe messages shown", ("debug", "info", "warn", "error", "fatal")),
 )
 _DEPLOY = (
@@ -160,7 +162,17 @@ def _view(values: Mapping[str, str]) -> NodeProcess:
 
 
 def _options(values: Mapping[str, str], *names: str) -> tuple[str, ...]:
-    return tuple(word for name in names if values[name] for word in (f"--{name}", values[name]))
+    return tuple(word for name in names if values[name] for word in _option(name, values[name]))
+
+
+def _option(name: str, value: str) -> tuple[str, ...]:
+    """Return an option's words: one if the value would pass for another option."""
+    return (f"--{name}={value}",) if value.startswith("-") else (f"--{name}", value)
+
+
+def _bundle(values: Mapping[str, str]) -> str:
+    """Return the policy's path, which never passes for an option."""
+    return f"./{values['policy']}" if values["policy"].startswith("-") else values["policy"]
 
 
 def _no_camera(values: Mapping[str, str]) -> tuple[str, ...]:
@@ -172,7 +184,7 @@ def _describe_twin(values: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodeProcess:
-    command = ("deploy", values["policy"], "--robot", values["robot"], *_options(values, "episodes", "out", "label"))
+    command = ("deploy", _bundle(values), *_options(values, "robot", "episodes", "out", "label"))
     command += _options(values, "seconds", "runtime", *names)
     if values["first_episode"]:
         command += ("--seed", values["first_episode"])
@@ -207,7 +219,7 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     options = _options(values, "robot", "recipe", "minutes", "out", "dataset", "seed")
     resume = ("--resume",) if values["resume"] == "true" else ()
-    command = ("finetune", values["policy"], *options, *resume, *_no_camera(values))
+    command = ("finetune", _bundle(values), *options, *resume, *_no_camera(values))
     after = "twin" if values["teleop"] == "none" else "teleop"
     finetune = NodeProcess("finetune", command, required=True, start_after=after, commands_robot=True)
     return [_twin(values, values["twin"] == "true"), _teleop(values), finetune, _view(values)]
@@ -302,6 +314,7 @@ def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
     """Return the nodes of a launch file in starting order, with its arguments checked."""
     values = _resolve(file, arguments)
     environment = {"ROS_DOMAIN_ID": values["domain_id"]} if values["domain_id"] else {}
+    environment |= {BACKEND: values["bus"]} if values["bus"] != "auto" else {}
     namespace = "/" + values["namespace"].strip("/") if values["namespace"] else ""
     level = "" if values["log_level"] == "info" else values["log_level"]
     return [

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from real.launch import NodeProcess, arguments, describe
+from real.launch import LaunchError, NodeProcess, arguments, describe
 from real.processes import RESPAWN_DELAY, Grace
 
 
@@ -55,7 +55,7 @@ def _start(context: Any, *, file: str) -> list[Any]:
 
 
 def _process(node: NodeProcess) -> Any:
-    from launch.actions import ExecuteProcess, Shutdown
+    from launch.actions import ExecuteProcess
     from launch_ros.actions import Node
 
     grace = Grace()
@@ -70,7 +70,7 @@ def _process(node: NodeProcess) -> Any:
     if node.interactive:
         options["prefix"] = "xterm -e"
     if node.required:
-        options["on_exit"] = Shutdown(reason=f"{node.name} exited")
+        options["on_exit"] = _on_exit(node.name)
     if _in_ament_index():
         return Node(
             package="robot_rl",
@@ -82,6 +82,24 @@ def _process(node: NodeProcess) -> Any:
         )
     command = [sys.executable, "-m", "robot_rl.cli.main", *node.command, *node.ros_arguments()]
     return ExecuteProcess(cmd=command, name=node.name, **options)
+
+
+def _on_exit(name: str) -> Any:
+    """Return what shuts the launch down when a required node exits. `ros2 launch` ends with a status of 1 only after an
+    exception, so a failure raises one. Its SIGINT reaches all nodes at once; guard and twin then wait for the
+    commanding node themselves.
+    """
+    from launch.actions import OpaqueFunction, Shutdown
+
+    def fail(_context: Any, code: int) -> None:
+        raise LaunchError(f"{name} exited with code {code}")
+
+    def on_exit(event: Any, context: Any) -> list[Any]:
+        if event.returncode and not context.is_shutdown:
+            return [OpaqueFunction(function=fail, args=[event.returncode])]
+        return [Shutdown(reason=f"{name} exited")]
+
+    return on_exit
 
 
 def _in_ament_index() -> bool:

@@ -12,52 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from real.clock import Ticker, prefer_realtime, reschedule, scheduling
+from real.clock import STALL, Ticker, prefer_realtime, reschedule, scheduling
 from real.histogram import Histogram
 from real.robots.base import Driver, JointReading, NotReady
+from real.safety import STALE_GOAL, STALE_STATE, PostureLimits, SafetyConfig
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.interface.spec import RobotSpec
 
 logger = logging.getLogger(__name__)
-STALE_STATE, STALE_GOAL = "stale state", "stale goal"
-"""Temporary reasons not to move; only an arm resumes by itself."""
-
-
-@dataclass(frozen=True)
-class SafetyConfig:
-    """Time-outs and limits of the command loop."""
-
-    state_timeout: float = 0.05
-    """Oldest joint state to move on, s."""
-    goal_timeout: float = 0.15
-    """Oldest goal of an arm to move on, s: three control periods at 20 Hz."""
-    patience: float = 0.3
-    """The same for a walking robot, s: damping makes it fall, so it stands through short gaps."""
-    start_mismatch: float = 0.2
-    """Largest distance of the first goal after a start or a hold beyond the arm's reach in that time, rad; and of an
-    arm from its held position."""
-    moved_patience: float = 0.1
-    """Time that an arm may be further from its held position before it is held at the measured one, s: one state may be
-    wrong."""
-    object_timeout: float = 0.2
-    """Oldest object pose to post a goal from, s."""
-    picture_timeout: float = 0.15
-    """Oldest camera picture, s: three pictures at 20 Hz. Of a policy that sees the camera no goal is posted from an
-    older one; of other cameras it is recorded again and stops nothing."""
-    lost_timeout: float = 0.5
-    """Age of the joint state, or of a picture that the policy sees, at which the episode ends with an error, s."""
-    max_nonfinite: int = 3
-    """Non-finite goals in a row that latch a stop."""
-    tilt: float = 60.0
-    """Tilt of a walking robot's trunk, degrees, above which a stop latches."""
-    overspeed: float = 1.2
-    """Share of a joint's speed limit; three states in a row above it latch a walking robot's stop."""
-    guard_patience: float = 0.2
-    """Time in which the guard must start to pass on commands for standing up, s; later, its damping latches a stop."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +72,10 @@ class CommandLoop(threading.Thread):
         self.ticker: Ticker | None = None
         self.state_ages = Histogram()
         """Age of the joint state at the ticks, s."""
+        self.stall = -math.inf, 0.0
+        """When this thread last went on after it had stood still, monotonic s, and for how long, s."""
         self.error: BaseException | None = None
-        self.note: Callable[[str, str], None] = lambda _event, _what: None
+        self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called at stops and resets, in any thread."""
         self._goal: Goal | None = None
         self._closing = threading.Event()
@@ -130,7 +96,7 @@ class CommandLoop(threading.Thread):
         """Between episodes no goals are due: a robot on its legs sinks without a latch, and is stood up again."""
         self._risen = -math.inf
         """Begin of the newest stretch of commands with stiffness, monotonic s."""
-        self._limits = Limits(pipeline.robot, self.safety)
+        self._limits = PostureLimits(pipeline.robot, self.safety)
 
     # ---- policy side -------------------------------------------------------------------------------------------
     def arm(self) -> None:
@@ -205,6 +171,12 @@ class CommandLoop(threading.Thread):
             logger.error("stopped: %s", reason)
             self.note("stop", reason)
 
+    def explain(self, cause: str) -> None:
+        """Add what caused the latched stop."""
+        self.stopped = f"{self.stopped}: {cause}"
+        logger.error("stopped: %s", self.stopped)
+        self.note("cause", self.stopped)
+
     def reset_stop(self) -> None:
         """Clear a latched stop; the robot stays as it is until the next goal, and old goals are forgotten."""
         with self._lock:
@@ -242,7 +214,11 @@ class CommandLoop(threading.Thread):
             with torch.inference_mode():
                 still = 0
                 while still < 3:  # closing: brake first, then send the resting position
-                    self.ticker.wait()
+                    late = self.ticker.wait()
+                    if late > STALL:
+                        self.stall = time.monotonic(), late
+                        self.events.add("stood still")
+                        self.note("stall", {"process": "this", "seconds": round(late, 3)})
                     self._tick(time.monotonic())
                     moving = float(self._velocity.abs().max()) > 1e-5
                     still = 0 if moving or not self._closing.is_set() else still + 1
@@ -264,6 +240,8 @@ class CommandLoop(threading.Thread):
             self.stop(reason)
         if reason and reason not in (self._holding, "closing", "idle"):
             self.events.add(reason)
+            if reason in (STALE_STATE, STALE_GOAL):
+                self.note("hold", reason)
         self._holding = reason
         if reason and self.walks:
             self._position, self._velocity = self._measured(), torch.zeros_like(self._velocity)
@@ -334,21 +312,3 @@ class CommandLoop(threading.Thread):
         timing = self.ticker.timing.summary() if self.ticker else {}
         counts = {"goals": self.goals, "shield": dict(self.events.counts)}
         return timing | {"state_age_ms": self.state_ages.milliseconds()} | counts
-
-
-class Limits:
-    """Limits of a walking robot's state."""
-
-    def __init__(self, robot: RobotSpec, safety: SafetyConfig):
-        self.upright = math.cos(math.radians(safety.tilt))
-        self.speed = safety.overspeed * np.array([j.velocity for j in robot.joints])
-        self._fast, self._seen = 0, -math.inf
-
-    def broken(self, reading: JointReading) -> str:
-        """Return the limit that the newest state breaks; empty if none."""
-        if reading.upright < self.upright:
-            return "tilt"
-        if reading.received > self._seen:
-            self._seen = reading.received
-            self._fast = self._fast + 1 if (np.abs(reading.velocity) > self.speed).any() else 0
-        return "joint speed" if self._fast >= 3 else ""

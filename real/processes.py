@@ -148,6 +148,8 @@ class ProcessRunner:
             elif child.node.respawn and code not in (0, _BAD_INPUT) and self._waves is None:
                 self._waiting.append((time.monotonic() + self._respawn_delay, child.node))
             child.sweep(self._grace.after)
+        elif child.resumed():
+            self._say(f"{child.node.name} was suspended and goes on")
         elif child.exited and time.monotonic() >= child.deadline:
             child.escalate(self._grace.after)
         if child.gone():

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from real.bus import Node, qos
+from real.bus import Node, Stamped, qos
 from real.clock import Ticker
 from real.intervention import Arbiter
-from real.loop import CommandLoop, SafetyConfig
+from real.loop import CommandLoop
 from real.pictures import Pictures
 from real.robots import open_driver
 from real.robots.base import NotReady
+from real.safety import STALE_GOAL, STALE_STATE, SafetyConfig
 from real.teleop.commands import Operator, OperatorInput
-from real.topics import RESET_TOPIC
+from real.topics import RESET_TOPIC, STALL_TOPIC
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.state import RobotState
 
 logger = logging.getLogger(__name__)
+SILENCES = (STALE_STATE, STALE_GOAL, "silence")
+"""Ends of reasons for a stop that a process that stood still may have caused; the guard reports silences too."""
+RECENT = 0.5
+"""Time before a stop in which a process must have stood still to be its cause, s."""
+WATCH = 0.5
+"""Time between looks at the writers of the robot's topics, s."""
 
 
 class Rig:
@@ -55,6 +64,13 @@ class Rig:
         self.loop.note = lambda event, what: self.note(event, what)
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with events: phases, stops, resets, commands, takeovers, the guard."""
+        node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)
+        self._twin_stall = -math.inf, 0.0
+        """When the twin last said that it had stood still, monotonic s, and for how long, s."""
+        self._watched = -math.inf
+        """Time of the last look at the topics' other writers, monotonic s."""
+        self.intruder = ""
+        """Who sent where only this process, or only the robot, may send."""
         self.placer = node.publisher("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT)
         self.begin()
 
@@ -69,8 +85,10 @@ class Rig:
         """Lowest height of the tool since the gripper began to close, m; infinite while it is open."""
 
     def read(self) -> RobotState:
-        """Return the newest state with the command; raise NotReady if the robot fell silent or the loop ended."""
+        """Return the newest state with the command; raise NotReady if the robot fell silent, the loop ended, or
+        somebody else sends on the robot's topics."""
         self.loop.check()
+        self._watch(time.monotonic())
         reading, lost = self.driver.reading(), self.loop.safety.lost_timeout
         if reading is not None and time.monotonic() - reading.received > lost:
             reading = self.driver.next_reading(self.loop.safety.state_timeout)
@@ -86,6 +104,46 @@ class Rig:
         if self.interface.gait:
             state.phase = self.pipeline.phase(torch.tensor([self.steps]))
         return state
+
+    def _watch(self, now: float) -> None:
+        """Stop for foreign writers, looked for every `WATCH` seconds, and for joint states that jump."""
+        jumps = self.driver.jumps.many(now)
+        if jumps or now - self._watched >= WATCH:
+            self._watched = now
+            self.intruder = self.driver.intruder() or self._second_device()
+            if found := self.intruder or self.driver.unheard():
+                self.note("intruder" if self.intruder else "unheard", found)
+                self.loop.stop(found)
+                raise NotReady(f"stopped: {found}")
+        if jumps:
+            self.loop.stop("joint states jump further than the robot can move: two robots, or a broken encoder?")
+
+    def _on_stall(self, sample: Stamped) -> None:
+        with suppress(ValueError, KeyError, TypeError):
+            self._twin_stall = sample.received, float(json.loads(sample.msg.data)["seconds"])
+            self.note("stall", {"process": "twin", "seconds": self._twin_stall[1]})
+
+    def stall(self, wait: float) -> str:
+        """Return which process stood still just before a stop for a silence; empty if none did. A twin says so when it
+        goes on: wait that long, s, for it."""
+        stopped = self.loop.stopped
+        if not stopped.endswith(SILENCES):
+            return ""
+        begin = time.monotonic()
+        while time.monotonic() - begin < wait:
+            for who, (at, seconds) in (("this process", self.loop.stall), ("the twin", self._twin_stall)):
+                if at > begin - RECENT:
+                    return f"{who} stood still for {1000 * seconds:.0f} ms"
+            if not self.on_twin:
+                return ""
+            time.sleep(0.005)
+        reading = self.driver.reading()
+        return "the twin fell silent" if reading is None or reading.received < begin else ""
+
+    def _second_device(self) -> str:
+        """Return the nodes of two teleop devices; empty if there is at most one."""
+        operator = self.arbiter.operator
+        return operator.rivals() if operator is not None and operator.devices > 1 else ""
 
     def look(self) -> Operator | None:
         """Read the operator's input between episodes; a stop counts there too."""

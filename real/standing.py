@@ -79,7 +79,7 @@ class Standing:
     @property
     def auto_resets_stop(self) -> bool:
         """Return whether the next episode ends a latched stop by itself: on a twin, unless a person stopped it."""
-        return self.env.loop.stopped != "operator" and self.env.on_twin
+        return self.env.loop.stopped != "operator" and not self.env.intruder and self.env.on_twin
 
     def folded(self, state: RobotState) -> bool:
         """Return whether its legs are nearer to the folded posture than to home."""
@@ -110,6 +110,7 @@ class Standing:
                 return
             env.read()
             rate.wait()
+        self.driver.jumps.forget()
         env.loop.reset_stop()
 
     def _stand_up(self) -> None:

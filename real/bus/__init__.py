@@ -1,4 +1,4 @@
-"""One interface to ROS 2's topics with two backends: rclpy when ROS 2 is sourced, CycloneDDS from PyPI otherwise.
+"""One interface to ROS 2's topics with two backends: rclpy, and CycloneDDS from PyPI, which needs no ROS 2.
 
 ::
 
@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
+from real.backends import BACKEND, choose
 from real.bus import qos
 from real.bus.errors import BusError
 from real.bus.messages import decode, encode, make, message, register, type_hash
@@ -25,32 +27,38 @@ __all__ = [
 ]  # fmt: skip
 
 
+logger = logging.getLogger(__name__)
+
+
 def open_node(
     name: str,
     namespace: str = "/",
     domain: int | None = None,
-    backend: str = "auto",
+    backend: str = "",
     ros_args: Sequence[str] | None = None,
+    rate: float = 0.0,
 ) -> Node:
     """Join the ROS graph.
 
-    ``domain`` None is ROS_DOMAIN_ID, or 0. ``backend`` is "rclpy", "dds", or "auto": rclpy if it
-    can be imported. ``ros_args`` are arguments as a launch file passes them, such as
-    ``["--ros-args", "-r", "__ns:=/arm"]``; None is none.
+    ``domain`` None is ROS_DOMAIN_ID, or 0. ``backend`` is "rclpy", "dds", or "auto"; empty is ROBOT_RL_BUS, or auto:
+    see `choose`. ``ros_args`` are arguments as a launch file passes them, such as
+    ``["--ros-args", "-r", "__ns:=/arm"]``; None is none. ``rate`` is that of the control loop beside the node, Hz.
     """
     from real.bus.rosargs import parse
 
-    if backend not in ("auto", "rclpy", "dds"):
-        raise BusError(f"backend {backend!r} is none of auto, rclpy, dds")
     args = parse(name, namespace, ros_args)
-    if backend != "dds":
+    if args.parameters.get("use_sim_time"):
+        raise BusError(
+            "use_sim_time is true, but control, watchdogs and ages here follow this machine's clock: leave it"
+        )
+    taken, why = choose(backend, rate)
+    logger.log(logging.WARNING if why else logging.INFO, "bus of %s: %s%s", name, taken, why and f": {why}")
+    if taken == "rclpy":
         try:
             from real.bus.ros import RosNode
         except ImportError as error:
-            if backend == "rclpy":
-                raise BusError(f"no rclpy ({error}): source ROS 2, or use backend='dds'") from error
-        else:
-            return RosNode(args, domain)
+            raise BusError(f"no rclpy ({error}): source ROS 2, or use bus:=dds ({BACKEND}=dds)") from error
+        return RosNode(args, domain)
     try:
         from real.bus.dds import DdsNode
     except ImportError as error:

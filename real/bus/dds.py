@@ -64,11 +64,20 @@ class _Endpoint:
             self.policies.add(status.last_policy_id)
         self.owner.participant.notify()
 
+    def peers(self, kind: str, process: bool = False) -> list[str]:
+        """Return the nodes of the other "writers" or "readers" of the topic, on request with their processes."""
+        participant = self.owner.participant
+        found = [e for e in participant.endpoints(kind, dds_topic(self.topic)) if e.key.bytes != self.guid]
+        names = [participant.owner(e.key.bytes) for e in found]
+        return sorted(f"{n} ({participant.process(e)})" if process else n for n, e in zip(names, found, strict=True))
+
     def complaints(self) -> list[str]:
         """Return messages about peers on this topic that cannot be matched, and why."""
         participant = self.owner.participant
         peers = participant.endpoints("readers" if self.writer else "writers", dds_topic(self.topic))
-        matched = {h & _UNSIGNED for h in self.handles()}
+        # Another of this node's endpoints on the topic may have what this one is denied.
+        beside = [e for e in self.owner.endpoints() if (e.topic, e.writer) == (self.topic, self.writer)]
+        matched = {h & _UNSIGNED for endpoint in beside for h in endpoint.handles()}
         ours, theirs = ("publisher", "subscription of") if self.writer else ("subscription", "publisher")
         said, strangers = [], []
         for peer in peers:
@@ -83,6 +92,8 @@ class _Endpoint:
         for policy in sorted(self.policies):
             if policy not in _POLICIES and said:
                 continue  # the type, which was reported above
+            if len(beside) > 1 and not strangers:
+                continue
             unknown = (f"the type (policy {policy})", "define the type alike on both sides")
             what, remedy = _POLICIES.get(policy, unknown)
             who = ", ".join(sorted(set(strangers))) or "a peer that has left"
@@ -114,13 +125,10 @@ class DdsPublisher(Publisher):
         return len(self.endpoint.handles())
 
     def readers(self) -> list[str]:
-        participant = self.endpoint.owner.participant
-        return sorted(participant.owner(r.key.bytes) for r in participant.endpoints("readers", dds_topic(self.topic)))
+        return self.endpoint.peers("readers")
 
-    def other_writers(self) -> list[str]:
-        participant = self.endpoint.owner.participant
-        others = participant.endpoints("writers", dds_topic(self.topic))
-        return sorted(participant.owner(o.key.bytes) for o in others if o.key.bytes != self.endpoint.guid)
+    def other_writers(self, process: bool = False) -> list[str]:
+        return self.endpoint.peers("writers", process)
 
     def close(self) -> None:
         self.endpoint.owner.drop(self)
@@ -158,9 +166,8 @@ class DdsSubscription(Subscription):
     def matched(self) -> int:
         return len(self.endpoint.handles())
 
-    def writers(self) -> list[str]:
-        participant = self.endpoint.owner.participant
-        return sorted(participant.owner(w.key.bytes) for w in participant.endpoints("writers", dds_topic(self.topic)))
+    def writers(self, process: bool = False) -> list[str]:
+        return self.endpoint.peers("writers", process)
 
     def close(self) -> None:
         self.endpoint.owner.drop(self)
@@ -231,8 +238,12 @@ class DdsNode(Node):
         with self.participant.changed:
             return bool(self.participant.changed.wait_for(predicate, timeout))
 
+    def endpoints(self) -> list[_Endpoint]:
+        """Return the endpoints of this node."""
+        return [item.endpoint for item in list(self._endpoints)]
+
     def incompatible(self) -> list[str]:
-        said = [sentence for item in list(self._endpoints) for sentence in item.endpoint.complaints()]
+        said = [sentence for endpoint in self.endpoints() for sentence in endpoint.complaints()]
         return list(dict.fromkeys(said))
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,9 @@ from xml.sax.saxutils import quoteattr
 from real.bus.errors import BusError
 
 _INSTALL = "pip install 'cyclonedds>=11.0.1,<12', or source ROS 2"
+_WITH_LOOPBACK = (
+    '<Interfaces><NetworkInterface autodetermine="true"/><NetworkInterface name="lo" multicast="false"/></Interfaces>'
+)
 MAX_DOMAIN = 232  # RTPS port 7400 + 250 * domain must stay below 65536
 
 
@@ -27,19 +31,51 @@ def domain_id(given: int | None, env: Mapping[str, str] = os.environ) -> int:
     return int(text)
 
 
-def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None) -> str:
-    """Return Cyclone's configuration: ours, a comma, then CYCLONEDDS_URI, so the user's XML wins."""
+def discovery_range(env: Mapping[str, str] = os.environ) -> str:
+    """Return SUBNET, LOCALHOST, OFF or SYSTEM_DEFAULT, as the environment says."""
     allowed = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
     scope = env.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
-    peers = [p.strip() for p in env.get("ROS_STATIC_PEERS", "").split(";") if p.strip()]
     if env.get("ROS_LOCALHOST_ONLY") == "1":
-        scope, peers = "LOCALHOST", []
+        scope = "LOCALHOST"
     if scope not in allowed:
         raise BusError(f"ROS_AUTOMATIC_DISCOVERY_RANGE is {scope!r}: use one of {', '.join(allowed)}")
+    return scope
+
+
+def describe(env: Mapping[str, str] = os.environ) -> str:
+    """Return which ports DDS binds, on which interfaces, and who can send commands there."""
+    scope, domain = discovery_range(env), domain_id(None, env)
+    first = 7400 + 250 * domain
+    reached = {
+        "SUBNET": "every machine on the network can join, and nobody is authenticated",
+        "LOCALHOST": "found by processes of this machine only, though Cyclone binds its ports on all interfaces",
+        "OFF": "each process is alone",
+        "SYSTEM_DEFAULT": "as CYCLONEDDS_URI or Cyclone's defaults say",
+    }[scope]
+    if scope != "SYSTEM_DEFAULT" and env.get("CYCLONEDDS_URI"):
+        reached += "; CYCLONEDDS_URI may change that"
+    names = ", ".join(name for _, name in socket.if_nameindex())
+    return (
+        f"DDS on domain {domain}, discovery range {scope}: {reached}. "
+        f"UDP ports {first} to {first + 75} on all addresses of {names} (docs/safety.md)"
+    )
+
+
+def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, loopback: bool = True) -> str:
+    """Return Cyclone's configuration: ours, a comma, then CYCLONEDDS_URI, so the user's XML wins.
+
+    `loopback`: for LOCALHOST select `lo` beside the interface that Cyclone chooses. rmw_cyclonedds does not, and with
+    Cyclone 0.10 announces itself to 127.0.0.1 only, which Cyclone 11 drops without `lo` (measured).
+    """
+    scope = discovery_range(env)
+    peers = [p.strip() for p in env.get("ROS_STATIC_PEERS", "").split(";") if p.strip()]
+    if env.get("ROS_LOCALHOST_ONLY") == "1":
+        peers = []
     user = env.get("CYCLONEDDS_URI", "")
     if scope == "SYSTEM_DEFAULT":
         return user
-    general = "" if scope == "SUBNET" else "<General><AllowMulticast>false</AllowMulticast></General>"
+    interfaces = _WITH_LOOPBACK if scope == "LOCALHOST" and loopback else ""
+    general = "" if scope == "SUBNET" else f"<General>{interfaces}<AllowMulticast>false</AllowMulticast></General>"
     if scope == "OFF":
         # A private tag: only processes that know this process's id can match.
         tag = f"ros_discovery_off_{os.getpid() if pid is None else pid}"
@@ -104,12 +140,17 @@ def open_domain(domain: int) -> Any:
     from cyclonedds.core import DDSException
     from cyclonedds.domain import Domain
 
-    with _c_stderr() as printed:
-        try:
-            opened, failure = Domain(domain, configuration()), None
-        except DDSException as error:
-            opened, failure = None, error
-        said = printed()
+    def attempt(loopback: bool) -> tuple[Any, Any, str]:
+        with _c_stderr() as printed:
+            try:
+                opened, failure = Domain(domain, configuration(loopback=loopback)), None
+            except DDSException as error:
+                opened, failure = None, error
+            return opened, failure, printed()
+
+    opened, failure, said = attempt("lo" in (name for _, name in socket.if_nameindex()))
+    if failure is not None and "may not be selected twice" in said:  # by the user too, or there is no other interface
+        opened, failure, said = attempt(False)
     if failure is None:
         sys.stderr.write(said)  # warnings, and what other threads printed meanwhile
         return opened

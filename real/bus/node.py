@@ -71,8 +71,9 @@ class Publisher(ABC):
         """Return the full names of the nodes that subscribe to the topic, one for each subscription."""
 
     @abstractmethod
-    def other_writers(self) -> list[str]:
-        """Return the full names of other nodes that publish on this topic; a command topic should have none."""
+    def other_writers(self, process: bool = False) -> list[str]:
+        """Return the full names of other nodes that publish on this topic, with `process` also their process, host and
+        GUID as far as known; a command topic should have none."""
 
     @abstractmethod
     def close(self) -> None:
@@ -113,8 +114,9 @@ class Subscription(ABC):
         """Return the number of matched publishers."""
 
     @abstractmethod
-    def writers(self) -> list[str]:
-        """Return the full names of the nodes that publish on the topic, one for each publisher."""
+    def writers(self, process: bool = False) -> list[str]:
+        """Return the full names of the nodes that publish on the topic, one for each publisher; `process` as in
+        `Publisher.other_writers`."""
 
     @abstractmethod
     def close(self) -> None:

@@ -14,9 +14,11 @@ from typing import Any
 from cyclonedds._clayer import ddspy_take, ddspy_write
 from cyclonedds.builtin import (
     BuiltinDataReader,
+    BuiltinTopicDcpsParticipant,
     BuiltinTopicDcpsPublication,
     BuiltinTopicDcpsSubscription,
     DcpsEndpoint,
+    DcpsParticipant,
 )
 from cyclonedds.core import (
     DDSException,
@@ -89,6 +91,7 @@ class Participant:
         self._types: dict[str, Any] = {}
         self._topics: dict[tuple[str, str], Topic[Any]] = {}
         self._seen: dict[str, dict[Any, DcpsEndpoint]] = {"writers": {}, "readers": {}}
+        self._processes: dict[Any, DcpsParticipant] = {}
         self._handlers: dict[int, Callable[[], None]] = {}
         self._tokens = itertools.count(1)
         self._stopping = False
@@ -115,6 +118,10 @@ class Participant:
             condition = ReadCondition(reader, ANY)
             self._builtin += [reader, condition]
             self.attach(condition, lambda r=reader, k=kind: self._on_endpoint(r, k))  # type: ignore[misc]
+        participants = BuiltinDataReader(self.dds, BuiltinTopicDcpsParticipant)
+        joined = ReadCondition(participants, ANY)
+        self._builtin += [participants, joined]
+        self.attach(joined, lambda: self._on_participant(participants))
         self._thread = threading.Thread(target=self._run, name=f"bus-{domain}", daemon=True)
         self._thread.start()
 
@@ -159,6 +166,22 @@ class Participant:
         """Return the full name of the node of an endpoint."""
         # No lock: predicates of `wait_for` call this, and `announce` notifies them.
         return graph.owner(guid, [*self.entries, *self._graph.entries()])
+
+    def process(self, endpoint: DcpsEndpoint) -> str:
+        """Return the process of an endpoint as far as its vendor announces it, and the prefix of its GUID."""
+        found = self._processes.get(endpoint.participant_key)
+        told = {p.key: p.value for p in found.qos if isinstance(p, Policy.Property)} if found else {}
+        parts = [told.get("__ProcessName", ""), told.get("__Pid", ""), "on" if "__Hostname" in told else ""]
+        known = " ".join(part for part in [*parts, told.get("__Hostname", "")] if part)
+        return f"{known or 'unknown process'}, GUID {endpoint.key.bytes[:12].hex()}"
+
+    def _on_participant(self, reader: BuiltinDataReader[Any]) -> None:
+        for participant in reader.take(64):
+            if participant.sample_info.instance_state == InstanceState.Alive:
+                self._processes[participant.key] = participant
+            else:
+                self._processes.pop(participant.key, None)
+        self.notify()
 
     def _on_graph(self) -> None:
         for raw, info in ddspy_take(self._graph_reader._ref, ANY, 64):

@@ -80,14 +80,15 @@ def _ros_type(type_name: str) -> Any:
         raise BusError(f"ROS has no {type_name} ({error}): install {package} and source it") from error
 
 
-def _names(endpoints: Sequence[Any]) -> list[str]:
+def _names(endpoints: Sequence[Any], process: bool = False) -> list[str]:
     """Return the full names of the nodes of endpoints, one for each endpoint; unannounced ones are named by their
-    participants."""
+    participants. `process` adds their GUIDs, since rclpy knows neither process nor host."""
     unnamed = "an unnamed DDS participant ({})"
     return sorted(
         unnamed.format(bytes(e.endpoint_gid)[:12].hex())
         if _UNKNOWN in e.node_name
         else qualified(e.node_name, e.node_namespace)
+        + (f" (GUID {bytes(e.endpoint_gid)[:12].hex()})" if process else "")
         for e in endpoints
     )
 
@@ -109,11 +110,11 @@ class RosPublisher(Publisher):
     def readers(self) -> list[str]:
         return _names(self._owner.ros.get_subscriptions_info_by_topic(self.topic))
 
-    def other_writers(self) -> list[str]:
-        found = _names(self._owner.ros.get_publishers_info_by_topic(self.topic))
-        if self._owner.full_name in found:  # one of them is this publisher: rclpy does not give its gid
-            found.remove(self._owner.full_name)
-        return found
+    def other_writers(self, process: bool = False) -> list[str]:
+        found = list(self._owner.ros.get_publishers_info_by_topic(self.topic))
+        # One of them is this publisher: rclpy does not give its gid.
+        own = next((e for e in found if _names([e]) == [self._owner.full_name]), None)
+        return _names([e for e in found if e is not own], process)
 
     def close(self) -> None:
         self._owner.ros.destroy_publisher(self._pub)
@@ -151,8 +152,8 @@ class RosSubscription(Subscription):
         count = getattr(self._sub, "get_publisher_count", None)
         return int(count() if count is not None else self._owner.ros.count_publishers(self.topic))
 
-    def writers(self) -> list[str]:
-        return _names(self._owner.ros.get_publishers_info_by_topic(self.topic))
+    def writers(self, process: bool = False) -> list[str]:
+        return _names(self._owner.ros.get_publishers_info_by_topic(self.topic), process)
 
     def close(self) -> None:
         self._owner.ros.destroy_subscription(self._sub)

@@ -35,8 +35,12 @@ class ArmDriver(Driver):
         self._position = np.full(len(self._index), np.nan)
         self._velocity = np.zeros(len(self._index))
         self._stamp = np.full(len(self._index), -np.inf)
-        self._named: set[tuple[str, ...]] = set()
-        """Joints that arrived in one message; a second publisher of the same joints is refused."""
+        self._named: list[set[str]] = []
+        """Joints that arrive in one message, one set for each publisher: a second one of the same joints is refused."""
+        self._settled = False
+        """All that report the joints are known."""
+        self._order: tuple[list[str], np.ndarray, np.ndarray] = [], np.zeros(0, int), np.zeros(0, int)
+        """Names of the last message, the places of our joints in it, and in ours."""
         self._lock = threading.Lock()
         ros = robot.ros
         assert isinstance(ros, RosInterface)
@@ -44,6 +48,7 @@ class ArmDriver(Driver):
         if not dry_run:
             self.command = node.publisher("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)
             self.gripper = node.publisher("std_msgs/msg/Float64MultiArray", ros.gripper_command, qos.COMMAND)
+            self.commands = [self.command, self.gripper] if robot.gripper else [self.command]
 
     def _on_joints(self, sample: Stamped) -> None:
         self._heed()
@@ -52,16 +57,33 @@ class ArmDriver(Driver):
         if len(msg.name) != len(position) or not np.isfinite(position).all():
             self.rejected += 1
             return
+        if msg.name != self._order[0]:
+            self._remember(list(msg.name))
+        _, there, here = self._order
+        position = position[there]
         velocity = np.asarray(msg.velocity)
+        told = there[there < len(velocity)]
         with self._lock:
-            if len(self._named) < len(self._index):
-                self._named.add(tuple(msg.name))
-            for k, name in enumerate(msg.name):
-                at = self._index.get(name)
-                if at is not None:
-                    self._position[at], self._stamp[at] = position[k], sample.received
-                    if k < len(velocity) and np.isfinite(velocity[k]):
-                        self._velocity[at] = velocity[k]
+            arm = here < len(self.robot.joints)  # fingers close faster than any limit says
+            moved, since = position[arm] - self._position[here[arm]], sample.received - self._stamp[here[arm]]
+            if self.jumps.refuses(moved, since, sample.received, here[arm]):
+                return
+            self._position[here], self._stamp[here] = position, sample.received
+            velocity = velocity[told]
+            self._velocity[here[: len(told)][np.isfinite(velocity)]] = velocity[np.isfinite(velocity)]
+
+    def _remember(self, names: list[str]) -> None:
+        """Keep where our joints are in messages with these names."""
+        there = [k for k, name in enumerate(names) if name in self._index]
+        self._order = names, np.array(there, int), np.array([self._index[names[k]] for k in there], int)
+        with self._lock:
+            if not self._settled and all(part.isdisjoint(names) for part in self._named):
+                self._named.append(set(names))
+
+    def wait_ready(self, timeout: float = 10.0) -> None:
+        """Wait for a complete state and a subscriber of the commands; whoever reports joints later is an intruder."""
+        super().wait_ready(timeout)
+        self._settled = True
 
     def reading(self) -> JointReading | None:
         """Return the latest complete joint state, or None before the first; its age is that of the oldest joint."""
@@ -100,12 +122,15 @@ class ArmDriver(Driver):
 
     def _parts(self) -> int:
         with self._lock:
-            return len(self._named)
+            return max(1, len(self._named))
 
     def _missing_state(self) -> list[str]:
         with self._lock:
             unseen = [name for name, k in self._index.items() if self._stamp[k] == -np.inf]
-        return [f"state of {', '.join(unseen)} on {self.joints.topic}"] if unseen else []
+        if not unseen:
+            return []
+        heard = f" (heard of {', '.join(self._order[0][:20])})" if self._order[0] else ""
+        return [f"state of {', '.join(unseen)} on {self.joints.topic}{heard}"]
 
 
 def _array(values: np.ndarray) -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from real.bus import Node, Publisher, Stamped, Subscription, qos
 from real.clock import prefer_realtime_bus
+from real.robots.jumps import JumpCheck
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.util.errors import UserError
@@ -65,6 +66,9 @@ class Driver(ABC):
     ):
         self.node, self.robot, self.dry_run = node, robot, dry_run
         self._ordinary = not dry_run
+        self.commands: list[Publisher] = []
+        """Publishers of commands, of which each should be its topic's only one."""
+        self.jumps = JumpCheck(robot)
         self.poses = {
             name: node.subscribe(
                 "geometry_msgs/msg/PoseStamped",
@@ -188,9 +192,12 @@ class Driver(ABC):
             )
         for mismatch in self.node.incompatible():
             self.node.log("warn", mismatch)
-        if not self.dry_run and (others := self.command.other_writers()):
-            raise NotReady(f"{', '.join(others)} already sends commands on {self.command.topic}; stop it first")
+        for publisher in self.commands:
+            if others := publisher.other_writers():
+                raise NotReady(f"{', '.join(others)} already sends commands on {publisher.topic}; stop it first")
         self.check_alone(deadline - time.monotonic())  # a killed publisher is remembered for some seconds
+        if not self.node.wait_for(lambda: not self.unheard(), max(1.0, deadline - time.monotonic())):
+            raise NotReady(self.unheard())
 
     def check_alone(self, patience: float = 0.0) -> None:
         """Raise NotReady if two publishers report the same for `patience` seconds: two robots would be mixed."""
@@ -203,12 +210,36 @@ class Driver(ABC):
                 )
             self.joints.wait(0.1)
 
-    def _crowded(self) -> str:
-        """Return topics with two publishers, and their nodes; empty if there are none."""
-        for subscription in (self.joints, *self.poses.values(), *self.images.values()):
-            writers = subscription.writers()
-            if len(writers) > (self._parts() if subscription is self.joints else 1):
-                return f"{' and '.join(writers)} send on {subscription.topic}"
+    def intruder(self) -> str:
+        """Return who else sends commands or reports the robot's state, with process and host as far as known; empty if
+        nobody does."""
+        for publisher in self.commands:
+            if others := publisher.other_writers(process=True):
+                return f"{' and '.join(others)} sends commands on {publisher.topic} too"
+        return self._crowded(process=True)
+
+    def unheard(self) -> str:
+        """Return that nobody subscribes to the commands, and what to look at; empty if somebody does."""
+        deaf = [publisher.topic for publisher in self.commands if not publisher.matched]
+        return f"nobody listens on {' and '.join(deaf)}; {self.executor(deaf[0])}" if deaf else ""
+
+    def executor(self, topic: str) -> str:
+        """Return what must run so that commands on a topic are executed."""
+        name = topic.rpartition("/")[0].strip("/").rpartition("/")[2]
+        return (
+            f"is controller {name!r} active (`ros2 control list_controllers`, `ros2 control switch_controllers "
+            f"--activate {name}`)? For a rehearsal: robot-rl twin {self.robot.name}"
+        )
+
+    def _reports(self) -> list[Subscription]:
+        """Return the topics on which only the robot may send."""
+        return [self.joints, *self.poses.values(), *self.images.values()]
+
+    def _crowded(self, process: bool = False) -> str:
+        """Return a topic with two publishers, and their nodes; empty if there is none."""
+        for subscription in self._reports():
+            if len(subscription.writers()) > (self._parts() if subscription is self.joints else 1):
+                return f"{' and '.join(subscription.writers(process))} send on {subscription.topic}"
         return ""
 
     def _parts(self) -> int:

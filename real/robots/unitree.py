@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.bus import Node, Stamped, qos
+from real.bus import Node, Stamped, Subscription, qos
 from real.robots.base import Driver, JointReading, NotReady
 from real.robots.lowlevel import GUARD_TOPIC, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
@@ -77,6 +77,7 @@ class UnitreeDriver(Driver):
         if not dry_run:
             self.reports = node.subscribe("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR, self._on_guard)
             self.command = node.publisher(LOW_COMMAND, ros.wanted_command, qos.COMMAND)
+            self.commands = [self.command]
 
     def _on_state(self, sample: Stamped) -> None:
         self._heed()
@@ -94,6 +95,11 @@ class UnitreeDriver(Driver):
         if not (0.9 < norm < 1.1 and np.isfinite([*position, *velocity, *gyroscope]).all()):
             self.rejected += 1
             return
+        before = self._latest
+        if before is not None:
+            moved, since = position - before.position, sample.received - before.received
+            if self.jumps.refuses(moved, since, sample.received, slice(None)):
+                return
         self._tick = int(message["tick"])
         force = message["foot_force"][self._foot].astype(float)
         self._latest = TrunkReading(position, velocity, 0.0, sample.received, quat / norm, gyroscope, force)
@@ -158,17 +164,19 @@ class UnitreeDriver(Driver):
         super().wait_ready(timeout)
         if self.dry_run:
             return
-        if not self.node.wait_for(lambda: self.command.matched > 0, timeout):
-            raise NotReady(
-                f"nobody listens on {self.command.topic}; start the guard that passes commands on: "
-                f"robot-rl guard {self.robot.name}"
-            )
         if not self.reports.wait(timeout):
             raise NotReady(
                 f"the guard says nothing on {self.reports.topic}, so its damping would not be noticed; start "
                 f"one of this version: robot-rl guard {self.robot.name}"
             )
         self._damped_before = Counter(self._guard["damped"])
+
+    def executor(self, topic: str) -> str:
+        """Return what must run so that commands on a topic are executed."""
+        return f"start the guard that passes commands on: robot-rl guard {self.robot.name}"
+
+    def _reports(self) -> list[Subscription]:
+        return super()._reports() if self.dry_run else [*super()._reports(), self.reports]
 
     def _missing_state(self) -> list[str]:
         if self._latest is not None:

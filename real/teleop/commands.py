@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from real.bus import Node, QoS, make
+from real.bus import Node, QoS, Stamped, make
 
+logger = logging.getLogger(__name__)
 TOPIC = "teleop/joy"
 """Relative to the node's namespace; published at 20 to 50 Hz while a device is open."""
 TYPE = "sensor_msgs/msg/Joy"
@@ -23,6 +25,7 @@ PRESSES = BUTTONS[1:]
 DEAD_BAND = 0.03  # of full deflection
 RELEASE = 0.05  # s without `held` before control goes back, to ignore flicker of the button
 TIMEOUT = 0.1  # s
+LATEST = 500_000_000  # ns within which an older sample was resent; beyond, its writer's clock was set
 
 
 @dataclass(frozen=True)
@@ -72,19 +75,66 @@ def to_joy(operator: Operator) -> Any:
     )
 
 
-def from_joy(msg: Any) -> Operator:
-    """Read the message; never raises.
+@dataclass(frozen=True)
+class _Pad:
+    """Places of an Xbox pad's axes and buttons in the messages of one of ROS's joystick nodes."""
+
+    sticks: tuple[int, int, int, int]
+    """Left stick forward and left, right stick forward and left; all positive there."""
+    triggers: tuple[int, int]
+    """LT and RT."""
+    released: float
+    """Value of a released trigger; 0 too before it was first touched. Pulled it is 1 away."""
+    buttons: tuple[int, int, int, int, int, int]
+    """LB, A, X, B, Menu: `BUTTONS`; and RB."""
+
+
+_JOY_NODE = _Pad((1, 0, 4, 3), (2, 5), 1.0, (4, 0, 2, 1, 7, 5))
+_GAME_CONTROLLER_NODE = _Pad((1, 0, 3, 2), (4, 5), 0.0, (9, 0, 2, 1, 6, 10))
+
+
+def _pad(axes: int, buttons: int) -> _Pad | None:
+    """Return the layout of a message of the package joy, by its size: `joy_node` with an Xbox pad has 8 axes and 11
+    buttons or a few more, `game_controller_node` 6 axes and SDL's 15 to 21 buttons."""
+    if axes == 8 and 11 <= buttons <= 13:
+        return _JOY_NODE
+    return _GAME_CONTROLLER_NODE if axes == 6 and 15 <= buttons <= 21 else None
+
+
+def understood(msg: Any) -> bool:
+    """Return whether a Joy is one of ours, or of a known joystick node."""
+    ours = len(msg.axes) in (4, len(AXES)) and len(msg.buttons) == len(BUTTONS)
+    return ours or _pad(len(msg.axes), len(msg.buttons)) is not None
+
+
+def _as_ours(pad: _Pad, axes: list[float], buttons: list[int], walks: bool) -> tuple[list[float], list[int]]:
+    """Return a pad's axes and buttons as `AXES` and `BUTTONS`, bound as those of `real/teleop/gamepad.py`."""
+    forward, left, up, turn = (axes[k] for k in pad.sticks)
+    motion, rotation = (forward, left, turn), (0.0, 0.0, 0.0)
+    *ours, tilts = (buttons[k] for k in pad.buttons)
+    if not walks:
+        motion, rotation = stick_motion((forward, left), (up, turn), tilts == 1)
+    span = -2.0 if pad.released else 1.0
+    opened, closed = ((axes[k] - pad.released) / span if axes[k] else 0.0 for k in pad.triggers)
+    return [*motion, opened - closed, *rotation], ours
+
+
+def from_joy(msg: Any, walks: bool = False) -> Operator:
+    """Read the message, ours or that of a gamepad by `joy_node`; never raises.
 
     A Joy with other numbers of axes or buttons gives `RELEASED`. With a non-finite axis nothing is held, but buttons
     count: a stop must get through. The enable button is held only at exactly 1, the stop at anything but 0.
+    `walks`: the right stick turns a walking robot, where it lifts an arm.
     """
     try:
-        if len(msg.axes) not in (4, len(AXES)) or len(msg.buttons) != len(BUTTONS):
+        if not understood(msg):
             return RELEASED
         axes = [float(value) for value in msg.axes]
         buttons = [int(value) for value in msg.buttons]
     except (AttributeError, TypeError, ValueError, OverflowError):
         return RELEASED
+    if (pad := _pad(len(axes), len(buttons))) is not None:
+        axes, buttons = _as_ours(pad, axes, buttons, walks)
     hold, success, failure, stop, reset = buttons
     finite = all(math.isfinite(value) for value in axes)
     axes = [min(max(value, -1.0), 1.0) for value in axes] if finite else []
@@ -140,21 +190,58 @@ class FirstInput:
 class OperatorInput:
     """The receiving side, in the robot's process: the newest reading, if it is fresh. Thread-safe."""
 
-    def __init__(self, node: Node | None):
-        """Without a node nothing is heard: readings come by `receive`."""
+    def __init__(self, node: Node | None, walks: bool = False):
+        """Without a node nothing is received from topics: readings come by `receive`."""
+        self._walks = walks
         self._lock = threading.Lock()
         self._latest: Operator | None = None
         self._received = -math.inf
         self._let_go = -math.inf  # time of the first reading without `held`
         self._pressed: set[str] = set()  # since the last `read`
-        self._subscription = node and node.subscribe(
-            TYPE, TOPIC, QOS, callback=lambda sample: self.receive(from_joy(sample.msg), sample.received)
-        )
+        self._seen: dict[tuple[int, bytes], None] = {}
+        """The last samples: most arrive at both subscriptions."""
+        self._newest = 0
+        """Time of the newest sample by its writer's clock, ns."""
+        self._understood = True
+        # A short press is resent until it arrives, and a best-effort publisher's stop counts too.
+        profiles = (QOS, replace(QOS, reliable=False))
+        self._subscriptions = [node.subscribe(TYPE, TOPIC, profile, self._take) for profile in profiles] if node else []
 
     @property
     def devices(self) -> int:
         """Return the number of publishers on the topic; it should be one."""
-        return self._subscription.matched if self._subscription else 0
+        return self._subscriptions[1].matched if self._subscriptions else 0
+
+    def rivals(self) -> str:
+        """Return the nodes of several devices, with process and host as far as known; empty if there is one."""
+        if not self._subscriptions:
+            return ""
+        topic = self._subscriptions[1]
+        writers = topic.writers(process=True)
+        return f"{' and '.join(writers)} send on {topic.topic}" if len(writers) > 1 else ""
+
+    def _take(self, sample: Stamped) -> None:
+        """Take in a sample once. Of one that was resent and comes after a newer one, only presses count."""
+        key = sample.source_ns, bytes(sample.raw)
+        if key in self._seen:
+            return
+        self._seen[key] = None
+        if len(self._seen) > 64:
+            self._seen.pop(next(iter(self._seen)))
+        operator = from_joy(sample.msg, self._walks)
+        if understood(sample.msg) != self._understood:
+            self._understood = not self._understood
+            if not self._understood:
+                logger.warning(
+                    "ignored a Joy of %d axes and %d buttons on %s: use `robot-rl teleop` or an Xbox pad",
+                    len(sample.msg.axes), len(sample.msg.buttons), TOPIC,
+                )  # fmt: skip
+        if 0 < self._newest - sample.source_ns < LATEST:
+            with self._lock:
+                self._pressed |= {name for name in PRESSES if getattr(operator, name)}
+            return
+        self._newest = sample.source_ns
+        self.receive(operator, sample.received)
 
     def receive(self, operator: Operator, now: float) -> None:
         """Store a reading that arrived at ``now``, in seconds of the monotonic clock."""
@@ -191,5 +278,5 @@ class OperatorInput:
 
     def close(self) -> None:
         """Stop listening."""
-        if self._subscription:
-            self._subscription.close()
+        for subscription in self._subscriptions:
+            subscription.close()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from real.bus import Node, make, qos
-from real.twin.base import Twin, pose
+from real.twin.base import STATE, Twin, pose
 from robot_rl.interface.spec import RosInterface
 from robot_rl.robots import robots
 from sim.randomization import episode_uniforms
@@ -69,13 +69,13 @@ class ArmTwin(Twin):
         self.hidden = hidden or HiddenArm()
         ros = self.robot.ros
         assert isinstance(ros, RosInterface)
-        self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, qos.SENSOR)
+        self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, STATE)
         self.poses = {
-            b.name: node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=b.name), qos.SENSOR)
+            b.name: node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=b.name), STATE)
             for b in task.scene.boxes
         }
         self.truths = {
-            name: node.publisher("geometry_msgs/msg/PoseStamped", TRUTH_TOPIC.format(object=name), qos.SENSOR)
+            name: node.publisher("geometry_msgs/msg/PoseStamped", TRUTH_TOPIC.format(object=name), STATE)
             for name in self.poses
         }
         self.command = node.subscribe("std_msgs/msg/Float64MultiArray", ros.command, qos.COMMAND)

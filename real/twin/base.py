@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -12,9 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from real.bus import Node, Publisher, Stamped, make, qos
-from real.clock import Ticker, prefer_realtime
-from real.topics import RESET_TOPIC
+from real.bus import Node, Publisher, QoS, Stamped, Subscription, make, qos
+from real.clock import STALL, Ticker, prefer_realtime
+from real.topics import RESET_TOPIC, STALL_TOPIC
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 from sim.engines.mujoco import MujocoEngine
@@ -22,6 +24,10 @@ from sim.scenes import Scene
 from sim.tasks.base import Task
 
 logger = logging.getLogger(__name__)
+STATE = QoS(depth=10, blocking=0.0)
+"""Reliable, as `joint_state_broadcaster` publishes and most tools subscribe; the loop waits for no reader."""
+DRAIN = 6.0
+"""Longest time that a twin waits for whoever commands it to end first, s."""
 
 
 class Twin(ABC):
@@ -33,6 +39,8 @@ class Twin(ABC):
     """pixels"""
     states: Publisher
     """Topic of the robot's joint states."""
+    command: Subscription
+    """Topic of the robot's commands."""
 
     def __init__(self, node: Node, task: Task, scene: Scene, seed: int, cameras: bool, mjcf: str):
         self.node, self.task = node, task
@@ -43,8 +51,13 @@ class Twin(ABC):
         image = self.robot.ros.image
         self.images = {c: node.publisher("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in names}
         self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
+        self.stall = node.publisher("std_msgs/msg/String", STALL_TOPIC, STATE)
+        self.stalls = 0
+        """How often the process stood still, as a tick that came over `STALL` s late shows."""
         self._requests: deque[int] = deque()
         self._closing = threading.Event()
+        self._draining = math.inf
+        """When to end although somebody commands the robot, monotonic s."""
         self.timing: dict[str, Any] = {}
 
     @abstractmethod
@@ -66,15 +79,31 @@ class Twin(ABC):
         other.close()
 
     def run(self) -> None:
-        """Step, publish, repeat, at the robot's rate; returns after `close`."""
-        prefer_realtime()
+        """Step, publish, repeat, at the robot's rate; returns after `close`, or after `drain` once nobody commands the
+        robot."""
+        prefer_realtime(43)  # above the guard's: it stands for a robot, which no computer can hold up
+        # A collection over torch's objects takes tenths of a second.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            self._run()
+        finally:
+            gc.enable()
+            gc.unfreeze()
+
+    def _run(self) -> None:
         ticker = Ticker(1 / self.robot.command_rate)
         every_image = round(self.robot.command_rate / self.camera_rate)
         count = 0
-        while not self._closing.is_set():
-            ticker.wait()
+        while not (self._closing.is_set() or self._drained()):
+            late = ticker.wait()
+            if late > STALL:
+                self.stalls += 1
+                self.stall.publish(make("std_msgs/msg/String", data=json.dumps({"seconds": round(late, 3)})))
             while self._requests:
                 self.place(self._requests.popleft())
+                ticker.restart()
             self.tick(count)
             if count % every_image == 0:
                 self._publish_images()
@@ -85,10 +114,22 @@ class Twin(ABC):
         """Make `run` return."""
         self._closing.set()
 
+    def drain(self) -> bool:
+        """End once nobody commands the robot any more, after `DRAIN` s at the latest; called twice, end at once. Return
+        whether somebody commands it now."""
+        if self._draining < math.inf:
+            self._closing.set()
+        self._draining = time.monotonic() + DRAIN
+        return self.command.matched > 0
+
+    def _drained(self) -> bool:
+        return self._draining < math.inf and (not self.command.matched or time.monotonic() > self._draining)
+
     def summary(self) -> str:
         """Return a one-line summary."""
         late = self.timing["lateness_us"]
-        return f"{self.timing['ticks']} ticks, lateness p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us"
+        times = f"lateness p50 {late['p50']:.0f} us, p99 {late['p99']:.0f} us"
+        return f"{self.timing['ticks']} ticks, {times}, stood still {self.stalls} times for over {1000 * STALL:.0f} ms"
 
     def _on_reset(self, sample: Stamped) -> None:
         try:

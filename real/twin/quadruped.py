@@ -13,7 +13,7 @@ from real.clock import prefer_realtime_bus
 from real.robots.lowlevel import Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from real.topics import TRUTH_TOPIC
-from real.twin.base import Twin, pose
+from real.twin.base import STATE, Twin, pose
 from robot_rl.interface.spec import UnitreeInterface
 from sim.tasks.base import Task
 
@@ -21,6 +21,14 @@ TRUTH_RATE = 100.0
 """Rate of the trunk's true motion, Hz."""
 TIMESTEP = 0.002
 """Physics step, s: one for each state that the robot reports."""
+
+
+GRAVITY = 9.81
+"""m/s^2"""
+MOTOR_TEMPERATURE, IMU_TEMPERATURE, BOARD_TEMPERATURE = 35, 45, 30
+"""Degrees Celsius."""
+CELLS, CELL_VOLTAGE, CURRENT, CHARGE = 8, 3.9, 2.0, 90
+"""A Go2's battery: cells in series, V each, A, %."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class HiddenQuadruped:
     """rad/s; training sees at most 0.1"""
     gyro_bias: float = 0.052
     """rad/s, at most on each axis; training sees at most 0.05"""
+    accelerometer_noise: float = 0.2
+    """m/s^2; no policy sees it"""
     tilt_noise: float = 0.022
     """rad, on each axis; training sees at most 0.02"""
     tilt_bias: float = 0.031
@@ -63,7 +73,8 @@ class HiddenQuadruped:
 
 
 class QuadrupedTwin(Twin):
-    """A simulated robot that lies on the ground until its motors are commanded. It has no accelerometer and no battery.
+    """A simulated robot that lies on the ground until its motors are commanded. Battery and temperatures are constants
+    of a robot that has just been switched on.
 
     It is pushed every `push_every` seconds; 0: never.
     """
@@ -95,6 +106,16 @@ class QuadrupedTwin(Twin):
         self._report = self._state.empty()
         self._report["head"], self._report["level_flag"] = (0xFE, 0xEF), 0xFF
         self._report["motor_state"]["mode"][: self.motors.count] = 1
+        self._report["motor_state"]["temperature"][: self.motors.count] = MOTOR_TEMPERATURE
+        self._report["imu_state"]["temperature"] = IMU_TEMPERATURE
+        self._report["temperature_ntc1"] = self._report["temperature_ntc2"] = BOARD_TEMPERATURE
+        self._report["power_v"], self._report["power_a"] = CELLS * CELL_VOLTAGE, CURRENT
+        battery = self._report["bms_state"]
+        battery["soc"], battery["current"] = CHARGE, round(-1000 * CURRENT)
+        battery["cell_vol"][:CELLS] = round(1000 * CELL_VOLTAGE)
+        battery["bq_ntc"] = battery["mcu_ntc"] = BOARD_TEMPERATURE
+        self._velocity: np.ndarray | None = None
+        """The trunk's velocity at the last tick, m/s, world frame."""
         self._ordinary = True
         self._raw = b""
         """The last valid command as received: most are repeated, and decoded once."""
@@ -104,8 +125,8 @@ class QuadrupedTwin(Twin):
         """Commands of the last ticks; the oldest is applied."""
         self.rejected = 0
         """Number of commands with a wrong checksum or length."""
-        self.states = node.publisher(LOW_STATE, ros.low_state, qos.SENSOR)
-        self.truth = node.publisher("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR)
+        self.states = node.publisher(LOW_STATE, ros.low_state, STATE)
+        self.truth = node.publisher("nav_msgs/msg/Odometry", TRUTH_TOPIC, STATE)
         self._hide()
         self.place(seed)
         self.command = node.subscribe(LOW_COMMAND, ros.low_command, qos.COMMAND, self._on_command)
@@ -168,7 +189,7 @@ class QuadrupedTwin(Twin):
         return torch.from_numpy(np.where(pulled, goal, here).astype(np.float32))[None, None]
 
     def _publish(self, count: int) -> None:
-        h, noise, report = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 6), self._report
+        h, noise, report = self.hidden, self.rng.standard_normal(2 * len(self._motor) + 9), self._report
         q, v = (view[0].numpy() for view in self.engine.joint_state())
         base = {name: view[0].numpy() for name, view in self.engine.base_state().items()}
         joints = len(q)
@@ -178,7 +199,9 @@ class QuadrupedTwin(Twin):
         motors["q"][:joints], motors["dq"][:joints] = q[order], v[order]
         motors["tau_est"][:joints] = self.engine.joint_torque()[0].numpy()[order]
         lean = h.tilt_bias * self._offsets[2, :3] + h.tilt_noise * noise[-6:-3]
-        imu["quaternion"] = _times(base["base_quat"], np.array([1.0, *(lean / 2)]))
+        imu["quaternion"] = quat = _times(base["base_quat"], np.array([1.0, *(lean / 2)]))
+        imu["rpy"] = _roll_pitch_yaw(quat)
+        imu["accelerometer"] = self._acceleration(base) + h.accelerometer_noise * noise[-9:-6]
         spin = base["base_angular_velocity"]
         imu["gyroscope"] = spin + h.gyro_bias * self._offsets[1, :3] + h.gyro_noise * noise[-3:]
         report["foot_force"] = self.engine.foot_state()["foot_force"][0].numpy()[self._foot]
@@ -186,6 +209,16 @@ class QuadrupedTwin(Twin):
         self.states.publish(self._state.seal(report))
         if count % self._every_truth == 0:
             self._publish_truth(base)
+
+    def _acceleration(self, base: dict[str, np.ndarray]) -> np.ndarray:
+        """Return what an accelerometer measures in the trunk frame (3,), m/s^2: 9.81 upwards at rest (REP 145)."""
+        velocity = base["base_velocity"].copy()
+        before = velocity if self._velocity is None else self._velocity
+        self._velocity = velocity
+        w, *v = base["base_quat"]
+        force = (velocity - before) * self.robot.command_rate + np.array([0.0, 0.0, GRAVITY])
+        about = np.cross(v, force)
+        return force - 2 * w * about + 2 * np.cross(v, about)
 
     def _publish_truth(self, base: dict[str, np.ndarray]) -> None:
         linear, angular = (dict(zip("xyz", base[n].tolist(), strict=True))
@@ -202,6 +235,14 @@ class QuadrupedTwin(Twin):
 
     def summary(self) -> str:
         return f"{super().summary()}; commands with a wrong checksum: {self.rejected}"
+
+
+def _roll_pitch_yaw(quat: np.ndarray) -> np.ndarray:
+    """Return roll, pitch and yaw, rad, of a quaternion w x y z; yaw is applied first, about z."""
+    w, x, y, z = quat
+    roll = np.arctan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
+    pitch = np.arcsin(np.clip(2 * (w * y - z * x), -1.0, 1.0))
+    return np.array([roll, pitch, np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))])
 
 
 def _times(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -88,12 +88,16 @@ class Deploy:
         warm_up(bundle.policy, zeros, execution)
         folder = self.out or new_folder(Path("runs"), interface.task, "deploy")
         config = {k: v for k, v in asdict(self).items() if k != "ros_args"}
-        with Run(folder, config) as run, open_node("policy", ros_args=self.ros_args) as node:
+        with (
+            Run(folder, config) as run,
+            open_node("deploy", ros_args=self.ros_args, rate=robot.command_rate) as node,
+        ):
             bare = bare_loop(robot.command_rate).summary()
             film = VideoRecorder(self.video_episodes)
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
-                operator=OperatorInput(node), dry_run=self.dry_run, schedule=self._schedule(interface),
+                operator=OperatorInput(node, robot.base is not None), dry_run=self.dry_run,
+                schedule=self._schedule(interface),
             )  # fmt: skip
             film.attach(env)
             journal = Journal(run.folder, env)
@@ -126,6 +130,7 @@ class Deploy:
                 summary |= {
                     "standing": sum(result.success),
                     "falls": env.falls,
+                    "stalls": env.stalls,
                     "fall_rate_low": low,
                     "fall_rate_high": high,
                 }

@@ -58,6 +58,7 @@ class Finetune(Generic[R]):
         from real.clock import bare_loop
         from real.env import RobotEnv
         from real.finetune import LearnerProcess, Session
+        from real.robots.base import NotReady
         from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
@@ -93,7 +94,7 @@ class Finetune(Generic[R]):
         settings["cameras"] = cameras
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
-            open_node("policy", ros_args=self.ros_args) as node,
+            open_node("finetune", ros_args=self.ros_args, rate=spec.command_rate) as node,
         ):
             bare = bare_loop(spec.command_rate).summary()
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
@@ -101,7 +102,7 @@ class Finetune(Generic[R]):
             env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node))
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
-            number = 0
+            number, ended = 0, ""
             try:
                 with (
                     closing(session),
@@ -115,6 +116,8 @@ class Finetune(Generic[R]):
                         env.close()  # the robot first: a learner takes a while to end
             except KeyboardInterrupt as interrupt:
                 number = interrupt.args[0]
+            except NotReady as error:  # the robot or its twin died, or somebody else commands it: keep what was learned
+                ended = str(error)
             run.write("loop.json", env.summary() | {"bare": bare, "learner": "running beside"})
             film.write(run.folder, "fine-tuning on the robot; an orange edge marks a correction")
             session.adopt()
@@ -124,12 +127,18 @@ class Finetune(Generic[R]):
             result = Bundle(policy, bundle.interface, bundle.robot, provenance() | settings, critic)
             save_bundle(result, folder / "bundle")
             summary = {"run": str(folder), "bundle": str(folder / "bundle")} | session.summary()
+            summary |= {"ended": ended} if ended else {}
         show(summary, self.json, "fine-tuning")
         if number:
             raise Interrupted(
                 f"ended by {Signals(number).name} after {len(session.episodes)} episodes, without the running one; "
                 f"what was learned is in {folder / 'bundle'}; go on with --resume --out {folder}",
                 number,
+            )
+        if ended:
+            raise UserError(
+                f"{ended}; ended after {len(session.episodes)} episodes, without the running one; what was learned is "
+                f"in {folder / 'bundle'}; go on with --resume --out {folder}"
             )
         return 0
 

@@ -41,7 +41,7 @@ class Guard:
                 print(text, file=sys.stderr)  # noqa: T201 - a console takes several ticks
 
         robot = robots.get(self.robot)
-        with open_node("guard", ros_args=self.ros_args) as node:
+        with open_node("guard", ros_args=self.ros_args, rate=robot.command_rate) as node:
             guard = RunningGuard(node, robot, self.wait)
             hung_up = signal.getsignal(signal.SIGHUP)
 

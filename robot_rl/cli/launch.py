@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -104,6 +105,10 @@ def _check_policy(folder: Path, robot: str) -> None:
 
 
 def _run(console: Console, nodes: list[NodeProcess]) -> int:
+    from real.bus.domain import describe as bound  # imported late: --show-args needs no bus
+
+    environment = {**os.environ, **nodes[0].environment}
+    console.print(Text(f"[launch] {bound(environment)}", style="bright_black"))
     width = max(len(node.name) for node in nodes if node.condition)
     colours = {node.name: _COLOURS[place % len(_COLOURS)] for place, node in enumerate(nodes)}
 

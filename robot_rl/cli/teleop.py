@@ -64,7 +64,7 @@ class Teleop:
         from real.bus import open_node
         from real.teleop import stream, until_signal
 
-        with until_signal() as wait, open_node("operator", ros_args=self.ros_args) as node:
+        with until_signal() as wait, open_node("teleop", ros_args=self.ros_args) as node:
             device = self._walker(node) if walks else self._corrector(node)
             _say(device.help)
             stream(node, device, self.rate, wait, _say)

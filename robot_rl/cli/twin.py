@@ -45,12 +45,17 @@ class Twin:
         torch.set_num_threads(1)
         robot = robots.get(self.robot)
         task = task_of(self.robot, self.task)
-        with open_node("twin", ros_args=self.ros_args) as node:
+        with open_node("twin", ros_args=self.ros_args, rate=robot.command_rate) as node:
             options = {"push_every": self.push_every} if robot.base else {}
             twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, **options)
             twin.check_alone()
+
+            def end(*_: object) -> None:
+                if twin.drain():
+                    console.print("the robot is commanded: ending once that has ended; a second Ctrl-C ends at once")
+
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: twin.close())
+                signal.signal(number, end)
             if self.seconds:
                 timer = threading.Timer(self.seconds, twin.close)
                 timer.daemon = True

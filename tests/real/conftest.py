@@ -139,6 +139,8 @@ class TopicRobot:
         if places_objects:
             self.placer = node.subscribe("std_msgs/msg/String", "twin/reset", qos.DEFAULT, self._placed)
         self.follows = True
+        self.wall = np.inf
+        """Joint 1 gets no further, rad."""
         self.thick = 0.0
         """What is between the fingers, m."""
         self.silent = False
@@ -151,7 +153,7 @@ class TopicRobot:
     def _commanded(self, sample: Any) -> None:
         self.commands.append(np.array(sample.msg.data))
         if self.follows:
-            self.position = self.commands[-1]
+            self.position = np.minimum(self.commands[-1], [self.wall, *[np.inf] * 6])
 
     def _gripped(self, sample: Any) -> None:
         self.widths.append(float(sample.msg.data[0]))
@@ -305,7 +307,7 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
 @pytest.fixture
 def steady() -> Any:
     """Limits of time that a machine does not reach which stops for a third of a second, as shared ones do."""
-    from real.loop import SafetyConfig
+    from real.safety import SafetyConfig
 
     return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, patience=1.0, object_timeout=0.6, lost_timeout=2.0)
 
@@ -314,6 +316,7 @@ def steady() -> Any:
 def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """An environment of the robot on the topics, with `hands` as operator input."""
     monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
+    monkeypatch.setattr("real.loop.STALL", 10.0)  # a machine that stands still is not what most tests are about
     from real.bus import open_node
     from real.env import RobotEnv
 

@@ -170,7 +170,7 @@ def test_episodes_that_a_person_corrected_or_marked_are_not_the_policys(
     held = Operator(held=True)
     script = [RELEASED] * 8 + [RELEASED, held, RELEASED, held, Operator(success=True)] + [RELEASED] * 8
     operator = hands(*script)
-    monkeypatch.setattr("real.teleop.commands.OperatorInput", lambda node: operator)
+    monkeypatch.setattr("real.teleop.commands.OperatorInput", lambda *_: operator)
     decide, operator.speaks = Arbiter.decide, False
 
     def only_in_decisions(self: Arbiter, *arguments: Any) -> Any:

@@ -18,7 +18,7 @@ import pytest
 from real.bus import open_node, qos
 from real.guard import COMMAND_TIMEOUT, Guard, ReceivedCommand
 from real.robots.lowlevel import JUMP, STATE_TIMEOUT, Motors
-from real.robots.wire import LOW_COMMAND, layout
+from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
 from robot_rl.util.errors import UserError
@@ -124,6 +124,7 @@ def judgement() -> Guard:
     """Nothing but its judgement, of a robot that stands and was never commanded."""
     guard = Guard.__new__(Guard)
     guard.motors, guard.damping, guard.latched, guard._soft = MOTORS, "silence", True, -float("inf")
+    guard.intruder = ""
     guard._alive, guard._remote, guard._position = float("inf"), False, np.array(GO2.home)[MOTORS.joint]
     return guard
 
@@ -296,6 +297,7 @@ def test_it_reports_what_it_does_and_the_driver_of_the_robot_hears(bench: Bench,
     from real.robots.unitree import UnitreeDriver
 
     driver = UnitreeDriver(bench.nodes[1], GO2)
+    driver.command.close()  # the bench commands in its place
     stand_up(bench, eventually)
     eventually(lambda: driver.reports.latest and not driver.objection(time.monotonic()))
     bench.raw = None
@@ -419,6 +421,22 @@ def test_a_second_writer_is_refused_by_name(topic_quadruped: Build, eventually: 
         probe.close()
         with pytest.raises(UserError, match="/sport_mode already sends motor commands on /lowcmd; stop it first"):
             Guard(node, GO2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic"), [(LOW_COMMAND, "lowcmd"), (LOW_COMMAND, "lowcmd_wanted"), (LOW_STATE, "lowstate")]
+)
+def test_a_writer_that_comes_later_has_the_robot_damped_and_is_named(
+    bench: Bench, eventually: Build, kind: str, topic: str
+) -> None:
+    stand_up(bench, eventually)
+    with open_node("sport_mode") as rival:
+        rival.publisher(kind, topic, qos.COMMAND)
+        eventually(lambda: bench.robot.limp and bench.guard.damping)
+        assert "/sport_mode" in bench.guard.damping and f"/{topic}" in bench.guard.damping and bench.guard.latched
+        assert bench.guard.intruder
+    eventually(lambda: not bench.guard.intruder)
+    stood_up(bench, eventually)
 
 
 def test_it_says_what_it_misses(private_domain: int) -> None:

@@ -7,7 +7,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,7 +239,7 @@ def test_ros_starts_pip_installed_nodes_as_we_do() -> None:
         expected = [sys.executable, "-m", "robot_rl.cli.main", *node.command, *node.ros_arguments()]
         assert process.cmd == expected
         assert process.additional_env == {"ROS_DOMAIN_ID": "7"}
-        assert isinstance(process.on_exit, stub.Shutdown) == node.required
+        assert (process.on_exit is not None) == node.required
         assert process.respawn == node.respawn
         assert process.output == "screen"
 
@@ -333,6 +333,36 @@ def test_cli_lists_files_and_arguments(capsys: pytest.CaptureFixture[str]) -> No
     assert cli.main(["arm", "--show-args"]) == 0
     out = capsys.readouterr().out
     assert all(argument.name in out for argument in arguments("arm"))
+
+
+def test_ros_ends_with_a_failure_when_a_required_node_failed() -> None:
+    """`ros2 launch` returns 1 only after an exception; it is no failure that all end because one did."""
+    (deploy,) = processes(visit("arm", **POLICY))
+    running, ending = SimpleNamespace(is_shutdown=False), SimpleNamespace(is_shutdown=True)
+    with stub.installed(None):
+        (action,) = deploy.on_exit(SimpleNamespace(returncode=0), running)
+        assert isinstance(action, stub.Shutdown)
+        (action,) = deploy.on_exit(SimpleNamespace(returncode=-2), ending)
+        assert isinstance(action, stub.Shutdown)
+        (action,) = deploy.on_exit(SimpleNamespace(returncode=1), running)
+        with pytest.raises(LaunchError, match="deploy exited with code 1"):
+            action.execute(stub.Context({}))
+
+
+def test_values_that_begin_with_dashes_are_values() -> None:
+    from robot_rl.cli.deploy import Deploy
+    from robot_rl.cli.main import parse
+
+    values = {"policy": "--twin", "label": "--debug", "out": "-o"}
+    (node,) = [node for node in describe("arm", values) if node.condition]
+    parsed = parse(Deploy, list(node.command[1:]), "deploy")
+    assert (str(parsed.bundle), parsed.label, str(parsed.out)) == ("--twin", "--debug", "-o")
+
+
+def test_the_bus_reaches_every_node() -> None:
+    for node in describe("arm", {**POLICY, "twin": "true", "bus": "dds"}):
+        assert node.environment == {"ROBOT_RL_BUS": "dds"}
+    assert not describe("twin", {})[0].environment
 
 
 def test_values_may_contain_the_separator() -> None:

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real import loop as loop_module
-from real.loop import CommandLoop, SafetyConfig
+from real.loop import CommandLoop
 from real.robots.base import JointReading, NotReady
+from real.safety import SafetyConfig
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.shield import ramp
 from sim.tasks import tasks

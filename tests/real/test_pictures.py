@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from real.bus import make, open_node, qos
 from real.env import RobotEnv
-from real.loop import SafetyConfig
 from real.pictures import resized
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
+from real.safety import SafetyConfig
 from robot_rl.interface.pipeline import Interface, Picture, Pipeline
 from sim.tasks import tasks
 

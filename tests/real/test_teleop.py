@@ -26,7 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.bus import Node, decode, encode, make, open_node
+from real.bus import Node, QoS, decode, encode, make, open_node
 from real.teleop import (
     AXES,
     BUTTONS,
@@ -226,11 +226,12 @@ def test_any_message_is_read_without_an_exception_and_within_bounds(axes: Any, b
     operator = from_joy(SimpleNamespace(axes=axes, buttons=buttons))
     assert all(-1.0 <= value <= 1.0 for value in (*operator.motion, operator.gripper))
     if operator.held:
-        assert len(axes) == len(AXES) and len(buttons) == len(BUTTONS) and buttons[0] == 1
+        ours = len(axes) in (4, len(AXES)) and len(buttons) == len(BUTTONS) and buttons[0] == 1
+        assert ours or (len(axes), len(buttons)) == (8, 11) or len(axes) == 6
         assert np.isfinite(np.asarray(axes, float)).all()
 
 
-@pytest.mark.parametrize(("axes", "buttons"), [(3, 5), (4, 4), (8, 11), (0, 0)])
+@pytest.mark.parametrize(("axes", "buttons"), [(3, 5), (4, 4), (9, 9), (0, 0)])
 def test_another_programs_joy_is_nobody(axes: int, buttons: int) -> None:
     assert from_joy(make(TYPE, axes=[1.0] * axes, buttons=[1] * buttons)) == RELEASED
     assert from_joy(None) == RELEASED
@@ -327,10 +328,11 @@ def test_presses_told_are_presses_made(node: Node, readings: list[tuple[Operator
 
 def test_readings_arrive_over_dds(node: Node, hands: OperatorInput) -> None:
     publisher = node.publisher(TYPE, TOPIC, QOS)
-    assert node.wait_for(lambda: hands.devices == 1 and publisher.matched == 1, WAIT)
+    assert node.wait_for(lambda: hands.devices == 1 and publisher.matched == 2, WAIT)
     publisher.publish(to_joy(FULL))
-    assert hands._subscription.wait(WAIT, after=0)
-    received = hands._subscription.latest.received  # type: ignore[union-attr]
+    heard = hands._subscriptions[1]
+    assert heard.wait(WAIT, after=0)
+    received = heard.latest.received  # type: ignore[union-attr]
     end = time.monotonic() + WAIT
     while (operator := hands.read(received)) is None:  # the sample is there, its callback runs next
         assert time.monotonic() < end
@@ -716,3 +718,61 @@ def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         done = subprocess.run([*TELEOP, "keyboard"], stdin=nothing, capture_output=True, text=True, timeout=WAIT)
     assert done.returncode == 1
     assert "needs a terminal" in done.stderr and "Traceback" not in done.stderr
+
+
+# ---- other publishers -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("reliable", [True, False])
+def test_a_press_is_heard_once_from_publishers_of_either_kind(
+    private_domain: int, reliable: bool, eventually: Callable[..., Any]
+) -> None:
+    with open_node("robot") as robot, open_node("person") as person:
+        inputs = OperatorInput(robot)
+        publisher = person.publisher(TYPE, TOPIC, QoS(depth=10, reliable=reliable))
+        assert robot.wait_for(lambda: inputs.devices == 1 and publisher.matched == 1 + reliable, 30)
+        assert not robot.incompatible(), "one of the two subscriptions suffices"
+        heard = inputs._subscriptions[1]
+        for count in range(1, 6):
+            publisher.publish(to_joy(Operator(reset=True, stop=count == 1)))
+            publisher.publish(to_joy(RELEASED))
+            assert heard.wait(30, after=2 * count - 1)
+            if reliable:
+                assert inputs._subscriptions[0].wait(30, after=2 * count - 1)
+            pressed = eventually(lambda: inputs._pressed.copy(), "the press")
+            assert "reset" in pressed and ("stop" in pressed) == (count == 1)
+            inputs.read()
+            again = inputs.read()
+            assert again is None or not (again.reset or again.stop)
+
+
+def xbox(axes: dict[int, float], *buttons: int, count: int = 11) -> Any:
+    values = [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0]  # triggers rest at 1
+    for place, value in axes.items():
+        values[place] = value
+    return make(TYPE, axes=values, buttons=[int(k in buttons) for k in range(count)])
+
+
+def test_a_pad_of_joy_node_means_what_our_own_gamepad_means() -> None:
+    """https://docs.ros.org/en/rolling/p/joy: left and forward are positive; LB is 4, RB 5, A 0, B 1, X 2, Menu 7."""
+    assert from_joy(xbox({})) == RELEASED
+    moved = from_joy(xbox({1: 0.5, 0: -0.25, 4: 1.0, 3: 0.125}, 4))
+    assert moved.held and moved.motion == (0.5, -0.25, 1.0) and moved.rotation == (0.0, 0.0, 0.125)
+    walks = from_joy(xbox({1: 0.5, 0: -0.25, 3: 0.125}, 4), walks=True)
+    assert walks.motion == (0.5, -0.25, 0.125) and walks.rotation == (0.0, 0.0, 0.0)
+    tilted = from_joy(xbox({1: 0.5, 0: -0.25}, 4, 5))
+    assert tilted.motion == (0.0, 0.0, 0.0) and tilted.rotation == (0.25, 0.5, 0.0)
+    assert from_joy(xbox({5: -1.0}, 4)).gripper == -1.0 and from_joy(xbox({2: -1.0}, 4)).gripper == 1.0
+    assert from_joy(xbox({2: 0.0, 5: 0.0}, 4)).gripper == 0.0, "joy_node reports 0 before a trigger was touched"
+    pressed = from_joy(xbox({}, 0, 1, 2, 7))
+    assert pressed.success and pressed.stop and pressed.failure and pressed.reset and not pressed.held
+
+
+def test_a_joystick_that_nobody_knows_is_named_once(private_domain: int, caplog: pytest.LogCaptureFixture) -> None:
+    with open_node("robot") as robot, open_node("person") as person:
+        inputs = OperatorInput(robot)
+        publisher = person.publisher(TYPE, TOPIC, QoS(depth=10))
+        assert robot.wait_for(lambda: publisher.matched == 2, 30)
+        for count in range(1, 4):
+            publisher.publish(make(TYPE, axes=[0.0] * 3, buttons=[1] * 4))
+            assert inputs._subscriptions[1].wait(30, after=count - 1)
+        robot.close()
+    assert len([r for r in caplog.records if "3 axes and 4 buttons" in r.getMessage()]) == 1

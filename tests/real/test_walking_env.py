@@ -19,8 +19,8 @@ from real import standing
 from real.bus import open_node
 from real.env import RobotEnv
 from real.journal import Journal
-from real.loop import SafetyConfig
 from real.robots.base import NotReady
+from real.safety import SafetyConfig
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from sim.tasks import tasks

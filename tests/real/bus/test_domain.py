@@ -1,14 +1,22 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Mapping
 
 import pytest
 
 from real.bus import BusError, domain, open_node
+from robot_rl.util.errors import UserError
 
 MULTICAST_OFF = "<General><AllowMulticast>false</AllowMulticast></General>"
+LOOPBACK = (
+    '<General><Interfaces><NetworkInterface autodetermine="true"/><NetworkInterface name="lo" multicast="false"/>'
+    "</Interfaces><AllowMulticast>false</AllowMulticast></General>"
+)
 AUTO = "<ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>32</MaxAutoParticipantIndex>"
 
 
@@ -23,9 +31,9 @@ def wrap(general: str, discovery: str) -> str:
         ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET", "ROS_STATIC_PEERS": "10.0.0.2; host.lan"},
          wrap("", AUTO + '<Peers><Peer address="10.0.0.2"/><Peer address="host.lan"/></Peers>')),
         ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"},
-         wrap(MULTICAST_OFF, AUTO + '<Peers><Peer address="localhost"/></Peers>')),
+         wrap(LOOPBACK, AUTO + '<Peers><Peer address="localhost"/></Peers>')),
         ({"ROS_LOCALHOST_ONLY": "1", "ROS_STATIC_PEERS": "10.0.0.2"},
-         wrap(MULTICAST_OFF, AUTO + '<Peers><Peer address="localhost"/></Peers>')),
+         wrap(LOOPBACK, AUTO + '<Peers><Peer address="localhost"/></Peers>')),
         ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF"},
          wrap(MULTICAST_OFF, "<ParticipantIndex>none</ParticipantIndex><Tag>ros_discovery_off_7</Tag>")),
         ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT", "CYCLONEDDS_URI": "u"}, "u"),
@@ -34,6 +42,35 @@ def wrap(general: str, discovery: str) -> str:
 )  # fmt: skip
 def test_configuration_is_that_of_rmw_cyclonedds(env: Mapping[str, str], expected: str) -> None:
     assert domain.configuration(env, pid=7) == expected
+
+
+SOCKETS = """
+import os
+from real.bus import open_node
+with open_node("n") as node:
+    own = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and
+           os.path.exists(f"/proc/self/fd/{fd}")}
+    rows = [line.split() for line in open("/proc/net/udp").readlines()[1:]]
+    print({row[1].split(":")[0] for row in rows if f"socket:[{row[9]}]" in own})
+"""
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "<CycloneDDS><Domain><General><Interfaces><NetworkInterface name='lo'/></Interfaces></General>"
+            "</Domain></CycloneDDS>"],
+)  # fmt: skip
+def test_on_localhost_it_speaks_through_loopback(loopback: int, uri: str) -> None:
+    """A ROS 2 with Cyclone 0.10 announces itself there and nowhere else, and is dropped where `lo` is not selected."""
+    env = {**os.environ, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "CYCLONEDDS_URI": uri}
+    done = subprocess.run([sys.executable, "-c", SOCKETS], env=env, capture_output=True, text=True, timeout=60)
+    assert "0100007F" in done.stdout, done.stderr
+    assert not done.stderr, "nothing is said of a first attempt"
+
+
+@pytest.mark.parametrize("scope", ["SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT"])
+def test_what_is_bound_is_said(scope: str) -> None:
+    said = domain.describe({"ROS_AUTOMATIC_DISCOVERY_RANGE": scope, "ROS_DOMAIN_ID": "2"})
+    assert scope in said and "domain 2" in said and "7900 to 7975" in said and "lo" in said
 
 
 def test_an_unknown_range_is_told() -> None:
@@ -81,7 +118,7 @@ def test_a_domain_used_by_other_code_is_told(loopback: int) -> None:
     from real.bus.participant import delete
 
     other = 100 + (loopback - 100 + 52) % 100
-    theirs = Domain(other, domain.configuration())
+    theirs = Domain(other, domain.configuration(loopback=False))
     with pytest.raises(BusError, match="already in use in this process"):
         open_node("n", domain=other)
     delete(theirs)
@@ -118,7 +155,7 @@ def _in_child(pipe: multiprocessing.connection.Connection) -> None:
 
 
 def test_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BusError, match="auto, rclpy, dds"):
+    with pytest.raises(UserError, match="auto, dds, rclpy"):
         open_node("n", backend="zenoh")
     with pytest.raises(BusError, match="source ROS 2"):
         open_node("n", backend="rclpy")

@@ -329,7 +329,7 @@ def graph() -> Iterator[dict[str, str]]:
     assert twin.stderr is not None
     try:
         assert "twin of panda is up" in twin.stderr.readline()
-        yield environment
+        yield environment | {"TWIN": str(twin.pid)}
     finally:
         twin.kill()
         twin.communicate()
@@ -342,6 +342,42 @@ def short(base: Path, tmp_path: Path) -> Path:
     short = Bundle(made.policy, LIFT.from_json(LIFT.to_json() | {"horizon": 10}), made.robot, made.provenance)
     save_bundle(short, tmp_path / "short")
     return tmp_path / "short"
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+def test_finetune_keeps_what_was_learned_when_its_robot_dies_or_hangs(
+    graph: dict[str, str],
+    demos: Path,
+    short: Path,
+    tmp_path: Path,
+    learners: Callable[[Path], list[int]],
+    number: signal.Signals,
+) -> None:
+    out = tmp_path / "session"
+    words = [*PROGRAM, "finetune", short, "--dataset", demos, "--out", out, "--json", "--no-camera", "--minutes", 5]
+    process = subprocess.Popen(
+        [str(w) for w in [*words, "--agent.hidden", "16", "16"]],
+        env=graph, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    end = time.monotonic() + WAIT
+    while not (lines(out / "episodes.jsonl") >= 2 and (out / "weights.safetensors").exists()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    os.kill(int(graph["TWIN"]), number)
+    printed, said = process.communicate(timeout=WAIT)
+    assert process.returncode == 1 and "Traceback" not in said, said
+    (line,) = [line for line in said.splitlines() if line.startswith("robot-rl: ")]
+    assert "no joint state for 0.5 s" in line and "--resume" in line
+    assert "no joint state" in json.loads(printed)["ended"]
+    load_bundle(out / "bundle")
+    data = Dataset(out / "dataset")
+    assert data.num_episodes == lines(out / "episodes.jsonl") and verify(data.root) == [] and not learners(out)
+    events = [json.loads(row) for row in (out / "events.jsonl").read_text().splitlines()]
+    assert {"event": "hold", "what": "stale state"}.items() <= events[-1].items() or "hold" in {
+        event["event"] for event in events
+    }
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")

@@ -1,0 +1,125 @@
+"""Others on the robot's topics: noticed while the robot moves, named, and never obeyed for long."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real.bus import make, open_node, qos
+from real.journal import Journal
+from real.robots.arm import ArmDriver
+from real.robots.base import NotReady
+from real.robots.jumps import MANY, JumpCheck
+from real.teleop.commands import OperatorInput
+from robot_rl.robots.go2 import GO2
+from robot_rl.robots.panda import PANDA
+from sim.tasks import tasks
+
+LIFT = tasks.get("panda-lift").interface
+STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
+Build = Callable[..., Any]
+ARRAY, STATE = "std_msgs/msg/Float64MultiArray", "sensor_msgs/msg/JointState"
+FOREIGN = [
+    (ARRAY, PANDA.ros.command),  # type: ignore[union-attr]
+    (ARRAY, PANDA.ros.gripper_command),  # type: ignore[union-attr]
+    (STATE, "joint_states"),
+    ("geometry_msgs/msg/PoseStamped", "objects/cube/pose"),
+    ("sensor_msgs/msg/Joy", "teleop/joy"),
+]
+
+
+def until_stopped(env: Any, steps: int = 400) -> str:
+    """Step until the run ends, and return why."""
+    with pytest.raises(NotReady) as error:  # noqa: PT012 - the step at which it is noticed is not known
+        for _ in range(steps):
+            env.step(STILL)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("kind", "topic"), FOREIGN, ids=lambda value: value.rpartition("/")[2])
+def test_a_writer_that_comes_later_stops_the_arm_and_is_named(
+    topic_robot: Build, robot_env: Build, tmp_path: Path, eventually: Build, kind: str, topic: str
+) -> None:
+    topic_robot()
+    with open_node("person") as person, open_node("rival", "/x") as rival, open_node("ears") as ears:
+        env = robot_env(replace(LIFT, horizon=1000), OperatorInput(ears))
+        person.publisher("sensor_msgs/msg/Joy", "teleop/joy", qos.SENSOR)
+        env.reset(seed=0)
+        journal = Journal(tmp_path, env)
+        env.step(STILL)
+        rival.publisher(kind, f"/{topic}")
+        said = until_stopped(env)
+        journal.close()
+    assert f"/{topic}" in said and "/x/rival" in said and str(os.getpid()) in said and "GUID" in said
+    assert said.removeprefix("stopped: ") == env.loop.stopped == env.intruder
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert {"intruder", "stop"} <= {e["event"] for e in events if "/x/rival" in str(e["what"])}
+
+
+def test_commands_that_nobody_hears_are_refused_before_and_stop_a_run(
+    topic_robot: Build, robot_env: Build, eventually: Build
+) -> None:
+    robot = topic_robot()
+    env = robot_env(replace(LIFT, horizon=1000))
+    env.reset(seed=0)
+    robot.arm.close()
+    assert "nobody listens on /forward_position_controller/commands" in until_stopped(env)
+    with pytest.raises(NotReady, match=r"is controller 'forward_position_controller' active .*--activate forward_pos"):
+        env.driver.wait_ready(0.3)
+
+
+def test_an_arm_that_does_not_move_is_told_from_one_that_is_blocked(
+    topic_robot: Build, robot_env: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    robot = topic_robot()
+    robot.position[0] -= 0.5
+    robot.follows = False
+    env = robot_env(LIFT)
+    with pytest.raises(NotReady, match="did not move at all.*drives on.*'forward_position_controller'"):
+        env.stance.go_home(timeout=0.5)
+    robot.follows, robot.wall = True, -0.3
+    with pytest.raises(NotReady, match="although it moved; is something in its way"):
+        env.stance.go_home(timeout=1.0)
+
+
+def say(driver: ArmDriver, position: Any, at: float, names: Any = PANDA.joint_names) -> None:
+    sample = make(STATE, name=list(names), position=np.asarray(position, float))
+    driver._on_joints(type("Sample", (), {"msg": sample, "received": at})())
+
+
+def test_states_that_alternate_between_two_robots_are_refused(private_domain: int) -> None:
+    with open_node("policy") as node:
+        driver = ArmDriver(node, PANDA, dry_run=True)
+        true, false = np.array(PANDA.home), np.array(PANDA.home) + 1.0
+        fingers = PANDA.gripper.joints  # type: ignore[union-attr]
+        say(driver, [0.04, 0.04], 100.0, fingers)
+        for k in range(MANY):
+            assert not driver.jumps.many(100.0 + 0.005 * k)
+            say(driver, true, 100.0 + 0.005 * k)
+            say(driver, false, 100.002 + 0.005 * k)
+            reading = driver.reading()
+            assert reading is not None and np.array_equal(reading.position, true)
+        assert driver.jumps.many(100.1) and not driver.jumps.many(102.0)
+        say(driver, false, 101.0)  # it stayed there: the robot was moved while nobody looked
+        assert np.array_equal(driver.reading().position, false)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("robot", [PANDA, GO2], ids=lambda robot: robot.name)
+@pytest.mark.parametrize("late", [0.0, 0.018])
+def test_no_motion_within_the_speed_limits_counts_as_a_jump(robot: Any, late: float) -> None:
+    check, rng = JumpCheck(robot), np.random.default_rng(0)
+    period = 1 / robot.state_rate
+    for _ in range(300):
+        speed = rng.uniform(-1, 1, len(robot.joints)) * [joint.velocity for joint in robot.joints]
+        noise = rng.normal(0, 0.011, len(speed))
+        lost = rng.integers(1, 20)
+        assert not check.refuses(lost * period * speed + noise, lost * period - late, 0.0, slice(None))
+    assert check.refuses(np.ones(len(robot.joints)), period, 0.0, slice(None)), "a whole radian is one"
