@@ -17,6 +17,7 @@ recipes = Registry(
         "td3": ("robot_rl.recipes.td3:TD3", "off-policy RL from nothing, deterministic policy"),
         "rlpd": ("robot_rl.recipes.rlpd:RLPD", "off-policy RL from demonstrations and online data at once"),
         "iql": ("robot_rl.recipes.iql:ImplicitQ", "offline RL from any data by expectiles, then online"),
+        "td3-bc": ("robot_rl.recipes.td3_bc:TD3PlusBC", "offline RL from any data by cloning and values, then online"),
         "resfit": ("robot_rl.recipes.resfit:ResFiT", "residual off-policy RL on a frozen base policy, needs --base"),
         "ppo": ("robot_rl.recipes.ppo:ProximalPolicy", "on-policy RL from nothing, in many environments at once"),
         "hil-serl": (
