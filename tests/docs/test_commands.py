@@ -112,7 +112,11 @@ def check_names(command: Any, page: Path) -> None:
     """Tasks, robots, recipes and devices in a parsed command exist."""
     for kind in ("task", "robot", "recipe"):
         value = getattr(command, kind, None)
-        if isinstance(value, str) and not value.startswith("gym:"):
+        if isinstance(value, str) and value.startswith("testbed:"):
+            from sim.testbeds import testbeds
+
+            assert value.partition(":")[2] in testbeds, f"no testbed {value!r}"
+        elif isinstance(value, str) and not value.startswith("gym:"):
             name = value.partition(":")[0].replace(".", "/")  # of an import path the file
             assert name in known(kind, page), f"no {kind} {value!r}"
     what, _, task = str(getattr(command, "bundle", "")).partition(":")
