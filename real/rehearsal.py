@@ -55,11 +55,14 @@ class RehearsalEnv(OverriddenEnv):
         """(height, width) of the recorded pictures by camera."""
         self._unseen = [c.name for c in env.task.scene.cameras if c.name not in self.sizes] if image_size else []
         self.sizes |= dict.fromkeys(self._unseen, (image_size, image_size))
-        self._observation: Mapping[str, Tensor] = {}
+        self.observation: Mapping[str, Tensor] = {}
+        """The newest one."""
+        self.seed = 0
+        """That of the running episode."""
 
     def look(self) -> dict[str, np.ndarray]:
         """Return pictures (H, W, 3) of the present state by camera."""
-        seen = {p.camera: self._observation[p.key][0].cpu().numpy() for p in self.env.task.interface.pictures}
+        seen = {p.camera: self.observation[p.key][0].cpu().numpy() for p in self.env.task.interface.pictures}
         for camera in self._unseen:
             seen[camera] = self.env.engine.render_batch(np.zeros(1, int), camera, *self.sizes[camera])[0]
         return seen
@@ -68,7 +71,8 @@ class RehearsalEnv(OverriddenEnv):
         """Start an episode; with options {"await_operator": True} return when the person takes control."""
         self.note("phase", "resetting")
         first = super().reset(**kwargs)
-        self._observation = first[0]
+        self.seed = kwargs.get("seed") or 0
+        self.observation = first[0]
         self.inputs.begin()
         self.ticker.next = time.monotonic() + self.period
         if (options or {}).get("await_operator"):
@@ -84,7 +88,7 @@ class RehearsalEnv(OverriddenEnv):
         """Execute the person's action if they have control, else `action` (1, A)."""
         before = self.env.pipeline.observer(self.env.state)
         observation, reward, terminated, truncated, infos = super().step(action)
-        self._observation = observation
+        self.observation = observation
         decision = self.hands.decision
         operator, stopped = decision.operator, decision.phase is Phase.STOPPED
         won, failed = (bool(operator and getattr(operator, mark)) for mark in ("success", "failure"))

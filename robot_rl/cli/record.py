@@ -49,6 +49,8 @@ class Record:
     image_size: NonNegativeInt = 0
     """Height and width of the pictures of cameras that the policy does not see, in simulation, pixels; 0 records none
     of these: without a GPU, rendering slows the simulation down."""
+    view: bool = False
+    """Show the simulation in the browser, on this machine only. For a robot: `robot-rl view robot:NAME`."""
     camera: bool = True
     """Record the robot's cameras; one that sends nothing is an error."""
     without: tuple[str, ...] = ()
@@ -61,7 +63,16 @@ class Record:
 
     def run(self) -> int:
         """Record; return the exit status."""
-        return self.record()
+        if not self.view:
+            return self.record()
+        from robot_rl.cli.console import console
+        from robot_rl.util.errors import ConfigError
+        from robot_rl.view.recording import RecordingView
+
+        if self.robot:
+            raise ConfigError(f"--view shows a simulation; start `robot-rl view robot:{self.robot}` beside this")
+        with closing(RecordingView(lambda address: console.print(f"view: {address} (this machine only)"))) as view:
+            return self.record(view)
 
     def record(self, on_step: Callable[[Any], None] = lambda _env: None) -> int:
         """Record; `on_step` gets the environment after every control period, see `Recording`."""

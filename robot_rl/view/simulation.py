@@ -46,8 +46,9 @@ class SimulationView:
         view.end(success)
     """
 
-    def __init__(self, env: Any, port: int = 0, title: str = "", speed: float = 1.0):
-        """Show the page; `env` may be wrapped. `speed` is that of simulated time until the page changes it."""
+    def __init__(self, env: Any, port: int = 0, title: str = "", speed: float = 1.0, controls: bool = True):
+        """Show the page; `env` may be wrapped. `speed` is that of simulated time until the page changes it; without
+        `controls` the page changes nothing."""
         self.env, self.page = env, Page("robot-rl", port)
         self.title = title or env.task.name
         base = env.robot.base
@@ -68,6 +69,8 @@ class SimulationView:
         self._note, self._due, self._drawn = "", time.monotonic(), 0.0
         self._actions = [f"{field.name} {dim}" for field in env.pipeline.actions.fields for dim in field.dims]
         self._build(speed)
+        for handle in (self._pause, self._single, self._again, self._speed, self._number):
+            handle.visible = controls
 
     def _build(self, speed: float) -> None:
         page, gui = self.page, self.page.server.gui
@@ -164,6 +167,10 @@ class SimulationView:
             rows = zip(self._actions, values, units, strict=True)
             self.page.text("action", table((name, f"{value:+.4f}", unit) for name, value, unit in rows))
         self._draw(observation, now=self.paused)
+
+    def redraw(self, observation: dict[str, Tensor]) -> None:
+        """Show the state again, between steps."""
+        self._draw(observation)
 
     def end(self, success: bool, counted: bool = True) -> None:
         """Show how an episode ended for a moment."""

@@ -13,7 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from robot_rl.data import Dataset, DatasetWriter, verify
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.util.seeds import training_seed
+from robot_rl.view.recording import RecordingView
 from sim.collect import collect
 from sim.env import TaskEnv
 from sim.tasks import tasks
@@ -409,3 +410,20 @@ def test_a_recording_that_nobody_attends_ends(robot_env: Build, topic_robot: Bui
     env = robot_env(LIFT.interface, nobody)
     with pytest.raises(NotReady, match="no teleop device for 0"):
         env.stance.await_operator(patience=0.2)
+
+
+def test_the_view_shows_each_episode_and_whether_it_is_recorded(record: Build) -> None:
+    pytest.importorskip("viser")
+    addresses: list[str] = []
+    shown: list[tuple[int, int, str]] = []
+    with closing(RecordingView(addresses.append)) as view:
+
+        def watch(env: Any) -> None:
+            view(env)
+            assert view.view is not None
+            shown.append((view.view.number, view.view.step, view.view._note))
+
+        record(RELEASED, RELEASED, MOVE, MOVE, WON, RELEASED, MOVE, MOVE, on_step=watch)
+    assert len(addresses) == 1 and addresses[0].startswith("http://127.0.0.1:")
+    assert shown[0] == (1, 0, "waiting for your first input")
+    assert (1, 2, "recording") in shown and (2, 0, "waiting for your first input") in shown
