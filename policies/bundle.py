@@ -32,7 +32,7 @@ from robot_rl.interface.success import objects_of, tests
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError, nearest
 from robot_rl.util.files import leaks
-from robot_rl.util.registry import check_trusted
+from robot_rl.util.registry import check_trusted_task
 
 FORMAT = 1
 WEIGHTS, CRITIC = "policy.safetensors", "critic.safetensors"
@@ -262,16 +262,14 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
 
 def _check_names(meta: dict[str, Any]) -> None:
     """Refuse names that would import a package that is not trusted; `build_policy` does so for the policy's class."""
-    if ":" in (task := str(meta.get("task", "")).removeprefix("gym:")):  # a Gymnasium id may begin with a module too
-        check_trusted(task, f"task {meta['task']!r}")
+    check_trusted_task(str(meta.get("task", "")))
     if (interface := meta["interface"]) is not None:
         robots.vet(str(interface["robot"]))
         for name in interface["observations"]:
             terms.vet(str(name))
         for name in filter(None, (interface.get("success"), interface.get("failure"))):
             tests.vet(str(name))
-        if ":" in (task := str(interface["task"])):
-            check_trusted(task, f"task {task!r}")
+        check_trusted_task(str(interface["task"]))
 
 
 def _require_fit(weights: dict[str, Tensor], network: dict[str, Tensor], file: Path) -> None:

@@ -172,11 +172,11 @@ def require_same(root: Path, now: dict[str, Any]) -> None:
 
 def _check_resume(dataset: Dataset, columns: Mapping[str, Feature], fps: int, now: dict[str, Any]) -> None:
     """Raise if a dataset has other columns, or episodes that were recorded with other settings."""
+    if dataset.num_episodes:
+        require_same(dataset.root, now)
     for key, feature in columns.items():
         found = dataset.features.get(key)
         if found is None or (found.dtype, found.shape) != (feature.dtype, feature.shape) or dataset.fps != fps:
             raise UserError(
                 f"{dataset.root} has other columns or frames per second, see {key!r}; collect into another --out"
             )
-    if dataset.num_episodes:
-        require_same(dataset.root, now)

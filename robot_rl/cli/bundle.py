@@ -29,12 +29,11 @@ class MakeBundle:
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.run import configured, provenance
         from robot_rl.util.errors import ConfigError
-        from robot_rl.util.registry import check_trusted
+        from robot_rl.util.registry import check_trusted_task
 
         try:
             settings = json.loads((self.run_folder / "config.json").read_text())
-            if ":" in (path := settings["task"].removeprefix("gym:")):
-                check_trusted(path, f"task {settings['task']!r}")
+            check_trusted_task(settings["task"])
             recipe = configured(recipes.get(recipes.vet(settings["recipe"]))(), settings["config"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise ConfigError(f"{self.run_folder} is not a run folder of `robot-rl train`; name one") from None

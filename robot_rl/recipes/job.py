@@ -75,7 +75,7 @@ class Job:
         if not self.dataset.exists() and not self.info.demonstrator:
             raise ConfigError(
                 f"{self.dataset} does not exist, and task {self.info.task!r} has no scripted demonstrator to record "
-                "one; name a dataset with --dataset, or choose a recipe that learns without, see `robot-rl recipes`"
+                "one; name a dataset with --dataset, or choose a recipe that learns without, such as ppo"
             )
 
     def improvable(self) -> Bundle:

@@ -76,6 +76,13 @@ def check_trusted(path: str, what: str) -> None:
         )
 
 
+def check_trusted_task(task: str) -> None:
+    """Raise ConfigError if a task that a file names is an import path of a package that is not trusted."""
+    path = task.removeprefix("gym:").removeprefix("testbed:")  # an id or name of these may begin with a module too
+    if ":" in path:
+        check_trusted(path, f"task {task!r}")
+
+
 def _file(module: str) -> str:
     spec = importlib.util.find_spec(module)
     return spec.origin if spec and spec.origin else module

@@ -329,7 +329,7 @@ def test_a_dataset_of_something_else_is_not_continued(
     collect(TaskEnv("panda-lift", 1, threads=1), tmp_path / "scripted", 1, seed=0, skill="STEADY", image_size=0)
     assert "holds a dataset already; go on with --resume" in refused(capsys, "panda-lift", "--out", "scripted")
     said = refused(capsys, "panda-lift", "--out", "scripted", "--resume")
-    assert "begun with other settings" in said and 'skill was "STEADY"' in said
+    assert "started with different settings" in said and 'skill was "STEADY"' in said
     said = refused(capsys, "panda-turn", "--out", "scripted", "--resume")
     assert "does not fit task 'panda-turn'" in said
     assert "holds the pictures" in refused(capsys, "panda-lift", "--out", "scripted", "--resume", "--image-size", "32")

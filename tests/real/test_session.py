@@ -49,7 +49,7 @@ def test_a_film_ends_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pyt
     assert len(film.frames) == 11 and film.filmed == 2, "one episode, and the part of the next that there was room for"
     film.write(tmp_path, "a robot")
     found = video_info(tmp_path / "videos" / "robot.mp4")
-    assert (found["video.height"], found["video.width"]) == (288, 288), "large enough to be looked at"
+    assert (found["video.height"], found["video.width"]) == (480, 480), "large enough to be looked at"
     large = VideoRecorder(episodes=1)
     large.add(np.zeros((480, 640, 3), np.uint8), corrected=True, done=True)
     large.write(tmp_path, "a robot")

@@ -59,7 +59,7 @@ def test_an_import_path_is_enough(install: Install) -> None:
     assert things().get("b_lab_things:X") == 3
     with pytest.raises(ConfigError, match="no 'Y'"):
         things().get("b_lab_things:Y")
-    with pytest.raises(ConfigError, match="no module 'b_lab_thing'.*pip install -e"):
+    with pytest.raises(ConfigError, match="no module named 'b_lab_thing'.*pip install -e"):
         things().get("b_lab_thing:X")
 
 
