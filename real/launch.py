@@ -9,9 +9,11 @@ A node is a `robot-rl` command. `launch/*.launch.py` turn the description into R
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from real.backends import BACKEND, BACKENDS
 from robot_rl.robots import robots
@@ -99,7 +101,9 @@ _BOOL = ("true", "false")
 _DEVICES = ("none", "keyboard", "gamepad", "scripted")
 _POLICY = Argument("policy", None, "policy bundle: the folder that training wrote")
 _TWIN = Argument("twin", "false", "start the simulated twin in place of the robot", _BOOL)
-_TASK = Argument("task", "", "task that twin and operator know, of `robot-rl tasks`; empty: the robot's first")
+_TASK = Argument(
+    "task", "", "task of twin and operator, see `robot-rl tasks`; empty: the policy's, else the robot's first"
+)
 _OUT = Argument("out", "", "folder for what is recorded; empty: a new one under runs/")
 _COMMON = (
     Argument("robot", "panda", "robot to drive, of `robot-rl robots`, or its import path"),
@@ -329,6 +333,16 @@ def _file(name: str) -> _File:
     return _FILES[name]
 
 
+def _task_of(policy: Path) -> str:
+    """Return the name of a policy's task; empty if there is none, for the process that loads the bundle to explain."""
+    file = next((f for f in (policy / "bundle" / "policy.json", policy / "policy.json") if f.is_file()), None)
+    try:
+        name = json.loads(file.read_text())["interface"]["task"] if file else ""
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return name if isinstance(name, str) and re.fullmatch(r"[\w-]+", name) else ""  # a file names no import path
+
+
 def _resolve(file: str, given: Mapping[str, str]) -> dict[str, str]:
     declared = {argument.name: argument for argument in _file(file).arguments}
     for name in given:
@@ -340,6 +354,8 @@ def _resolve(file: str, given: Mapping[str, str]) -> dict[str, str]:
         if value is None or (not value and argument.default is None):
             raise LaunchError(f"{file}.launch needs {name}:=VALUE, the {argument.description}")
         values[name] = argument.check(value)
+    if values.get("twin") == "true" and not values.get("task"):
+        values["task"] = _task_of(Path(values.get("policy") or ""))
     robot = values.get("robot", "")
     if robot and ":" not in robot and robot not in robots:  # the nodes check import paths
         raise UnknownName("robot", robot, robots)

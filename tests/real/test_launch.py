@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -39,6 +40,22 @@ def commands(file: str, **values: str) -> dict[str, str]:
 
 def test_twin_alone() -> None:
     assert commands("twin", seed="3") == {"twin": "twin panda --seed 3"}
+
+
+def test_a_twin_has_the_task_of_the_policy(tmp_path: Path) -> None:
+    file = tmp_path / "bundle" / "policy.json"
+    file.parent.mkdir()
+    for text, expected in (
+        (json.dumps({"interface": {"task": "panda-turn"}}), " --task panda-turn"),
+        (json.dumps({"interface": {"task": "evil.module:TASK"}}), ""),
+        (json.dumps({"interface": None}), ""),
+        ("{", ""),
+    ):
+        file.write_text(text)
+        found = commands("arm", policy=str(tmp_path), twin="true")
+        assert found["twin"] == f"twin panda{expected} --seed 0"
+    file.write_text(json.dumps({"interface": {"task": "panda-turn"}}))
+    assert "--task other" in commands("arm", policy=str(tmp_path), twin="true", task="other")["twin"]
 
 
 def test_a_task_reaches_twin_and_operator_and_is_otherwise_the_robots() -> None:
