@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.faults.commands import prepare
 from benchmarks.faults.kills import counted
+from robot_rl.cli.launch import private_domain
 
 VICTIMS = ("launch", "finetune", "learner", "twin")
 START, LONGEST = 60.0, 12.0
@@ -52,7 +53,7 @@ def attempt(work: Path, number: int) -> str:
         "minutes:=2",
     ]  # fmt: skip
     log = (work / "session.log").open("w")
-    environment = os.environ | {"FAULTS_SESSION": str(out)}
+    environment = os.environ | private_domain() | {"FAULTS_SESSION": str(out)}
     session = subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         end = time.monotonic() + START
