@@ -51,7 +51,13 @@ def attempts(kind: str, count: int, work: Path, done: Counter[str]) -> Iterator[
                     yield row
     else:
         for number in range(done["kill: finetune"], count):
-            yield {"case": "kill: finetune", "result": sessions.attempt(work, number)}
+            episodes, result = sessions.attempt(work, number)
+            yield {
+                "case": "kill: finetune",
+                "victim": sessions.VICTIMS[number % len(sessions.VICTIMS)],
+                "episodes": episodes,
+                "result": result,
+            }
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
