@@ -9,30 +9,33 @@ import sys
 from pathlib import Path
 from typing import Any
 
+PUSH = "testbed:push"
 NETWORK = ["--training.batch", "16", "--agent.hidden", "16", "16"]
 COLLECT = ["collect", "panda-lift", "--num-envs", "2", "--skill", "STEADY", "--image-size", "32"]
-BASE = [
-    "train", "panda-lift", "--recipe", "diffusion-bc", "--training.updates", "400", "--training.batch", "16",
-    "--training.checkpoint-every", "40", "--training.log-every", "10", "--policy.hidden", "32", "--policy.layers", "1",
-    "--threads", "1",
+CLONE = [
+    "--recipe", "diffusion-bc", "--training.batch", "16", "--training.log-every", "10", "--policy.hidden", "32",
+    "--policy.layers", "1", "--threads", "1",
 ]  # fmt: skip
+BASE = ["train", "panda-lift", *CLONE, "--training.updates", "200"]
+SUPERVISED = ["train", PUSH, *CLONE, "--training.updates", "1000", "--training.checkpoint-every", "50"]
 OFF_POLICY = [
-    "train", "panda-lift", "--recipe", "resfit", "--training.steps", "640", "--training.num-envs", "4",
-    "--training.checkpoint-every", "64", "--training.log-every", "32", "--training.warmup", "128",
-    "--training.learning-starts", "64", "--training.capacity", "600", *NETWORK,
+    "train", PUSH, "--recipe", "rlpd", "--training.offline-updates", "200", "--training.steps", "800",
+    "--training.num-envs", "4", "--training.checkpoint-every", "80", "--training.log-every", "40",
+    "--training.warmup", "80", "--training.learning-starts", "80", "--training.capacity", "600", *NETWORK,
 ]  # fmt: skip
+"""Offline updates and environment steps, on replay that is full and overwritten."""
 ON_POLICY = [
-    "train", "go2-velocity", "--recipe", "ppo", "--training.num-envs", "8", "--training.steps", "4000",
-    "--training.checkpoint-every", "400", "--threads", "1",
+    "train", PUSH, "--recipe", "ppo", "--training.num-envs", "16", "--training.steps", "12000",
+    "--training.checkpoint-every", "800", "--threads", "1",
 ]  # fmt: skip
 HUMAN = [
-    "train", "panda-lift", "--recipe", "hil-serl", "--training.steps", "400", "--training.publish-every", "20",
-    *NETWORK,
+    "train", "panda-lift", "--recipe", "hil-serl", "--training.steps", "160", "--training.publish-every", "20",
+    "--training.checkpoint-every", "20", *NETWORK,
 ]  # fmt: skip
 PRELOAD = [
     "torch", "diffusers.optimization", "diffusers.training_utils", "sim.collect", "sim.engines.mujoco", "tyro",
-    "torch.utils.tensorboard", "robot_rl.recipes.resfit", "robot_rl.recipes.hil_serl", "robot_rl.recipes.ppo",
-    "robot_rl.cli.collect", "robot_rl.cli.train", "robot_rl.cli.evaluate", "plotly.offline",
+    "torch.utils.tensorboard", "robot_rl.recipes.rlpd", "robot_rl.recipes.hil_serl", "robot_rl.recipes.ppo",
+    "robot_rl.cli.collect", "robot_rl.cli.train", "robot_rl.cli.evaluate", "plotly.offline", "sim.testbeds.push",
 ]  # fmt: skip
 """Imports of the server that processes are forked from: they start in milliseconds."""
 
@@ -70,24 +73,27 @@ def run(argv: list[str | Path], log: Path, seconds: float = 600) -> int:
 
 
 def prepare(work: Path) -> dict[str, Path]:
-    """Return demonstrations and a cloned policy, made once."""
-    demos, base = work / "demos", work / "base"
+    """Return demonstrations of the arm and of the testbed, and a cloned policy of the arm, made once."""
+    demos, push, base, log = work / "demos", work / "push", work / "base", work / "prepare.log"
     if not (base / "bundle" / "policy.json").exists():
-        for folder in (demos, base):
+        for folder in (demos, push, base):
             shutil.rmtree(folder, ignore_errors=True)
-        assert run([*COLLECT, "--episodes", "6", "--out", demos], work / "prepare.log") == 0
-        assert run([*BASE, "--dataset", demos, "--out", base], work / "prepare.log") == 0
-    return {"demos": demos, "base": base}
+        commands = (
+            [*COLLECT, "--episodes", "6", "--out", demos],
+            ["collect", PUSH, "--num-envs", "2", "--episodes", "6", "--out", push],
+            [*BASE, "--dataset", demos, "--out", base],
+        )
+        for argv in commands:
+            assert run(argv, log) == 0, log.read_text()[-1000:]
+    return {"demos": demos, "push": push, "base": base}
 
 
 def loops(work: Path) -> dict[str, list[str | Path]]:
     """Return the training command of each loop, without --out."""
     made = prepare(work)
-    data: list[str | Path] = ["--dataset", made["demos"]]
-    improve = [*data, "--base", made["base"]]
     return {
-        "train, supervised": [*BASE, *data],
-        "train, off-policy": [*OFF_POLICY, *improve],
+        "train, supervised": [*SUPERVISED, "--dataset", made["push"]],
+        "train, off-policy": [*OFF_POLICY, "--dataset", made["push"]],
         "train, on-policy": [*ON_POLICY],
-        "train, human in the loop": [*HUMAN, *improve],
+        "train, human in the loop": [*HUMAN, "--dataset", made["demos"], "--base", made["base"]],
     }

@@ -62,8 +62,9 @@ def inside(name: str, work: Path, rng: random.Random) -> str:
         assert run([*argv, "--out", target], log) == 0, log.read_text()[-1000:]
         known[name] = sum(-(-f.stat().st_size // 4096) * 4096 for f in reference.rglob("*") if f.is_file())
         sizes.write_text(json.dumps(known))
-    size = max(4096, int(known[name] * rng.uniform(0, 1)) // 4096 * 4096)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+    size = int(known[name] * rng.uniform(0, 1)) // 4096 * 4096
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size + 4096}", "tmpfs", disk], check=True)
+    (disk / "other").write_bytes(b"0" * 4096)  # a tmpfs has at least one page, and a small file fits in it
     out = disk / "out"
     log.unlink(missing_ok=True)
     code = run([*argv, "--out", out], log)
@@ -87,7 +88,7 @@ def inside(name: str, work: Path, rng: random.Random) -> str:
 
 if __name__ == "__main__":
     try:
-        result: Any = inside(sys.argv[1], Path(sys.argv[2]), random.Random(int(sys.argv[3])))
+        result: Any = inside(sys.argv[1], Path(sys.argv[2]), random.Random(" ".join(sys.argv[1::2])))
     except Exception as error:
         result = f"failure: {type(error).__name__}: {error}"
     sys.stdout.write("\n" + json.dumps({"result": result}) + "\n")

@@ -7,8 +7,10 @@ operator begins anew after a kill, it must go on from its checkpoint. Demonstrat
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,12 +65,26 @@ def check_training(folder: Path, before: int) -> int:
     return step
 
 
+def check_alone(group: int) -> None:
+    """Check that no process of a group outlives its first one, which is reaped a moment after its end."""
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    os.killpg(group, signal.SIGKILL)
+    raise AssertionError("a process was left over")
+
+
 def session(name: str, argv: list[str | Path], work: Path, rng: random.Random, wanted: int) -> Iterator[dict[str, Any]]:
     """Start a command, kill it at a random moment, resume, until it is done; yield each kill, and at most `wanted`."""
     reference, out = work / "reference", work / "victim"
     took = work / "seconds"
     if not took.exists():
         shutil.rmtree(reference, ignore_errors=True)
+        run(["--version"], work / "log")  # the server of processes has started
         begin = time.monotonic()
         assert run([*argv, "--out", reference], work / "log") == 0, (work / "log").read_text()[-2000:]
         took.write_text(str(time.monotonic() - begin))
@@ -89,6 +105,7 @@ def session(name: str, argv: list[str | Path], work: Path, rng: random.Random, w
         process.join()
         problem = ""
         try:
+            check_alone(process.pid)
             if not killed and process.exitcode:
                 raise AssertionError(f"status {process.exitcode}: {log.read_text()[-800:]}")
             seen = check_collect(out, seen) if collects else check_training(out, seen)

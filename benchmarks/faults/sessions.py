@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.faults.commands import prepare
 from benchmarks.faults.kills import counted
+from robot_rl.cli.launch import private_domain
 
 VICTIMS = ("launch", "finetune", "learner", "twin")
 START, LONGEST = 60.0, 12.0
@@ -41,10 +42,12 @@ def victim(found: dict[int, str], name: str) -> int | None:
     return next((pid for pid, line in sorted(found.items()) if re.search(pattern, line)), None)
 
 
-def attempt(work: Path, number: int) -> str:
-    """Start a session, kill one of its processes at a random moment, and check what is left."""
+def attempt(work: Path, number: int) -> tuple[int, str]:
+    """Kill one process of a session at a random moment; return how many episodes were counted by then, and how it
+    ended."""
     rng, made, out = random.Random(number), prepare(work), work / "session"
     name = VICTIMS[number % len(VICTIMS)]
+    before: list[str] = []
     shutil.rmtree(out, ignore_errors=True)
     words = [
         sys.executable, "-m", "robot_rl.cli.main", "launch", "finetune", "robot:=panda", "twin:=true",
@@ -52,16 +55,16 @@ def attempt(work: Path, number: int) -> str:
         "minutes:=2",
     ]  # fmt: skip
     log = (work / "session.log").open("w")
-    environment = os.environ | {"FAULTS_SESSION": str(out)}
+    environment = os.environ | private_domain() | {"FAULTS_SESSION": str(out)}
     session = subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         end = time.monotonic() + START
-        while not (out / "episodes.jsonl").exists() and session.poll() is None and time.monotonic() < end:
-            time.sleep(0.1)
+        while not counted(out / "dataset") and session.poll() is None and time.monotonic() < end:
+            time.sleep(0.5)
         time.sleep(rng.uniform(0, LONGEST))
         before = counted(out / "dataset")
         if (pid := victim(processes(out), name)) is None:
-            return f"failure: no process {name}: {Path(log.name).read_text()[-600:]}"
+            return len(before), f"failure: no process {name}: {Path(log.name).read_text()[-600:]}"
         os.kill(pid, signal.SIGKILL)
         if name == "learner":  # the robot goes on without it
             time.sleep(3)
@@ -71,9 +74,11 @@ def attempt(work: Path, number: int) -> str:
             session.poll()
             time.sleep(0.1)
         if left := processes(out):
-            return f"failure: after the end of {name}: {list(left.values())}"[:600]
-        now = counted(out / "dataset")
-        return "nothing lost" if now[: len(before)] == before else "failure: episodes are lost"
+            return len(before), f"failure: after the end of {name}: {list(left.values())}"[:600]
+        kept = counted(out / "dataset")[: len(before)] == before
+        return len(before), "nothing lost" if kept else "failure: episodes are lost"
+    except AssertionError as error:
+        return len(before), f"failure: {error}"
     finally:
         for pid in processes(out):
             os.kill(pid, signal.SIGKILL)

@@ -130,9 +130,11 @@ class TestbedEnv:
     def state_dict(self) -> dict[str, Any]:
         return {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> dict[str, Tensor]:
+        """Restore a state; return its observation."""
         for name, value in state.items():
             setattr(self, name, value.to(self.device))
+        return self._observation(self.state)
 
     def close(self) -> None:
         """Do nothing: tensors need no release."""

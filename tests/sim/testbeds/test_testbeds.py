@@ -56,11 +56,12 @@ def test_an_episode_depends_on_its_seed_and_not_on_the_number_of_environments(na
 @pytest.mark.parametrize("name", ALL)
 def test_states_stay_finite_and_resume_exactly(name: str) -> None:
     env, other = make(name, 16), make(name, 16)
-    env.reset(seed=1)
+    observation = env.reset(seed=1)[0]["observation.state"]
     rng = torch.Generator().manual_seed(1)
     for k in range(150):
         if k == 75:
-            other.load_state_dict(env.state_dict())  # type: ignore[attr-defined]
+            restored = other.load_state_dict(env.state_dict())  # type: ignore[attr-defined]
+            assert torch.equal(restored["observation.state"], observation)
         action = 3 * torch.randn(16, env.info.action, generator=rng)  # beyond the limits, too
         observation = env.step(action)[0]["observation.state"]
         assert observation.shape == (16, env.info.observation) and bool(observation.isfinite().all())
