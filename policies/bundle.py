@@ -219,9 +219,9 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
         if not isinstance(meta, dict) or "format" not in meta:
             raise BundleError(f"{file} is foreign: no `robot-rl train` wrote it; name a folder that one did")
         if meta["format"] != FORMAT:
-            raise BundleError(
-                f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; update robot-rl"
-            )
+            newer = isinstance(meta["format"], int) and meta["format"] > FORMAT
+            remedy = "update robot-rl" if newer else "train it again, or use the robot-rl that wrote it"
+            raise BundleError(f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; {remedy}")
         _check_names(meta)
         with torch.device("meta"):  # nothing is allocated until the sizes are those of the weights
             wanted = build_policy(meta["policy"]).state_dict()

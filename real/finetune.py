@@ -171,9 +171,11 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """Return the figures of the session."""
         n = max(1, len(self.episodes))
+        alone = [e["success"] for e in self.episodes if not e["takeovers"]]
         return {
             "episodes": len(self.episodes),
             "success": sum(e["success"] for e in self.episodes) / n,
+            "autonomous_success": sum(alone) / len(alone) if alone else None,
             "corrected_episodes": sum(e["takeovers"] > 0 for e in self.episodes),
             "intervention_share": sum(e["intervention_steps"] for e in self.episodes)
             / max(1, sum(e["steps"] for e in self.episodes)),

@@ -27,10 +27,11 @@ class Batch:
 
         try:
             self.envs: list[Any] = [gym.make(name) for _ in range(count)]
-        except gym.error.Error as error:
-            raise Unsuitable(f"no environment {name!r}: {error}") from None
-        except ImportError as error:
+        except (ImportError, gym.error.DependencyNotInstalled) as error:
             raise Unsuitable(f"environment {name!r} needs a package that is not installed ({error})") from None
+        except gym.error.Error as error:
+            hint = "" if ":" in name else "; an environment of another package is gym:MODULE:ID"
+            raise Unsuitable(f"no environment {name!r}: {error}{hint}") from None
         space, action = self.envs[0].observation_space, self.envs[0].action_space
         spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
         self.keys = list(spaces)
@@ -42,7 +43,10 @@ class Batch:
             raise Unsuitable(f"actions of {name!r} are {action}; only Box actions can be learned")
         self.low, self.high = action.low.astype(np.float64), action.high.astype(np.float64)
         if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
-            raise Unsuitable(f"actions of {name!r} have no limits ({action}); wrap it in RescaleAction")
+            raise Unsuitable(
+                f"actions of {name!r} have no limits ({action}); give it a finite Box, for example with "
+                "gymnasium.wrappers.TransformAction"
+            )
         self.facts = {
             "observation": sum(int(np.prod(part.shape)) for part in spaces.values() if part.shape is not None),
             "low": self.low.ravel().tolist(),

@@ -67,7 +67,7 @@ class Keyboard:
         if not os.isatty(fd):
             raise UserError(
                 "the keyboard needs a terminal, and standard input is not a terminal: start `robot-rl teleop keyboard`"
-                " in a terminal of its own, or use a gamepad"
+                " in a terminal of its own (for `record` with --teleop topic), or use a gamepad"
             )
         with suppress(OSError):  # not our controlling terminal, so it has no background
             if os.tcgetpgrp(fd) != os.getpgrp():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -103,6 +104,8 @@ class Train(Generic[R]):
             shown = "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
             update(done, total, what + shown)
 
+        if self.resume and not (folder / "checkpoint.safetensors").exists():
+            print(f"nothing to resume: {folder} has no checkpoint yet, so training begins", file=sys.stderr)  # noqa: T201
         job = open_job(settings, None, progress, folder / "diverged")
         job.check(recipe.needs)
         opened = Run(folder, config, self.resume, extendable_setting)

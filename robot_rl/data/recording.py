@@ -70,9 +70,10 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
         elif feature.shape != (spec.size,):
             differences.append(f"{key}: shape {feature.shape} in the dataset, ({spec.size},) in the task")
     if differences:
+        how = " --policy BUNDLE" if info.interface is None and not info.demonstrator else ""
         raise DatasetError(
             f"{dataset.root}: the dataset does not fit task {info.task!r} ({'; '.join(differences)}); "
-            f"name another, or collect one with `robot-rl collect {info.task}`"
+            f"name another, or record one with `robot-rl collect {info.task}{how}`"
         )
 
 

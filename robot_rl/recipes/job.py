@@ -72,7 +72,12 @@ class Job:
 
     def check_demonstrations(self) -> None:
         """Raise ConfigError if there can be no demonstrations."""
-        if not self.dataset.exists() and not self.info.demonstrator:
+        if not self.dataset.exists() and self.info.demonstrator:
+            raise ConfigError(
+                f"{self.dataset} does not exist; record it with `robot-rl collect {self.info.task}`, or name a dataset "
+                "with --dataset"
+            )
+        if not self.dataset.exists():
             raise ConfigError(
                 f"{self.dataset} does not exist, and task {self.info.task!r} has no scripted demonstrator to record "
                 "one; name a dataset with --dataset, or choose a recipe that learns without, such as ppo"

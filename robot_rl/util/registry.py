@@ -69,6 +69,10 @@ def check_trusted(path: str, what: str) -> None:
     plugins = (claim for group in _claims(tuple(sys.path)).values() for claims in group.values() for claim in claims)
     if package in {*_OURS, *os.environ.get(TRUSTED, "").split(",")}:
         return
+    if package in sys.stdlib_module_names:
+        raise ConfigError(f"{what} names Python's own {package!r}, which is not a package for robot-rl")
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(f"{what} is of package {package!r}, which is not installed here")
     if all(claim.path.partition(":")[0].partition(".")[0] != package for claim in plugins):
         raise ConfigError(
             f"{what} would import package {package!r}, which no file may do by itself: the package registers nothing "

@@ -339,6 +339,16 @@ def test_a_bundle_imports_nothing_that_nobody_vouched_for(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("package", "message"), [("os", "Python's own 'os'"), ("nowhere_lab.act", "not installed here")]
+)
+def test_a_package_that_no_trust_would_help_is_called_so(saved: Path, package: str, message: str) -> None:
+    edit(saved, lambda m: m["policy"].update({"class": f"{package}:X"}))
+    with pytest.raises(ConfigError, match=message) as refused:
+        load_bundle(saved)
+    assert "ROBOT_RL_IMPORTS" not in str(refused.value)
+
+
 def test_a_bundle_finds_what_an_installed_package_registers(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,6 +261,7 @@ def test_episodes_are_recorded_labelled_and_counted(
     assert "correcting" in [e["what"] for e in events if e["event"] == "operator" and e["episode"] == 1]
     summary = s.summary()
     assert summary["episodes"] == 2 and summary["success"] == 0.5 and summary["corrected_episodes"] == 1
+    assert summary["autonomous_success"] == 0.0, "the other episode was corrected"
     assert summary["intervention_share"] == pytest.approx(2 / 15)
     assert len(said) == 2 and "weights -1" in said[0]
 
