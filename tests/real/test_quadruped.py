@@ -183,7 +183,9 @@ def test_a_robot_that_falls_silent_is_damped(
         out, _ = policy.process.communicate(timeout=60)
         result = json.loads(out)
         seen = ("stale state", "the guard damps the robot: stale state")  # by whoever looked first
-        assert result["stopped"] in seen and result["falls"] == 1 and result["standing"] == 0, policy.said
+        stalled = f"{result['stopped']}".removesuffix(": the twin fell silent")
+        assert stalled in seen and stalled != result["stopped"], policy.said
+        assert (result["falls"], result["stalls"], result["standing"]) == (0, 1, 0), "no fall of the policy"
     finally:
         twin.process.send_signal(signal.SIGCONT)
     assert "damping: stale state" in guard.said or "damping: silence" in guard.said
@@ -203,8 +205,8 @@ def test_a_policy_that_hung_in_mid_stride_does_not_go_on(
     out, _ = policy.process.communicate(timeout=60)
     assert watch.limp and watch.damped_at - hung < REACTION, "damped from then on"
     result = json.loads(out)
-    assert result["success"] == 0 and result["falls"] == 1 and result["standing"] == 0
-    assert result["stopped"], policy.said
+    assert (result["success"], result["falls"], result["stalls"], result["standing"]) == (0, 0, 1, 0)
+    assert "this process stood still" in result["stopped"], policy.said
     loop = json.loads((tmp_path / "run" / "loop.json").read_text())
     assert loop["guard"] == {"silence": 1} and guard.said.count("damping: ") == 1
 
@@ -304,6 +306,8 @@ AT_THE_EDGE = {"robot.action_delay", "base.com_x"}
 def test_every_hidden_quantity_is_at_or_beyond_the_edge_of_what_training_sees() -> None:
     drawn = {r.parameter: r for r in WALK.randomization}
     for field in fields(HiddenQuadruped):
+        if field.name == "accelerometer_noise":  # no policy sees the accelerometer
+            continue
         (name,) = [p for p in drawn if p.replace("push.", "push_").replace(".", "_").endswith(field.name)]
         value, seen = getattr(HiddenQuadruped(), field.name), drawn[name]
         beyond = seen.low - value if name in LOW_IS_HARD else value - seen.high
