@@ -104,12 +104,12 @@ class Train(Generic[R]):
             shown = "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
             update(done, total, what + shown)
 
-        if self.resume and not (folder / "checkpoint.safetensors").exists():
-            print(f"nothing to resume: {folder} has no checkpoint yet, so training begins", file=sys.stderr)  # noqa: T201
         job = open_job(settings, None, progress, folder / "diverged")
         job.check(recipe.needs)
         opened = Run(folder, config, self.resume, extendable_setting)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
+            if self.resume and not run.checkpoint_file.exists():
+                print(f"nothing to resume: {folder} has no checkpoint yet, so training begins", file=sys.stderr)  # noqa: T201
             run.stop_on_signals()
             self._note_task(run, dataset if "demonstrations" in recipe.needs else None)
             job.run = run

@@ -198,7 +198,7 @@ def test_a_task_that_nobody_can_demonstrate_is_not_told_to_record_a_dataset(run:
     sentence(*run(*words), "datasets/go2-velocity does not exist", "no scripted demonstrator", "ppo", status=2)
     assert not Path("r").exists()
     code, _, err = run("train", "panda-lift", "--out", "r")
-    assert code == 1 and "record a dataset there" in err, "a task that can be demonstrated"
+    assert code == 2 and "robot-rl collect" in err, "a task that can be demonstrated"
 
 
 @pytest.mark.timeout(600)  # Genesis compiles first
@@ -512,7 +512,12 @@ def test_a_dataset_that_is_none(run: Run, dataset: Path, damage: str) -> None:
         with DatasetWriter.create(dataset, fps=30, features=other, robot_type="so100") as writer:
             writer.add_episode({"action": torch.zeros(5, 6)}, "pick")
     code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "r")
-    assert code == 1 and err.startswith("robot-rl: ") and "Traceback" not in err and "(a defect" not in err, err
+    assert (
+        code == (2 if damage == "missing" else 1)
+        and err.startswith("robot-rl: ")
+        and "Traceback" not in err
+        and "(a defect" not in err
+    ), err
     assert str(dataset) in err or "the dataset does not fit task 'panda-lift'" in err
     assert not Path("r/bundle").exists()
 
@@ -526,7 +531,7 @@ def test_a_file_is_no_dataset(run: Run) -> None:
 
 def test_after_a_mistyped_dataset_the_corrected_command_works(run: Run, dataset: Path) -> None:
     """A run that never began leaves no run folder behind."""
-    sentence(*run(*TRAIN, "--dataset", "demoz", "--out", "r"), "demoz")
+    sentence(*run(*TRAIN, "--dataset", "demoz", "--out", "r"), "demoz", status=2)
     assert not Path("r").exists()
     code, out, err = run(*TRAIN, "--dataset", dataset, "--out", "r")
     assert code == 0, err
