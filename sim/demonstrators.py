@@ -1,26 +1,17 @@
-"""Who acts when demonstrations are recorded: a task's scripted expert, or a policy."""
+"""Demonstrators for recording: a task's scripted expert, or a policy."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from policies.bundle import Bundle
 from policies.execution import ChunkExecutor
+from robot_rl.interface.environment import Demonstrator
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.util.errors import ConfigError, UnknownName
-
-
-class Demonstrator(Protocol):
-    """Acts in all copies of an environment at once."""
-
-    def act(self, observation: dict[str, Tensor]) -> Tensor:
-        """Return actions (n, A) in [-1, 1]."""
-
-    def reset(self, ids: Tensor) -> None:
-        """Begin new episodes in environments `ids`."""
 
 
 class PrivilegedExpert:
@@ -56,8 +47,6 @@ class PolicyDemonstrator:
 
 def make_expert(env: Any, skill: str, seed: int) -> Any:
     """Return the expert of a `TaskEnv`'s task; `skill` names a constant of its module, for example "CLUMSY"."""
-    if not env.task.expert:
-        raise ConfigError(f"task {env.task.name!r} has no scripted demonstrator; learn it with train --recipe ppo")
     if env.task.expert_observations:
         return PrivilegedExpert(env, skill, seed)
     return env.task.make_expert(env.pipeline, env.num_envs, skill, seed)

@@ -13,14 +13,14 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.environment import Demonstrator, EnvInfo
 from robot_rl.interface.observation_spec import IMAGES, PRIVILEGED, ObservationField, ObservationSpec
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName
 from sim.action_chain import REASONS
-from sim.demonstrators import Demonstrator, make_expert
+from sim.demonstrators import make_expert
 from sim.divergence import Recorder, quiet
 from sim.engines import engines
 from sim.engines.base import DEVICES, Engine

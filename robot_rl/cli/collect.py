@@ -60,14 +60,14 @@ class Collect:
         from sim.collect import collect
         from sim.divergence import report
         from sim.make import make
-        from sim.tasks import is_foreign
+        from sim.tasks import without_robot
 
         out = self.out or Path("datasets") / file_name(self.task)
         env: Any = make(
             self.task, self.num_envs, self.env_python, engine=self.engine, mjcf=self.mjcf, device=self.device,
             without=self.without, diverged=out / "diverged",
         )  # fmt: skip
-        where = {} if is_foreign(self.task) else env.simulation
+        where = {} if without_robot(self.task) else env.simulation
         say_nominal(self.engine, [name for name in where.get("without", ()) if name not in self.without])
         with bar("demonstrations") as update:
             result = collect(

@@ -76,7 +76,7 @@ class Evaluate:
         from sim.divergence import report
         from sim.experts.policy import ExpertPolicy
         from sim.make import make
-        from sim.tasks import is_foreign, tasks
+        from sim.tasks import tasks, without_robot
         from sim.video import record
 
         torch.set_num_threads(self.threads)
@@ -113,7 +113,7 @@ class Evaluate:
                 bundle.check_robot(robots.get(bundle.interface.robot))
             env = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
             policy = bundle.policy
-        if is_foreign(task) and self.video:
+        if without_robot(task) and self.video:
             raise UserError(f"videos of {task} cannot be recorded yet; leave out --video")
         where = getattr(env, "simulation", {"engine": "gymnasium", "without": ()})
         simulation["without"] = where["without"]

@@ -89,10 +89,10 @@ class Record:
         from robot_rl.util.errors import ConfigError, Interrupted
         from robot_rl.util.settings import as_json
         from sim.collect import go_on, require_same
-        from sim.tasks import is_foreign, task_of, tasks
+        from sim.tasks import task_of, tasks, without_robot
 
         torch.set_num_threads(1)
-        if is_foreign(self.task):
+        if without_robot(self.task):
             raise ConfigError(f"{self.task} has no robot that a person could move; record a task of `robot-rl tasks`")
         task = task_of(self.robot, self.task) if self.robot else tasks.get(self.task)
         _check_movable(task)

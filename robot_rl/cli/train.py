@@ -73,11 +73,11 @@ class Train(Generic[R]):
         from robot_rl.util.files import file_name
         from sim.divergence import report
         from sim.randomization.checks import nominal
-        from sim.tasks import is_foreign, tasks
+        from sim.tasks import tasks, without_robot
 
         recipe: Any = self.config
         self._check_read(recipe.needs)
-        unable = [] if is_foreign(self.task) else nominal(tasks.get(self.task), self.engine)
+        unable = [] if without_robot(self.task) else nominal(tasks.get(self.task), self.engine)
         unable = [name for name in unable if name not in self.without]
         say_nominal(self.engine, unable)
         without = [*self.without, *unable]
@@ -129,9 +129,9 @@ class Train(Generic[R]):
     def _note_task(self, run: Any, dataset: Path | None) -> None:
         """Write dataset.json and randomization.json for the report: what was learned from, and what varied in it."""
         from robot_rl.data import Dataset
-        from sim.tasks import is_foreign, tasks
+        from sim.tasks import tasks, without_robot
 
-        if not is_foreign(self.task):
+        if not without_robot(self.task):
             varied = [r for r in tasks.get(self.task).randomization if r.parameter not in self.without]
             run.write("randomization.json", [asdict(r) for r in varied])
         if dataset is None or not dataset.exists():
@@ -183,13 +183,13 @@ def _other_task(argv: Sequence[str], names: Collection[str]) -> str:
 def main(argv: list[str]) -> int:
     """Find the recipe first, so that its options appear in --help."""
     from robot_rl.cli.main import parse
-    from sim.tasks import is_foreign, tasks
+    from sim.tasks import tasks, without_robot
 
     default = "diffusion-bc"
     if not any(word.startswith("--recipe") for word in argv):
-        known = (word for word in argv if word in tasks.entries or is_foreign(word))
+        known = (word for word in argv if word in tasks.entries or without_robot(word))
         task = next(known, "") or _other_task(argv, set(tasks))
-        default = "sac" if is_foreign(task) else default if not task or tasks.get(task).expert else "ppo"
+        default = "sac" if without_robot(task) else default if not task or tasks.get(task).expert else "ppo"
     recipe = recipe_named(argv, default)
     parsed = parse(Train[recipe], argv, "train")  # type: ignore[valid-type]
     parsed.recipe = parsed.recipe or default

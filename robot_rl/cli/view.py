@@ -148,16 +148,16 @@ class View:
         from policies.bundle import load_bundle
         from robot_rl.robots import robots
         from robot_rl.util.errors import ConfigError
-        from sim.tasks import is_foreign, tasks
+        from sim.tasks import tasks, without_robot
 
         bundle = None
         kind, _, task = self.what.partition(":")
         if kind not in ACTORS or not task:
             kind, task = "", self.what
-        if not kind and task not in tasks and not is_foreign(task) and Path(task).exists():
+        if not kind and task not in tasks and not without_robot(task) and Path(task).exists():
             bundle = load_bundle(Path(task))
             task = bundle.task
-        if is_foreign(task):
+        if without_robot(task):
             raise ConfigError(f"{task} is another package's environment, which the view cannot draw")
         found = tasks.get(task)
         if bundle is not None:

@@ -58,6 +58,16 @@ class EnvInfo:
         return self.actions.size
 
 
+class Demonstrator(Protocol):
+    """A scripted expert, or a policy in its place, that acts in all copies of an environment at once."""
+
+    def reset(self, ids: Tensor) -> None:
+        """Begin new episodes in environments `ids`."""
+
+    def act(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return actions (n, A) in [-1, 1]."""
+
+
 class VectorEnv(Protocol):
     """n parallel environments; arrays are torch tensors, `num_envs` first.
 

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
+from robot_rl.interface.environment import Demonstrator
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
 from robot_rl.operators.watch import Watch
-
-
-class Demonstrator(Protocol):
-    """A scripted demonstrator of a task."""
-
-    def reset(self, ids: Tensor) -> None:
-        """Reset the state of environments `ids`."""
-
-    def act(self, observation: dict[str, Tensor]) -> Tensor:
-        """Return actions (n, A) in [-1, 1]."""
 
 
 class Corrector:

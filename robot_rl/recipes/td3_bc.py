@@ -6,7 +6,7 @@ behaviour cloning."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from robot_rl.learning.actor_critic import ActorCritic
@@ -19,11 +19,7 @@ from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 class TD3PlusBC(TD3):
     """Learn offline from any data by cloning it as far as its values are good, then online."""
 
-    agent: TD3BCConfig = field(
-        default_factory=lambda: TD3BCConfig(
-            **(asdict(TD3().agent) | {"exploration": TD3().agent.exploration}),
-        )
-    )
+    agent: TD3BCConfig = field(default_factory=lambda: TD3BCConfig(**vars(TD3().agent)))
     training: OffPolicyConfig = field(
         default_factory=lambda: replace(ONE_ENV, offline_updates=20_000, steps=0, warmup=0, demos="all")
     )

@@ -25,7 +25,7 @@ PAUSE_AFTER = 0.5
 
 
 class Actor(Protocol):
-    """What acts in a view: a `ChunkExecutor` on a policy or a demonstrator, or a person."""
+    """Act in a view: a `ChunkExecutor` on a policy or a demonstrator, or a person."""
 
     def act(self, observation: dict[str, Tensor], rng: torch.Generator) -> Tensor:
         """Return actions (1, A) in [-1, 1]."""

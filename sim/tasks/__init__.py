@@ -64,6 +64,6 @@ TESTBED = "testbed:"
 """Prefix of a task of `sim.testbeds`."""
 
 
-def is_foreign(task: str) -> bool:
+def without_robot(task: str) -> bool:
     """Return whether a task has no robot of ours: a Gymnasium environment of another package, or a testbed."""
     return task.startswith((FOREIGN, TESTBED))

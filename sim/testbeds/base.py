@@ -123,9 +123,9 @@ class TestbedEnv:
         """Return zero actions (n, A), which hold position in every testbed but the pendulum."""
         return torch.zeros(self.num_envs, self.info.action, device=self.device)
 
-    def make_demonstrator(self, seed: int, skill: str = "STEADY") -> Demonstrator:
+    def make_demonstrator(self, seed: int, skill: str = "STEADY") -> NoisyExpert:
         """Return the testbed's demonstrator."""
-        return Demonstrator(self.testbed, self.num_envs, SKILLS[skill], seed)
+        return NoisyExpert(self.testbed, self.num_envs, SKILLS[skill], seed)
 
     def state_dict(self) -> dict[str, Any]:
         return {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}
@@ -140,8 +140,8 @@ class TestbedEnv:
         """Do nothing: tensors need no release."""
 
 
-class Demonstrator:
-    """A testbed's expert with a shaky and biased hand."""
+class NoisyExpert:
+    """A testbed's expert with action noise, and a bias that is drawn for each episode."""
 
     def __init__(self, testbed: Testbed, num_envs: int, noise: float, seed: int):
         self.testbed, self.noise = testbed, noise
