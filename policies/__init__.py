@@ -9,8 +9,11 @@ policy_classes = Registry(
     {
         "gaussian": ("policies.actor:GaussianPolicy", "tanh-Gaussian of the observation"),
         "residual": ("policies.residual:ResidualPolicy", "a correction of a frozen base policy at every step"),
+        "steered": ("policies.steered:SteeredPolicy", "a frozen chunked policy whose noise an actor chooses"),
+        "best-of": ("policies.best_of:BestOfPolicy", "the best of a flow's actions, and of edits of them, by values"),
         "feedforward": ("policies.feedforward:FeedforwardPolicy", "Gaussian with its own normalizer and history"),
         "diffusion": ("policies.diffusion:DiffusionPolicy", "diffusion over action chunks"),
+        "generative": ("policies.generative:GenerativePolicy", "a flow or one-step map from noise to actions"),
         "flow": ("policies.flow:FlowPolicy", "flow matching over action chunks"),
     },
     group="robot_rl.policies",

@@ -3,20 +3,24 @@
 features = encoder(observation)       the critic's input
 u        = actor(features, base)      in [-1, 1]
 action   = T(u; base)                 identity, or a residual on a frozen base policy
+
+Where `horizon` is above 1, u and action are chunks, flat: (B, horizon * A).
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from policies.base import Normalizer, Observation, Policy, Size
+from policies.base import Actor, Normalizer, Observation, Policy, Size
 from policies.encoder import Encoder
 from policies.gaussian import GaussianActor, GaussianConfig
+from robot_rl.util.errors import ConfigError
 
 
 class ActorPolicy(Policy):
@@ -26,9 +30,10 @@ class ActorPolicy(Policy):
     them, and the observation dict contains them.
     """
 
-    horizon = execute = 1
+    horizon: int = 1
+    execute: int = 1
     inputs: tuple[str, ...] = ()
-    actor: GaussianActor
+    actor: Actor
     normalizer: Normalizer
     encoder: Encoder
     explore: bool
@@ -49,11 +54,11 @@ class ActorPolicy(Policy):
 
     @abstractmethod
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return the environment's actions (B, A) for actor outputs u (B, A), both in [-1, 1]."""
+        """Return the environment's actions for actor outputs u (B, latent), both in [-1, 1]."""
 
     @abstractmethod
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
-        """Return the u (B, A) whose action is nearest to `action` (B, A); None if u has no effect."""
+        """Return the u (B, latent) whose action is nearest to `action`; None if u has no effect or is not unique."""
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
         """Return the `inputs` of every environment's next step; advances the policy's memory."""
@@ -77,10 +82,10 @@ class ActorPolicy(Policy):
         return self._action({k: v[rows] for k, v in (observation | inputs).items()}, rng)
 
     def _action(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        """Return chunks of one action (B, 1, A)."""
+        """Return chunks (B, horizon, A)."""
         features = self.actor_features(observation)
         u = self.actor.sample(features, rng)[0] if self.explore else self.actor.mean(features)
-        return self.transform(u, observation)[:, None]
+        return self.transform(u, observation).unflatten(1, (self.horizon, -1))
 
     def memory(self) -> dict[str, Any]:
         """Return the policy's state per environment, for a checkpoint."""
@@ -94,13 +99,15 @@ class GaussianPolicy(ActorPolicy):
     """A tanh-Gaussian of the observation (SAC: learned standard deviation; TD3: fixed; behaviour cloning: its mean)."""
 
     class_name, config_class = "gaussian", GaussianConfig
+    actor: GaussianActor
 
     def __init__(self, size: Size, config: GaussianConfig | None = None):
         super().__init__()
         self.size, self.config = size, config or GaussianConfig()
+        self.horizon = self.execute = self.config.horizon
         self.normalizer = Normalizer(size.observation, math.inf)  # without demonstrations it is the identity
         self.encoder = Encoder(size, self.config.encoder)
-        self.actor = GaussianActor(self.encoder.size, size.action, self.config)
+        self.actor = GaussianActor(self.encoder.size, self.horizon * size.action, self.config)
         self.explore = False
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
@@ -114,6 +121,23 @@ class GaussianPolicy(ActorPolicy):
         self.normalizer.fit(columns["observation.state"])
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the squared error (B,) of the mean action for demonstrated chunks (B, 1, A)."""
+        """Return the squared error (B,) of the mean for demonstrated chunks (B, horizon, A)."""
         observation = self.encoder.augment(observation, rng)
-        return (self.actor.mean(self.actor_features(observation)) - chunk[:, 0]).square().mean(-1)
+        return (self.actor.mean(self.actor_features(observation)) - chunk.flatten(1)).square().mean(-1)
+
+
+def gaussian_from(policy: Policy, initial_std: float) -> GaussianPolicy:
+    """Return a Gaussian that goes on from a Gaussian policy's mean with a learned standard deviation; ConfigError for
+    other policies."""
+    if not isinstance(policy, GaussianPolicy):
+        raise ConfigError(
+            f"a {policy.class_name} policy has no Gaussian to go on from; take one of bc, sac, td3 or rlpd"
+        )
+    made = GaussianPolicy(policy.size, replace(policy.config, std=None, initial_std=initial_std))
+    made.load_state_dict(policy.state_dict())
+    head = made.actor.trunk[-1]
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        head.weight[made.actor.actions :].zero_()
+        head.bias[made.actor.actions :].fill_(math.log(initial_std))
+    return made

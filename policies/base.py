@@ -136,6 +136,25 @@ def build_policy(description: dict[str, Any]) -> Policy:
     return kind.build(description)
 
 
+class Actor(nn.Module):
+    """A network that gives u (B, actions) for features (B, F)."""
+
+    actions: int
+    """Size of u."""
+    std: float | None
+    """Fixed standard deviation of exploration; None: `sample` explores."""
+    starts_at_zero: bool
+    """Its mean is 0 before learning."""
+
+    @abstractmethod
+    def mean(self, features: Tensor) -> Tensor:
+        """Return u without noise."""
+
+    @abstractmethod
+    def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return a reparametrized u and its log-probability (B,), 0 if it is not known."""
+
+
 class RandomPolicy(Policy):
     """Uniformly random actions up to `reach`, a baseline; with 0, the controller alone."""
 

@@ -37,30 +37,42 @@ class ChunkConfig:
             raise ValueError(f"execute {self.execute} is more than horizon {self.horizon} predicts; lower execute")
 
 
+class Denoiser(nn.Sequential):
+    """An MLP on noisy actions, a condition and one or more times, as diffusion and flow policies train it."""
+
+    EMBED = 32
+    """Size of a time's embedding."""
+    LONGEST_PERIOD = 1e4
+
+    def __init__(self, actions: int, condition: int, hidden: list[int], times: int = 1):
+        super().__init__(*mlp([actions + condition + times * self.EMBED, *hidden, actions], nn.Mish))
+
+    def forward(self, noisy: Tensor, condition: Tensor, *times: Tensor) -> Tensor:  # type: ignore[override]
+        """Evaluate noisy actions (B, N) at times (B,)."""
+        half = self.EMBED // 2
+        frequency = torch.exp(-math.log(self.LONGEST_PERIOD) / half * torch.arange(half, device=noisy.device))
+        phases = [time[:, None].float() * frequency for time in times]
+        embedded = [wave for phase in phases for wave in (phase.sin(), phase.cos())]
+        return super().forward(torch.cat([noisy, condition, *embedded], -1))
+
+
 class ChunkPolicy(Policy):
-    """An MLP on a noisy chunk, the observation and a time, applied `sample_steps` times."""
+    """A denoiser of action chunks, applied `sample_steps` times."""
 
     inpaints = True
-    EMBED = 32
-    """Size of the time's embedding."""
-    LONGEST_PERIOD = 1e4
 
     def __init__(self, size: Size, config: Any):
         super().__init__()
         self.size, self.config = size, config
         self.horizon, self.execute = config.horizon, config.execute
         self.normalizer = Normalizer(size.observation)
-        flat = config.horizon * size.action
         self.encoder = Encoder(size, config.encoder)
-        self.denoiser = mlp([flat + self.encoder.size + self.EMBED] + [config.hidden] * config.layers + [flat], nn.Mish)
+        hidden = [config.hidden] * config.layers
+        self.denoiser = Denoiser(config.horizon * size.action, self.encoder.size, hidden)
 
     def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor) -> Tensor:
         """Evaluate the network on chunks (B, horizon, A) at times (B,)."""
-        half = self.EMBED // 2
-        frequency = torch.exp(-math.log(self.LONGEST_PERIOD) / half * torch.arange(half, device=chunk.device))
-        phase = time[:, None].float() * frequency
-        x = torch.cat([chunk.flatten(1), condition, phase.sin(), phase.cos()], -1)
-        return self.denoiser(x).view_as(chunk)
+        return self.denoiser(chunk.flatten(1), condition, time).view_as(chunk)
 
     def condition(self, observation: Observation) -> Tensor:
         """Return the network's input for an observation (B, F)."""

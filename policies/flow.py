@@ -6,6 +6,7 @@ head, Black et al. 2024, uses it): straight paths from noise to the demonstrated
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,42 +21,57 @@ class FlowConfig(ChunkConfig):
     """A chunked flow policy; `sample_steps` are Euler steps."""
 
 
+Velocity = Callable[[Tensor, Tensor], Tensor]
+"""The network: velocities (B, ...) of noisy actions (B, ...) at times (B,) in [0, 1]."""
+TIME_SCALE = 100.0
+"""Factor of times in [0, 1] before they are embedded."""
+
+
+def velocity_error(velocity: Velocity, actions: Tensor, rng: torch.Generator) -> Tensor:
+    """Return the squared error of velocities (B, ...) at random points between noise and actions (B, ...)."""
+    noise = normal(actions.shape, rng, actions.device)
+    time = torch.rand(len(actions), generator=rng, device=rng.device).to(actions.device)
+    share = time.view(-1, *[1] * (actions.dim() - 1))
+    return (velocity((1 - share) * noise + share * actions, time) - (actions - noise)).square()
+
+
+def integrate(velocity: Velocity, noise: Tensor, steps: int) -> Tensor:
+    """Return where noise (B, ...) flows to, by Euler steps."""
+    x = noise
+    for k in range(steps):
+        x = x + velocity(x, x.new_full((len(x),), k / steps)) / steps
+    return x
+
+
 class FlowPolicy(ChunkPolicy):
     """Integrate noise along a learned velocity field."""
 
     class_name, config_class = "flow", FlowConfig
-    TIME_SCALE = 100.0
-    """Factor of times in [0, 1] before they are embedded."""
 
     def __init__(self, size: Size, config: FlowConfig | None = None):
         super().__init__(size, config or FlowConfig())
 
+    def _velocity(self, condition: Tensor) -> Velocity:
+        return lambda chunk, time: self._predict(chunk, TIME_SCALE * time, condition)
+
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
         """Return the velocity error per row (B,) for chunks (B, horizon, A) in [-1, 1]."""
-        noise = normal(chunk.shape, rng, chunk.device)
-        time = torch.rand(len(chunk), generator=rng, device=rng.device).to(chunk.device)
-        share = time[:, None, None]
-        between = (1 - share) * noise + share * chunk
         condition = self.condition(self.encoder.augment(observation, rng))
-        velocity = self._predict(between, self.TIME_SCALE * time, condition)
-        return (velocity - (chunk - noise)).square().mean((1, 2))
+        return velocity_error(self._velocity(condition), chunk, rng).mean((1, 2))
 
     @torch.no_grad()
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
         """Integrate the velocity field from noise in `sample_steps` Euler steps."""
-        condition, chunk, steps = self.condition(observation), noise, self.config.sample_steps
-        for k in range(steps):
-            time = torch.full((len(chunk),), self.TIME_SCALE * k / steps, device=chunk.device)
-            velocity = self._predict(chunk, time, condition)
-            if prefix is not None and prefix.guidance:
-                velocity = velocity + self._guide(chunk, time, condition, k / steps, prefix)
-            chunk = chunk + velocity / steps
-        return freeze(chunk, prefix)
+        velocity = self._velocity(self.condition(observation))
 
-    def _guide(self, chunk: Tensor, time: Tensor, condition: Tensor, share: float, prefix: Prefix) -> Tensor:
-        """Return what guidance adds to the velocity at time `share` in [0, 1)."""
+        def guided(chunk: Tensor, time: Tensor) -> Tensor:
+            assert prefix is not None
+            share = float(time[0])
 
-        def denoise(noisy: Tensor) -> Tensor:
-            return noisy + (1 - share) * self._predict(noisy, time, condition)
+            def denoise(noisy: Tensor) -> Tensor:
+                return noisy + (1 - share) * velocity(noisy, time)
 
-        return pull(denoise, chunk, share, 1 - share, prefix) / (1 - share)
+            return velocity(chunk, time) + pull(denoise, chunk, share, 1 - share, prefix) / (1 - share)
+
+        pulled = prefix is not None and bool(prefix.guidance)
+        return freeze(integrate(guided if pulled else velocity, noise, self.config.sample_steps), prefix)

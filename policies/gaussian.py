@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from policies.base import mlp, normal
+from policies.base import Actor, mlp, normal
 from policies.encoder import EncoderConfig
 from robot_rl.util.limits import ActionStd, NonNegativeFloat, PositiveInt
 
@@ -19,6 +19,8 @@ class GaussianConfig:
 
     hidden: tuple[PositiveInt, ...] = (256, 256)
     """Widths of the hidden layers."""
+    horizon: PositiveInt = 1
+    """Actions that it gives at once."""
     std: NonNegativeFloat | None = None
     """Fixed standard deviation added after tanh, clipped to the range (TD3); None learns it before tanh (SAC)."""
     initial_std: ActionStd = 0.1
@@ -30,7 +32,7 @@ class GaussianConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
 
-class GaussianActor(nn.Module):
+class GaussianActor(Actor):
     """Actions in [-1, 1] for features (B, F)."""
 
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
@@ -39,6 +41,7 @@ class GaussianActor(nn.Module):
     def __init__(self, features: int, actions: int, config: GaussianConfig):
         super().__init__()
         self.config, self.actions = config, actions
+        self.std, self.starts_at_zero = config.std, config.zero_init
         self.trunk = mlp([features, *config.hidden, 2 * actions], nn.ReLU, norm=config.layer_norm)
         head = self.trunk[-1]
         assert isinstance(head, nn.Linear)

@@ -42,6 +42,8 @@ class ResidualPolicy(ActorPolicy):
     def __init__(self, base: Policy, config: ResidualConfig | None = None):
         super().__init__()
         self.config = config or ResidualConfig()
+        if self.config.actor.horizon != 1:
+            raise ConfigError(f"a residual acts every step; actor.horizon {self.config.actor.horizon} must be 1")
         self.base = base.requires_grad_(False).eval()
         self.size = base.size
         self.normalizer = Normalizer(base.size.observation)

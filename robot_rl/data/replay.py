@@ -63,8 +63,10 @@ class Replay:
         self.columns = {
             name: torch.zeros(*shape, *c.shape, dtype=c.dtype, device=self.device) for name, c in self.spec.items()
         }
-        self.flags = {name: torch.zeros(shape, dtype=torch.bool) for name in ("starts", "last", "terminated")}
-        """`starts`: the row starts a transition; `last`: the step that ended its episode; `terminated`: not by time."""
+        names = ("starts", "decides", "last", "terminated")
+        self.flags = {name: torch.zeros(shape, dtype=torch.bool) for name in names}
+        """`starts`: the row starts a transition; `decides`: samples may begin there (not where a chunk goes on that the
+        agent judges as a whole); `last`: the step that ended its episode; `terminated`: not by time."""
         self.head = torch.zeros(lanes, dtype=torch.long)
         self.filled = torch.zeros(lanes, dtype=torch.long)
         self.transitions = 0
@@ -82,6 +84,7 @@ class Replay:
         for name, column in self.columns.items():
             column[at] = values[name].to(self.device, column.dtype) if name in values else 0
         self.flags["starts"][lane, row] = starts
+        self.flags["decides"][lane, row] = values["decides"].cpu() if starts and "decides" in values else starts
         for name in ("last", "terminated"):
             self.flags[name][lane, row] = values[name].cpu() if starts and name in values else False
 
@@ -90,7 +93,7 @@ class Replay:
         self.filled[lane] = (self.filled[lane] + rows).clamp(max=self.length)
 
     def add(self, step: Mapping[str, Tensor], final: Mapping[str, Tensor] | None = None) -> None:
-        """Add one step of every lane: the columns, reward, terminated and last.
+        """Add one step of every lane: the columns, reward, terminated and last, and optionally decides.
 
         For lanes with `last`, `final` holds the observed columns after the step, with a row for every lane.
         """
@@ -209,7 +212,7 @@ class Replay:
         known = age > span
         for k in range(min(span, self.length)):
             known = known | ((age > k + 1) & self.flags["last"][lane, (row + k) % self.length])
-        return row, written & self.flags["starts"][lane, row] & known
+        return row, written & self.flags["decides"][lane, row] & known
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:

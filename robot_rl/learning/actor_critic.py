@@ -22,6 +22,7 @@ from policies.actor import ActorPolicy
 from policies.base import Observation, normal
 from robot_rl.data.replay import NEXT, Batch, Column, Sampling
 from robot_rl.learning.agent import Phase
+from robot_rl.learning.chunking import ActionQueue, flatten_chunks
 from robot_rl.learning.critics import Critic
 from robot_rl.learning.explore import ExplorationConfig, Noise
 from robot_rl.learning.heads import HeadName, build_head
@@ -62,7 +63,7 @@ class ActorCriticConfig:
     discount: Fraction = 0.98
     """Per environment step."""
     n_step: PositiveInt = 3
-    """Steps of reward before the critic takes over."""
+    """Steps of reward before the critic takes over; a chunk's length where the actor gives chunks."""
     entropy: bool = False
     """Learn a temperature and reward entropy in the actor's loss."""
     entropy_backup: bool = False
@@ -130,23 +131,20 @@ class ActorCritic:
         value_limits: Limits = UNLIMITED,
     ):
         self.policy, self.config = policy, config
-        size, head_layer = policy.size, policy.actor.trunk[-1]
-        assert isinstance(head_layer, nn.Linear)
-        self.device = head_layer.weight.device
+        size, self.device = policy.size, next(policy.actor.parameters()).device
         low, high = value_limits
         low = low if config.value_low is None else config.value_low
         high = high if config.value_high is None else config.value_high
         head = build_head(config.head, low, high, config.bins)
         self.judged = config.critic_on
         """Return the replay column that critics take as input."""
-        judged = size.action if self.judged == "action" else policy.latent
+        judged = policy.horizon * size.action if self.judged == "action" else policy.latent
         self.critic = Critic(policy.encoder.size, judged, config.critics, config.hidden, head, config.layer_norm)
         self.critic.to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.average = copy.deepcopy(policy.actor).requires_grad_(False)
         """The actor averaged over updates: steadier than the latest one."""
-        starts_at_zero = policy.actor.config.zero_init
-        self.start = None if starts_at_zero else copy.deepcopy(policy.actor).requires_grad_(False)
+        self.start = None if policy.actor.starts_at_zero else copy.deepcopy(policy.actor).requires_grad_(False)
         self.log_alpha = torch.tensor(config.initial_temperature, device=self.device).log()
         self.log_alpha.requires_grad_(config.entropy)
         self.critic_parameters = [*self.critic.parameters(), *policy.encoder.parameters()]
@@ -157,31 +155,44 @@ class ActorCritic:
         self.rng = torch.Generator().manual_seed(seed)
         self.updates = Updates()
         self.noise = Noise(config.exploration.noise_memory, self.device)
+        self.queue = ActionQueue(policy.horizon)
         observed = {"observation.state": Column((size.observation,), observed=True)}
         observed |= {key: Column(shape, torch.uint8, observed=True) for key, shape in size.pictures.items()}
         observed |= {name: Column((size.action,), observed=True) for name in policy.inputs}
         self.columns = observed | {"action": Column((size.action,)), "intervention": Column(dtype=torch.bool)}
-        self.columns |= {self.judged: Column((judged,))}
-        self.sampling = Sampling(config.n_step, config.discount)
+        self.columns |= {} if self.judged == "action" else {self.judged: Column((judged,))}
+        chunk = policy.horizon
+        self.sampling = Sampling(config.n_step if chunk == 1 else chunk, config.discount, chunk)
 
     # ---- acting ------------------------------------------------------------------------------------------------
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator, phase: Phase) -> tuple[Tensor, Observation]:
-        policy, explore, std = self.policy, self.config.exploration, self.policy.actor.config.std
-        rows, actions = len(observation["observation.state"]), policy.latent
-        noise = self.noise.step(rows, actions, rng)
+        policy, explore = self.policy, self.config.exploration
+        rows = len(observation["observation.state"])
+        noise = self.noise.step(rows, policy.latent, rng)
         inputs = policy.sample_inputs(observation, rng)
         seen = observation | inputs
-        if phase == Phase.WARMUP and explore.warmup_noise is not None:
+        epsilon = explore.warmup_epsilon if phase == Phase.WARMUP else 0.0
+        if epsilon is None and explore.warmup_noise is not None:
             u = explore.warmup_noise * noise
-        elif phase == Phase.WARMUP:
-            u = 2 * torch.rand(rows, actions, generator=rng, device=rng.device).to(self.device) - 1
-        elif std is None:
-            u, _ = policy.actor.sample(policy.actor_features(seen), rng)
+        elif epsilon is None:
+            u = self._uniform(rows, rng)
         else:
-            u = policy.actor.mean(policy.actor_features(seen)) + std * noise
+            u = self._explore(seen, noise, rng)
+        if epsilon:
+            random = torch.rand(rows, 1, generator=rng, device=rng.device).to(self.device) < epsilon
+            u = torch.where(random, self._uniform(rows, rng), u)
         u = u.clamp(-1, 1)
-        return policy.transform(u, seen), inputs | ({"latent": u} if self.judged == "latent" else {})
+        kept = inputs | ({"latent": u, "decides": self.queue.due(rows)} if self.judged == "latent" else {})
+        return self.queue.step(policy.transform(u, seen).unflatten(1, (policy.horizon, -1))), kept
+
+    def _explore(self, seen: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
+        """Return exploring u (n, latent); `noise` (n, latent) is that of an actor with a fixed std."""
+        actor, features = self.policy.actor, self.policy.actor_features(seen)
+        return actor.sample(features, rng)[0] if actor.std is None else actor.mean(features) + actor.std * noise
+
+    def _uniform(self, rows: int, rng: torch.Generator) -> Tensor:
+        return 2 * torch.rand(rows, self.policy.latent, generator=rng, device=rng.device).to(self.device) - 1
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         return self.policy.peek_inputs(observation, rows, rng)
@@ -191,11 +202,13 @@ class ActorCritic:
         if self.judged == "action":
             return inputs
         steps = {k: v[: len(action)] for k, v in (observation | inputs).items()}
-        if (latent := self.policy.invert(action, steps)) is None:
+        latent = self.policy.invert(action, steps) if self.policy.horizon == 1 else None
+        if latent is None:
             raise ConfigError("recorded actions have no place in this policy's latent space: --training.demo-share 0")
         return inputs | {"latent": latent}
 
     def reset(self, ids: Tensor | None = None) -> None:
+        self.queue.reset(ids)
         self.policy.reset(ids)
 
     # ---- learning ----------------------------------------------------------------------------------------------
@@ -203,22 +216,29 @@ class ActorCritic:
         """Take one critic step and, unless warming up, every `actor_delay`-th time an actor step.
 
         `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0 after a termination), and
-        the observed columns after these steps as `next.*`.
+        the observed columns after these steps as `next.*`; where the actor gives chunks, action is (B, horizon, A) with
+        `valid` (B, horizon).
         """
         encoder = self.policy.encoder
+        if self.policy.horizon > 1:
+            batch = flatten_chunks(batch, self.rng)
         batch = encoder.augment(encoder.augment(batch, self.rng), self.rng, NEXT)
-        metrics = self._update_critic(batch)
+        metrics = self._update_models(batch) | self._update_critic(batch)
         self.updates.critic += 1
         if phase == Phase.LEARN and self.updates.critic % self.config.actor_delay == 0:
             metrics |= self._update_actor(batch)
             self.updates.actor += 1
         return metrics
 
+    def _update_models(self, batch: Batch) -> dict[str, Tensor]:
+        """Update what a method has besides critics and actor; return metrics."""
+        return {}
+
     def _next_action(self, following: Observation) -> tuple[Tensor, Tensor]:
         """Return u (B, A) at the next observation and its log-probability (B,)."""
         c, actor = self.config, self.average if self.config.target_actor else self.policy.actor
         features = self.policy.actor_features(following)
-        if actor.config.std is None:
+        if actor.std is None:
             return actor.sample(features, self.rng)
         mean = actor.mean(features)
         noise = c.target_noise * normal(mean.shape, self.rng, self.device)
@@ -256,18 +276,22 @@ class ActorCritic:
             average_(list(self.target.parameters()), list(self.critic.parameters()), c.tau)
             return {"critic/loss": loss.detach(), "critic/q": head.mean(out).mean(), "critic/grad_norm": norm}
 
+    def _actor_value(self, batch: Batch, seen: Tensor, u: Tensor) -> Tensor:
+        """Return the values (B,) that the actor maximizes, of its outputs u (B, latent)."""
+        return pooled(self.critic.value(seen, self._judged(u, batch)), self.config.pooling)
+
     def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the actor's loss, the log-probability (B,) of its actions, and metrics.
 
         `features` are what the actor reads, `seen` what critics read.
         """
         c, policy = self.config, self.policy
-        if policy.actor.config.std is None:
+        if policy.actor.std is None:
             u, log_prob = policy.actor.sample(features, self.rng)
         else:
             u = policy.actor.mean(features)
             log_prob = u.new_zeros(len(u))
-        q = pooled(self.critic.value(seen, self._judged(u, batch)), c.pooling)
+        q = self._actor_value(batch, seen, u)
         loss = -q
         if c.l2:
             moved = u if self.start is None else u - self.start.mean(features)
@@ -294,7 +318,7 @@ class ActorCritic:
             average_(list(self.average.parameters()), list(policy.actor.parameters()), weight)
         self.critic.requires_grad_(True)
         if self.alpha_optimizer is not None:
-            per_action = c.entropy_per_action * policy.size.action
+            per_action = c.entropy_per_action * policy.latent
             aim = per_action if c.target_entropy is None else c.target_entropy
             alpha_loss = temperature_loss(self.log_alpha, log_prob, aim)
             self.alpha_optimizer.zero_grad(set_to_none=True)
@@ -311,10 +335,11 @@ class ActorCritic:
         return self.critic.state_dict()
 
     def memory(self) -> dict[str, Any]:
-        return {"noise": self.noise.value, "policy": self.policy.memory()}
+        return {"noise": self.noise.value, "queue": self.queue.state_dict(), "policy": self.policy.memory()}
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
         self.noise.value = None if memory["noise"] is None else memory["noise"].to(self.device)
+        self.queue.load_state_dict(memory["queue"])
         self.policy.load_memory(memory["policy"], observation)
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,6 +17,8 @@ class ExplorationConfig:
 
     warmup_noise: NonNegativeFloat | None = 0.4
     """Standard deviation of u during the warm-up; None draws u uniformly."""
+    warmup_epsilon: Fraction | None = None
+    """During the warm-up act with the policy, and at random with this probability (epsilon-greedy); None: at random."""
     noise_memory: Fraction = 0.9
     """Correlation of noise between steps (Ornstein-Uhlenbeck, as in Lillicrap et al. 2016): white noise averages out
     before it moves an arm away from where its base policy stands still."""

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from policies.actor import ActorPolicy
 from policies.base import Observation, mlp
+from policies.gaussian import GaussianActor
 from robot_rl.data.replay import Batch
 from robot_rl.learning.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
-from robot_rl.learning.agent import Phase
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat
 
@@ -60,13 +60,13 @@ class IQL(ActorCritic):
             q = self.target.value(features, batch[self.judged]).amin(0)
         return q - self._value(features)
 
-    def update(self, batch: Batch, phase: Phase = Phase.LEARN) -> dict[str, Tensor]:
+    def _update_models(self, batch: Batch) -> dict[str, Tensor]:
         advantage = self._advantage(batch)
         loss = ((self.config.expectile - (advantage < 0).float()).abs() * advantage.square()).mean()
         self.value_optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.value_optimizer.step()
-        return super().update(batch, phase) | {"value/loss": loss.detach()}
+        return {"value/loss": loss.detach()}
 
     def _backup(self, batch: Batch, following: Observation) -> Tensor:
         value = self._value(self.policy.features(following))
@@ -79,7 +79,9 @@ class IQL(ActorCritic):
         target = self.policy.invert(batch["action"], batch)
         if target is None:
             raise ConfigError("iql clones actions, which this policy's transform cannot express")
-        log_prob = self.policy.actor.log_prob(features, target)
+        actor = self.policy.actor
+        assert isinstance(actor, GaussianActor)
+        log_prob = actor.log_prob(features, target)
         return (
             -(weight * log_prob).mean(),
             log_prob,

@@ -26,6 +26,19 @@ def pooled(values: Tensor, how: Pooling) -> Tensor:
     return values.mean(0) if how == "mean" else values.amin(0)
 
 
+def scaled(q: Tensor) -> Tensor:
+    """Return the mean of values (B,), divided by their mean size (Fujimoto and Gu 2021, equation 5)."""
+    return q.mean() / q.detach().abs().mean().clamp_min(1e-6)
+
+
+def masked_mean(errors: Tensor, batch: Batch) -> Tensor:
+    """Return the mean of errors (B, horizon * A) over the actions that belong to an episode."""
+    if "valid" not in batch:
+        return errors.mean()
+    valid = batch["valid"].repeat_interleave(errors.shape[1] // batch["valid"].shape[1], 1)
+    return (errors * valid).sum() / valid.sum().clamp_min(1)
+
+
 def imitation_loss(policy: ActorPolicy, mean: Tensor, batch: Batch) -> Tensor | None:
     """Return the squared distance (B,) of the actor's mean u from the u of a person's action, 0 in rows
     that no person executed; None where the transform lets u have no effect."""

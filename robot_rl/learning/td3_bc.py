@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.learning.objectives import pooled
+from robot_rl.learning.objectives import masked_mean, scaled
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
 
@@ -35,8 +35,8 @@ class TD3BC(ActorCritic):
         if target is None:
             raise ConfigError("td3-bc clones actions, which this policy's transform cannot express")
         u = policy.actor.mean(features)
-        cloning = (u - target).square().mean()
-        q = pooled(self.critic.value(seen, self._judged(u, batch)), c.pooling)
-        loss = cloning - c.alpha * q.mean() / q.detach().abs().mean().clamp_min(1e-6) if c.alpha else cloning
+        cloning = masked_mean((u - target).square(), batch)
+        q = self._actor_value(batch, seen, u)
+        loss = cloning - c.alpha * scaled(q) if c.alpha else cloning
         metrics = {"actor/q": q.detach().mean(), "actor/cloning": cloning.detach()}
         return loss, u.new_zeros(len(u)), metrics

@@ -18,6 +18,17 @@ recipes = Registry(
         "rlpd": ("robot_rl.recipes.rlpd:RLPD", "off-policy RL from demonstrations and online data at once"),
         "iql": ("robot_rl.recipes.iql:ImplicitQ", "offline RL from any data by expectiles, then online"),
         "td3-bc": ("robot_rl.recipes.td3_bc:TD3PlusBC", "offline RL from any data by cloning and values, then online"),
+        "cal-ql": ("robot_rl.recipes.cal_ql:CalibratedQ", "offline RL with calibrated values, then online"),
+        "fql": ("robot_rl.recipes.fql:FlowQ", "offline RL with a one-step actor near a cloned flow, then online"),
+        "ofql": ("robot_rl.recipes.ofql:OneStepFlowQ", "offline RL with a flow of one step, then online"),
+        "cfgrl": ("robot_rl.recipes.cfgrl:Guidance", "offline RL by guiding a flow to better actions"),
+        "qc": ("robot_rl.recipes.qc:QChunking", "the most valuable chunk of a cloned flow, offline, then online"),
+        "expo": ("robot_rl.recipes.expo:EXPO", "the most valuable of a cloned flow's actions and edits of them"),
+        "dsrl": (
+            "robot_rl.recipes.dsrl:Steering",
+            "RL on the noise of a frozen flow or diffusion policy, needs --base",
+        ),
+        "porl": ("robot_rl.recipes.porl:PolicyOnly", "off-policy RL from a given policy alone, needs --base"),
         "resfit": ("robot_rl.recipes.resfit:ResFiT", "residual off-policy RL on a frozen base policy, needs --base"),
         "ppo": ("robot_rl.recipes.ppo:ProximalPolicy", "on-policy RL from nothing, in many environments at once"),
         "hil-serl": (

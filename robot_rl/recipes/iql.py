@@ -6,7 +6,7 @@ task's. Numbers as in the paper's AntMaze experiments where the reward is sparse
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from policies.actor import GaussianPolicy
@@ -16,7 +16,7 @@ from robot_rl.learning.explore import ExplorationConfig
 from robot_rl.learning.iql import IQL, IQLConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
-from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
+from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,7 @@ class ImplicitQ(OffPolicyRecipe):
             actor_delay=1, ema_decay=0.99, exploration=ExplorationConfig(warmup_noise=None, noise_memory=0.0),
         )
     )  # fmt: skip
-    training: OffPolicyConfig = field(
-        default_factory=lambda: replace(ONE_ENV, offline_updates=20_000, steps=0, warmup=0, demos="all")
-    )
+    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
     agent_class: ClassVar[type[ActorCritic]] = IQL
 
     def make_policy(self, job: Job) -> GaussianPolicy:

@@ -6,13 +6,13 @@ behaviour cloning."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.learning.td3_bc import TD3BC, TD3BCConfig
 from robot_rl.recipes.td3 import TD3
-from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
+from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,5 @@ class TD3PlusBC(TD3):
     """Learn offline from any data by cloning it as far as its values are good, then online."""
 
     agent: TD3BCConfig = field(default_factory=lambda: TD3BCConfig(**vars(TD3().agent)))
-    training: OffPolicyConfig = field(
-        default_factory=lambda: replace(ONE_ENV, offline_updates=20_000, steps=0, warmup=0, demos="all")
-    )
+    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
     agent_class: ClassVar[type[ActorCritic]] = TD3BC

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -66,6 +66,10 @@ ONE_ENV = OffPolicyConfig(
 """One environment and one update per step, as the papers of SAC, TD3 and RLPD have it."""
 
 
+OFFLINE = replace(ONE_ENV, offline_updates=20_000, steps=0, warmup=0, demos="all")
+"""Updates from demonstrations of any quality; with --training.steps, environment steps after them."""
+
+
 def demo_replay(agent: Agent, episodes: list[dict[str, Tensor]], rng: torch.Generator, rows: int = 0) -> Replay:
     """Return demonstrations as replay; see `add_episode` for an episode's columns."""
     total = sum(len(e["action"]) + 1 for e in episodes)
@@ -85,7 +89,16 @@ def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: t
     whole = {k: torch.cat([v, episode.get(f"final.{k}", v[-1:])]).to(agent.device) for k, v in observed.items()}
     terminated = episode.get("terminated", episode["reward"] > 0)
     added = agent.annotate(whole, episode["action"].to(agent.device), rng)
+    if "return_to_go" in agent.columns:
+        added |= {"return_to_go": returns_to_go(episode["reward"], agent.sampling.discount)}
     replay.add_episode(episode | whole | added | {"terminated": terminated})
+
+
+def returns_to_go(reward: Tensor, discount: float) -> Tensor:
+    """Return the discounted reward (T,) from each step to the end of an episode."""
+    steps = torch.arange(len(reward), dtype=torch.float64)
+    weights = torch.triu(discount ** (steps - steps[:, None]))
+    return (weights @ reward.cpu().double()).float()
 
 
 def train_off_policy(

@@ -14,7 +14,7 @@ import torch
 from policies.actor import GaussianPolicy
 from policies.base import Policy, Size
 from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
-from policies.flow import FlowConfig, FlowPolicy
+from policies.flow import TIME_SCALE, FlowConfig, FlowPolicy
 from policies.gaussian import GaussianConfig
 from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import UserError
@@ -70,7 +70,7 @@ def test_a_perfect_velocity_leads_to_the_chunk(monkeypatch: pytest.MonkeyPatch) 
         noise, times = policy.noise(4, rng()), []
 
         def velocity(chunk: Any, time: Any, condition: Any, clean: Any = clean, times: Any = times) -> Any:
-            share = time / FlowPolicy.TIME_SCALE
+            share = time / TIME_SCALE
             times.append(float(share[0]))
             return (clean - chunk) / (1 - share[:, None, None])
 

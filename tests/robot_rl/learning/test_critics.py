@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from robot_rl.learning.critics import Critic, EnsembleLinear
+from policies.ensemble import EnsembleLinear
+from robot_rl.learning.critics import Critic
 from robot_rl.learning.heads import GaussianHead, Head, Scalar
 
 SCALAR = Scalar(-1.0, 1.0)

@@ -1,0 +1,189 @@
+"""Generative actors: maps from noise and features to actions, or chunks of them, for actor-critics.
+
+one-step    u = network(z, features)                              the actor of FQL (Park et al. 2025)
+mean-flow   u = z - network(z, 0, 1, features), averaged velocity (Geng et al. 2025; OFQL, Nguyen et al. 2025)
+flow        velocity integrated in Euler steps (Lipman et al. 2023); guided: CFGRL (Frans et al. 2025)
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from policies.actor import ActorPolicy
+from policies.base import Actor, Normalizer, Observation, Size, mlp, normal
+from policies.chunks import Denoiser
+from policies.encoder import Encoder, EncoderConfig
+from policies.flow import TIME_SCALE, Velocity, integrate, velocity_error
+from robot_rl.util.limits import NonNegativeFloat, PositiveInt
+
+
+@dataclass(frozen=True)
+class GenerativeConfig:
+    """A generative actor."""
+
+    kind: Literal["one-step", "mean-flow", "flow"] = "flow"
+    """How noise becomes actions: one evaluation, one evaluation of an averaged velocity, or integration."""
+    hidden: tuple[PositiveInt, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    horizon: PositiveInt = 1
+    """Actions that it gives at once."""
+    layer_norm: bool = False
+    """LayerNorm before each activation (one-step)."""
+    sample_steps: PositiveInt = 10
+    """Euler steps (flow)."""
+    guided: bool = False
+    """Also read whether the action is better than average, and extrapolate by `guidance` (flow)."""
+    guidance: NonNegativeFloat = 1.0
+    """Weight w of guidance: 0 clones all data, 1 the better actions, above 1 extrapolates (CFGRL)."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+
+
+class GenerativeActor(Actor):
+    """Actions for features (B, F) and noise (B, A)."""
+
+    std = None
+    starts_at_zero = False
+
+    def __init__(self, features: int, actions: int, config: GenerativeConfig):
+        super().__init__()
+        self.config, self.actions = config, actions
+
+    @abstractmethod
+    def decode(self, features: Tensor, z: Tensor) -> Tensor:
+        """Return u (B, A), not clipped, for noise z (B, A)."""
+
+    def loss(self, features: Tensor, actions: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the squared errors (B, A) of cloning actions (B, A)."""
+        raise NotImplementedError
+
+    def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return u (B, A), not clipped, and 0 (B,), for its log-probability is not known."""
+        z = normal((len(features), self.actions), rng, features.device)
+        return self.decode(features, z), features.new_zeros(len(features))
+
+    def mean(self, features: Tensor) -> Tensor:
+        """Return u (B, A) of no noise."""
+        return self.decode(features, features.new_zeros(len(features), self.actions)).clamp(-1, 1)
+
+
+class OneStepActor(GenerativeActor):
+    """A network of noise and features."""
+
+    def __init__(self, features: int, actions: int, config: GenerativeConfig):
+        super().__init__(features, actions, config)
+        self.net = mlp([features + actions, *config.hidden, actions], nn.GELU, norm=config.layer_norm)
+
+    def decode(self, features: Tensor, z: Tensor) -> Tensor:
+        return self.net(torch.cat([features, z], -1))
+
+
+class MeanFlowActor(GenerativeActor):
+    """The velocity averaged over [r, t] of the path a_t = (1 - t) action + t noise."""
+
+    SAME: float = 0.5
+    """Share of samples with r = t, where the average is the velocity itself."""
+    LOGIT_MEAN, LOGIT_STD = -0.4, 1.0
+
+    def __init__(self, features: int, actions: int, config: GenerativeConfig):
+        super().__init__(features, actions, config)
+        self.net = Denoiser(actions, features, list(config.hidden), times=2)
+
+    def velocity(self, noisy: Tensor, r: Tensor, t: Tensor, features: Tensor) -> Tensor:
+        """Return averaged velocities (B, A) of noisy actions (B, A) over times [r, t], (B,) each."""
+        return self.net(noisy, features, TIME_SCALE * t, TIME_SCALE * (t - r))
+
+    def decode(self, features: Tensor, z: Tensor) -> Tensor:
+        one = features.new_ones(len(features))
+        return z - self.velocity(z, torch.zeros_like(one), one, features)
+
+    def times(self, count: int, rng: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Draw r <= t (count,) logit-normally."""
+        pair = (self.LOGIT_MEAN + self.LOGIT_STD * normal((2, count), rng, device)).sigmoid()
+        same = torch.rand(count, generator=rng, device=rng.device).to(device) < self.SAME
+        t = pair.amax(0)
+        return torch.where(same, t, pair.amin(0)), t
+
+    def loss(self, features: Tensor, actions: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the error of the MeanFlow identity u = v - (t - r) du/dt (Geng et al. 2025, equation 6)."""
+        z = normal(actions.shape, rng, actions.device)
+        r, t = self.times(len(actions), rng, actions.device)
+        v = z - actions
+        noisy = (1 - t)[:, None] * actions + t[:, None] * z
+
+        def average(noisy: Tensor, r: Tensor, t: Tensor) -> Tensor:
+            return self.velocity(noisy, r, t, features)
+
+        tangents = (v, torch.zeros_like(r), torch.ones_like(t))
+        u, change = torch.func.jvp(average, (noisy, r, t), tangents)
+        return (u - (v - (t - r)[:, None] * change).detach()).square()
+
+
+class FlowActor(GenerativeActor):
+    """A velocity field; with `guided` one of better actions and one of all, in one network."""
+
+    def __init__(self, features: int, actions: int, config: GenerativeConfig):
+        super().__init__(features, actions, config)
+        self.net = Denoiser(actions, features + 2 * config.guided, list(config.hidden))
+
+    def velocity(self, features: Tensor, better: Tensor | None = None) -> Velocity:
+        """Return the field; `better` (B,) is 1 for the one of better actions, 0 for the one of all."""
+        if better is not None:
+            features = torch.cat([features, better[:, None], 1 - better[:, None]], -1)
+        return lambda noisy, time: self.net(noisy, features, TIME_SCALE * time)
+
+    def decode(self, features: Tensor, z: Tensor) -> Tensor:
+        c = self.config
+        if not c.guided:
+            return integrate(self.velocity(features), z, c.sample_steps)
+        every = features.new_zeros(len(features))
+        every, better = self.velocity(features, every), self.velocity(features, every + 1)
+
+        def guided(noisy: Tensor, time: Tensor) -> Tensor:
+            base = every(noisy, time)
+            return base + c.guidance * (better(noisy, time) - base)
+
+        simple = {0.0: every, 1.0: better}.get(c.guidance, guided)
+        return integrate(simple, z, c.sample_steps)
+
+    def loss(self, features: Tensor, actions: Tensor, rng: torch.Generator, better: Tensor | None = None) -> Tensor:
+        return velocity_error(self.velocity(features, better), actions, rng)
+
+
+ACTORS: dict[str, type[GenerativeActor]] = {"one-step": OneStepActor, "mean-flow": MeanFlowActor, "flow": FlowActor}
+
+
+class GenerativePolicy(ActorPolicy):
+    """A generative actor as a policy. It always samples: its most likely action is not known."""
+
+    class_name, config_class = "generative", GenerativeConfig
+    actor: GenerativeActor
+
+    def __init__(self, size: Size, config: GenerativeConfig | None = None):
+        super().__init__()
+        self.size, self.config = size, config or GenerativeConfig()
+        self.horizon = self.execute = self.config.horizon
+        self.normalizer = Normalizer(size.observation, math.inf)
+        self.encoder = Encoder(size, self.config.encoder)
+        self.actor = ACTORS[self.config.kind](self.encoder.size, self.horizon * size.action, self.config)
+        self.explore = True
+
+    def transform(self, u: Tensor, observation: Observation) -> Tensor:
+        return u.clamp(-1, 1)
+
+    def invert(self, action: Tensor, observation: Observation) -> Tensor:
+        return action
+
+    def fit(self, columns: dict[str, Tensor]) -> None:
+        """Take the normalizer's statistics from demonstrated rows (N, ...)."""
+        self.normalizer.fit(columns["observation.state"])
+
+    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the cloning loss (B,) for demonstrated chunks (B, horizon, A)."""
+        features = self.actor_features(self.encoder.augment(observation, rng))
+        return self.actor.loss(features, chunk.flatten(1), rng).mean(-1)

@@ -1,0 +1,61 @@
+"""A frozen chunked policy whose initial noise an actor chooses: Wagenmaker et al. 2025, "Steering Your Diffusion Policy
+with Latent Space Reinforcement Learning" (DSRL, 2506.15799)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.actor import ActorPolicy
+from policies.base import Normalizer, Observation, Policy, build_policy, from_json
+from policies.chunks import ChunkPolicy
+from policies.encoder import Encoder
+from policies.gaussian import GaussianActor, GaussianConfig
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import NonNegativeFloat
+
+
+@dataclass(frozen=True)
+class SteeredConfig:
+    """An actor on a policy's noise."""
+
+    scale: NonNegativeFloat = 1.5
+    """Largest noise m; 0 is the base with noise 0."""
+    actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5, layer_norm=False))
+
+
+class SteeredPolicy(ActorPolicy):
+    """chunk = base(observation, noise = scale * actor(observation)); of it, `execute` actions are executed."""
+
+    class_name, config_class = "steered", SteeredConfig
+
+    def __init__(self, base: Policy, config: SteeredConfig | None = None):
+        super().__init__()
+        if not isinstance(base, ChunkPolicy):
+            raise ConfigError(f"a {base.class_name} policy has no noise to steer; take a diffusion or flow policy")
+        self.config = config or SteeredConfig()
+        self.base = base.requires_grad_(False).eval()
+        self.size, self.horizon, self.execute = base.size, base.execute, base.execute
+        self.normalizer = Normalizer(base.size.observation)
+        self.normalizer.load_state_dict({k: v for k, v in base.normalizer.state_dict().items() if k != "count"})
+        self.encoder = Encoder(base.size, self.config.actor.encoder)
+        self.actor = GaussianActor(self.encoder.size, base.horizon * base.size.action, self.config.actor)
+        self.explore = False
+
+    def describe(self) -> dict[str, Any]:
+        return {"class": self.class_name, "config": asdict(self.config), "base": self.base.describe()}
+
+    @classmethod
+    def build(cls, description: dict[str, Any]) -> SteeredPolicy:
+        return cls(build_policy(description["base"]), from_json(SteeredConfig, description["config"]))
+
+    @torch.no_grad()
+    def transform(self, u: Tensor, observation: Observation) -> Tensor:
+        noise = self.config.scale * u.unflatten(1, (self.base.horizon, -1))
+        return self.base.base(observation, noise)[:, : self.execute].flatten(1)
+
+    def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
+        return None

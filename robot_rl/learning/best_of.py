@@ -1,0 +1,72 @@
+"""Learn from the best of several actions: EXPO (Dong et al. 2025, 2507.07986), and Q-chunking's best-of-N form (Li et
+al. 2025, 2507.07969).
+
+    flow:   velocity error of the data's actions
+    critic: y = r + discount * min Qbar(s', a'),  a' the best candidate at s' by the mean of Qbar
+    actor:  alpha log pi(e) - Q(s, a + scale e),  e ~ pi(s, a), a from the data
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.actor import ActorPolicy
+from policies.base import Observation
+from policies.best_of import BestOfPolicy
+from robot_rl.data.replay import Batch
+from robot_rl.learning.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
+from robot_rl.learning.objectives import masked_mean
+from robot_rl.util.errors import ConfigError
+
+
+class BestOf(ActorCritic):
+    """An actor-critic of candidates."""
+
+    policy: BestOfPolicy
+
+    def __init__(self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
+        super().__init__(policy, config, seed, value_limits)
+        if config.head != "scalar":
+            raise ConfigError(f"candidates are chosen by scalar values: --agent.head scalar instead of {config.head}")
+        self.flow_optimizer = torch.optim.Adam(self.policy.flow.parameters(), config.actor_lr, fused=True)
+
+    def _explore(self, seen: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
+        return self.policy.best(self.policy.features(seen), rng, self.target.value)
+
+    def _next_action(self, following: Observation) -> tuple[Tensor, Tensor]:
+        u = self.policy.best(self.policy.features(following), self.rng, self.target.value)
+        return u, u.new_zeros(len(u))
+
+    def _update_models(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            features = self.policy.features(batch)
+        loss = masked_mean(self.policy.flow.loss(features, batch["action"], self.rng), batch)
+        self.flow_optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.flow_optimizer.step()
+        return {"flow/loss": loss.detach()}
+
+    def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
+        return super()._update_actor(batch) if self.policy.config.scale else {}
+
+    def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        edited, log_prob = self.policy.edit(features, batch["action"], self.rng)
+        q = self._actor_value(batch, seen, edited)
+        loss = -q.mean()
+        if self.config.entropy:
+            loss = loss + (self.log_alpha.exp().detach() * log_prob).mean()
+        return loss, log_prob, {"actor/q": q.detach().mean()}
+
+    def finish(self) -> None:
+        super().finish()
+        self.policy.judge.load_state_dict(self.target.state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"flow_optimizer": self.flow_optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.flow_optimizer.load_state_dict(state["flow_optimizer"])

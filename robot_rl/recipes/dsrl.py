@@ -1,0 +1,44 @@
+"""Diffusion steering: Wagenmaker et al. 2025, "Steering Your Diffusion Policy with Latent Space Reinforcement Learning"
+(DSRL, arXiv 2506.15799).
+
+Policy: a frozen diffusion or flow base, and a tanh-Gaussian on its noise; critics: 2 on a chunk's noise (DSRL-SAC), or
+with --agent.critic-on action on executed actions, distilled into values of noise (DSRL-NA); data: online, after a
+warm-up with the base; reward: success. With steering.scale 0 it is the base without noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from policies.steered import SteeredConfig, SteeredPolicy
+from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.learning.dsrl import DSRL, DSRLConfig
+from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import Need, OffPolicyRecipe
+from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
+
+
+@dataclass(frozen=True)
+class Steering(OffPolicyRecipe):
+    """Choose the noise of a frozen policy."""
+
+    steering: SteeredConfig = field(default_factory=SteeredConfig)
+    agent: DSRLConfig = field(
+        default_factory=lambda: DSRLConfig(
+            critic_on="latent", tau=0.005, discount=0.99, n_step=1, entropy=True, entropy_backup=True,
+            initial_temperature=0.1, target_entropy=0.0, pooling="min", l2=0.0, ema_decay=0.99,
+            exploration=ExplorationConfig(warmup_noise=0.67, noise_memory=0.0),
+        )
+    )  # fmt: skip
+    training: OffPolicyConfig = field(
+        default_factory=lambda: replace(ONE_ENV, steps=20_000, warmup=1_500, learning_starts=500, demo_share=0.0)
+    )
+    agent_class: ClassVar[type[ActorCritic]] = DSRL
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("base", *super().needs)
+
+    def make_policy(self, job: Job) -> SteeredPolicy:
+        return SteeredPolicy(job.improvable().policy, self.steering)

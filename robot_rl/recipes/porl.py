@@ -1,0 +1,42 @@
+"""Policy-only RL: Xiao et al. 2025, "Efficient Online RL Fine-Tuning with Offline Pre-Trained Policy Only" (PORL, arXiv
+2505.16856).
+
+Policy: a tanh-Gaussian that starts from a cloned or trained one; critics: 10 new ones with LayerNorm; data: online
+alone, after steps with the given policy and 10 % random actions, from which only the critics learn; reward: success, or
+the task's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from policies.actor import GaussianPolicy, gaussian_from
+from robot_rl.learning.actor_critic import ActorCriticConfig
+from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import Need, OffPolicyRecipe
+from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
+from robot_rl.util.limits import ActionStd
+
+
+@dataclass(frozen=True)
+class PolicyOnly(OffPolicyRecipe):
+    """Improve a policy without its data or values."""
+
+    initial_std: ActionStd = 0.1
+    """Standard deviation that exploration starts from."""
+    agent: ActorCriticConfig = field(
+        default_factory=lambda: ActorCriticConfig(
+            critics=10, tau=0.005, discount=0.99, n_step=1, entropy=True, actor_lr=1e-4, l2=0.0, ema_decay=0.99,
+            exploration=ExplorationConfig(warmup_epsilon=0.1, noise_memory=0.0),
+        )
+    )  # fmt: skip
+    training: OffPolicyConfig = field(
+        default_factory=lambda: replace(ONE_ENV, steps=40_000, warmup=5_000, demo_share=0.0)
+    )
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("base", *super().needs)
+
+    def make_policy(self, job: Job) -> GaussianPolicy:
+        return gaussian_from(job.improvable().policy, self.initial_std)

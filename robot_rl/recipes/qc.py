@@ -1,0 +1,39 @@
+"""Q-chunking: Li et al. 2025, "Reinforcement Learning with Action Chunking" (QC, arXiv 2507.07969).
+
+Policy: the best of 32 chunks of 5 actions from a cloned flow; critics: 2 on chunks, with unbiased 5-step returns; data:
+offline updates, then half demonstrations, half online; reward: success, or the task's. With policy.candidates 1 it is
+behaviour cloning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from policies.best_of import BestOfConfig, BestOfPolicy, JudgeConfig
+from policies.generative import GenerativeConfig
+from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.best_of import BestOf
+from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import OffPolicyRecipe
+from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
+
+
+@dataclass(frozen=True)
+class QChunking(OffPolicyRecipe):
+    """Learn the values of chunks, and execute the best that a clone offers."""
+
+    policy: BestOfConfig = field(
+        default_factory=lambda: BestOfConfig(candidates=32, scale=0.0, flow=GenerativeConfig(horizon=5))
+    )
+    agent: ActorCriticConfig = field(
+        default_factory=lambda: ActorCriticConfig(
+            tau=0.005, discount=0.99, l2=0.0, exploration=ExplorationConfig(noise_memory=0.0)
+        )
+    )
+    training: OffPolicyConfig = field(default_factory=lambda: OFFLINE)
+    agent_class: ClassVar[type[ActorCritic]] = BestOf
+
+    def make_policy(self, job: Job) -> BestOfPolicy:
+        c = self.agent
+        return BestOfPolicy(job.size, self.policy, JudgeConfig(c.critics, c.hidden, c.layer_norm))
