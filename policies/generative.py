@@ -89,6 +89,7 @@ class MeanFlowActor(GenerativeActor):
     SAME: float = 0.5
     """Share of samples with r = t, where the average is the velocity itself."""
     LOGIT_MEAN, LOGIT_STD = -0.4, 1.0
+    # Times are not scaled up as a flow's are: the loss holds du/dt, which would grow with them.
 
     def __init__(self, features: int, actions: int, config: GenerativeConfig):
         super().__init__(features, actions, config)
@@ -96,7 +97,7 @@ class MeanFlowActor(GenerativeActor):
 
     def velocity(self, noisy: Tensor, r: Tensor, t: Tensor, features: Tensor) -> Tensor:
         """Return averaged velocities (B, A) of noisy actions (B, A) over times [r, t], (B,) each."""
-        return self.net(noisy, features, TIME_SCALE * t, TIME_SCALE * (t - r))
+        return self.net(noisy, features, t, t - r)
 
     def decode(self, features: Tensor, z: Tensor) -> Tensor:
         one = features.new_ones(len(features))

@@ -339,7 +339,7 @@ class ActorCritic:
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
         self.noise.value = None if memory["noise"] is None else memory["noise"].to(self.device)
-        self.queue.load_state_dict(memory["queue"])
+        self.queue.load_state_dict(memory["queue"], self.device)
         self.policy.load_memory(memory["policy"], observation)
 
     def state_dict(self) -> dict[str, Any]:

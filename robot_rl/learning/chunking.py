@@ -47,8 +47,10 @@ class ActionQueue:
     def state_dict(self) -> dict[str, Any]:
         return {"chunks": self.chunks, "used": self.used}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.chunks, self.used = state["chunks"], state["used"].cpu()
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
+        """Restore what `state_dict` returned; chunks go to `device`."""
+        chunks = state["chunks"]
+        self.chunks, self.used = None if chunks is None else chunks.to(device), state["used"].cpu()
 
 
 def flatten_chunks(batch: Batch, rng: torch.Generator) -> Batch:

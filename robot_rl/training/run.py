@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import shutil
 import signal
 import subprocess
@@ -255,7 +256,7 @@ class Run:
         if self.stop_signal:
             name = signal.Signals(self.stop_signal).name
             raise Interrupted(
-                f"stopped by {name} at step {step}, which is saved; continue with --resume --out {self.folder}",
+                f"stopped by {name} at step {step}, which is saved; continue with {again(self.folder)}",
                 self.stop_signal,
             )
 
@@ -291,6 +292,16 @@ class Run:
         if kind is KeyboardInterrupt and error is not None:
             left = " before anything had finished; its folder is gone:" if gone else "; what had finished is in"
             raise Interrupted(f"interrupted{left} {self.folder}", *error.args[:1]) from None
+
+
+def again(folder: Path) -> str:
+    """Return the command that resumes this process's run; from another program only the options."""
+    program, *words = sys.argv
+    ours = Path(program).name in ("robot-rl", "main.py")
+    words = words if ours else []
+    words += [] if "--resume" in words else ["--resume"]
+    words += [] if any(word.split("=")[0] == "--out" for word in words) else ["--out", str(folder)]
+    return shlex.join(["robot-rl", *words] if ours else words)
 
 
 @contextmanager

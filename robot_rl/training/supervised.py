@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -21,6 +22,8 @@ class SupervisedConfig:
     """Gradient steps."""
     batch: PositiveInt = 256
     """Chunks per gradient step."""
+    demos: Literal["successes", "all"] = "successes"
+    """Episodes of the dataset that are cloned."""
     checkpoint_every: PositiveInt = 1000
     """Gradient steps between checkpoints."""
     log_every: PositiveInt = 100

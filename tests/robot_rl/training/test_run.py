@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.training.run import latest_folder, new_folder, provenance, read_metrics
+from robot_rl.training.run import again, latest_folder, new_folder, provenance, read_metrics
 from robot_rl.util.errors import Interrupted, UserError
 
 Build = Callable[..., Any]
@@ -300,3 +300,12 @@ def test_a_place_that_cannot_hold_a_folder(run: Build, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write to run folder"):
         run("file/run")
+
+
+def test_the_command_that_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/robot-rl", "train", "panda-lift", "--seed", "4", "--without", "a b"])
+    assert again(Path("runs/x")) == ("robot-rl train panda-lift --seed 4 --without 'a b' --resume --out runs/x")
+    monkeypatch.setattr("sys.argv", ["robot-rl", "train", "--out=y", "--resume"])
+    assert again(Path("y")) == "robot-rl train --out=y --resume"
+    monkeypatch.setattr("sys.argv", ["pytest", "-q"])
+    assert again(Path("y")) == "--resume --out y"
