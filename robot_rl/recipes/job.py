@@ -87,10 +87,16 @@ class Job:
         """Return the bundle to start from, checked against the task."""
         if self.base is None:
             raise ConfigError("the recipe improves an existing policy: name its bundle with --base")
+        if self.base.task != self.info.task:
+            raise ConfigError(f"{self.base.called} is for task {self.base.task!r}, not {self.info.task!r}")
         if self.info.interface is None:
-            raise ConfigError(f"policies of {self.info.task} cannot be improved by this recipe yet")
-        if self.base.interface.task != self.info.task:
-            raise ConfigError(f"{self.base.called} is for task {self.base.interface.task!r}, not {self.info.task!r}")
+            size = self.base.policy.size
+            if size != self.size:
+                raise ConfigError(
+                    f"{self.base.called} observes {size.observation} numbers and acts with {size.action}, and "
+                    f"{self.info.task} now has {self.size.observation} and {self.size.action}; train it again"
+                )
+            return self.base
         self.base.check_task(self.info.interface)
         self.base.check_robot(robots.get(self.base.interface.robot))
         return self.base
