@@ -54,11 +54,11 @@ class Arm:
 
 def read_arms(paths: Sequence[Path]) -> list[Arm]:
     """Read what is compared: each path is a run, or a folder of runs that differ in their seeds."""
-    found = {path: runs_in(path) for path in paths}
-    arms = [read_arm(path, runs[:1] if runs[0] == path else runs) for path, runs in found.items()]
-    for arm in arms:
-        if sum(other.name == arm.name for other in arms) > 1:
-            arm.name = str(arm.runs[0].path if len(arm.runs) == 1 else arm.runs[0].path.parent)
+    found = [(path, runs_in(path)) for path in paths]
+    arms = [read_arm(path, runs[:1] if runs[0] == path else runs) for path, runs in found]
+    names = [arm.name for arm in arms]
+    for arm, path in zip(arms, paths, strict=True):
+        arm.name = arm.name if names.count(arm.name) == 1 else str(path)
     return same_task(arms)
 
 
