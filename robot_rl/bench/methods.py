@@ -41,6 +41,8 @@ class Step:
     seed: int
     words: tuple[str, ...]
     """Arguments of `robot-rl`."""
+    made: Path
+    """Folder that the command makes; while it is there, so is the work of an interrupted one."""
     log: Path
     done: Callable[[], bool]
 
@@ -50,26 +52,27 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int) -> Iter
     folder, common = work / name, ("--seed", str(seed), "--resume")
     data, note = (folder / "data" / f"{SEED}{seed}{suffix}" for suffix in ("", ".facts"))
 
-    def step(part: str, done: Callable[[], bool], *words: object) -> Step:
+    def step(part: str, made: Path, done: Callable[[], bool], *words: object) -> Step:
         log = folder / "logs" / f"{part.replace(' ', '-')}-{SEED}{seed}.log"
-        return Step(part.split()[0], seed, tuple(map(str, words)), log, done)
+        return Step(part.split()[0], seed, tuple(map(str, words)), made, log, done)
 
     def train(part: str, arm: Arm, base: Path | None = None) -> Step:
         run, needs = folder / part / f"{SEED}{seed}", needed(arm)
         inputs: list[object] = ["--dataset", data] if "demonstrations" in needs and check.data else []
         inputs += ["--base", base] if "base" in needs and base else []
         words = ("train", check.task, "--recipe", arm.recipe, *arm.flags, *inputs, *common, "--threads", 1)
-        return step(part, lambda: has_ended(run), *words, "--out", run)
+        return step(part, run, lambda: has_ended(run), *words, "--out", run)
 
     def evaluate(part: str, arm: Arm) -> Step:
         run = folder / part / f"{SEED}{seed}"
         file, how = run / "evaluation.json", ("--episodes", episodes, "--num-envs", min(100, episodes))
         who = (f"expert:{check.task}", *arm.flags, "--out", file) if arm.recipe == EXPERT else (run,)
-        return step(f"{part} evaluated", lambda: _evaluated(file, episodes), "evaluate", *who, *how, "--threads", 1)
+        words = ("evaluate", *who, *how, "--threads", 1)
+        return step(f"{part} evaluated", run, lambda: _evaluated(file, episodes), *words)
 
     if check.data:
         words = ("collect", check.task, *check.data, *common, "--out", data, "--log", note)
-        yield step("data", (note / "dataset.json").is_file, *words)
+        yield step("data", data, (note / "dataset.json").is_file, *words)
     arms, shared = {"control": check.control, "method": check.method}, check.base == check.control
     base = None if check.base is None else folder / ("control" if shared else "base") / f"{SEED}{seed}"
     if check.base is not None and not shared:
@@ -109,16 +112,17 @@ class Runner:
         Raises ConfigError if another command has begun it, as after a change of the check's flags.
         """
         line = f"$ robot-rl {shlex.join(step.words)}".replace(str(self.work), "WORK")
-        before = step.log.read_text(errors="replace").partition("\n")[0] if step.log.exists() else line
-        if before != line:
+        kept = step.made.exists() and step.log.exists()
+        before = step.log.read_text(errors="replace").partition("\n")[0] if kept else line
+        if before != line and step.words[0] != "evaluate":
             raise ConfigError(
-                f"{step.log} is of another command ({before}); this one is {line}: remove the folders of the check's "
-                "parts that have changed, with their logs, or name another --work"
+                f"{step.made} was made by another command ({before}), and this one is {line}; remove that folder, or "
+                "name another --work"
             )
-        if step.done():
+        if kept and before == line and step.done():
             return ""
         step.log.parent.mkdir(parents=True, exist_ok=True)
-        with open(step.log, "ab") as log:
+        with open(step.log, "ab" if kept and before == line else "wb") as log:
             log.write(f"{line}\n".encode())
             log.flush()
             with self.lock:

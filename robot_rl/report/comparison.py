@@ -89,7 +89,7 @@ def read_arm(path: Path, folders: Sequence[Path]) -> Arm:
     if len(tasks) > 1 or len(recipes) > 1:
         what = f"recipes ({', '.join(recipes)})" if len(tasks) == 1 else f"tasks ({', '.join(tasks)})"
         raise ConfigError(f"{path} holds runs of different {what}; name its run folders one by one")
-    return Arm(path.resolve().name, *tasks, *recipes, runs, rows)
+    return Arm(path.resolve().name, next(iter(tasks)), next(iter(recipes)), runs, rows)
 
 
 def _seed(run: RunFolder) -> str:

@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commands = [
         ["collect", "testbed:fork", "--episodes", "6", "--skill", "STEADY", "--out", root / "data"],
         [*CLONE, root / "data", "--seeds", "0..1", "--out", root / "a"],
-        [*CLONE, root / "data", "--seeds", "0,1", "--out", root / "b", "--policy.layer-norm", "False"],
+        [*CLONE, root / "data", "--seeds", "0,1", "--out", root / "b", "--training.batch", "32"],
         ["evaluate", root / "a", root / "b", "--episodes", "12", "--num-envs", "5"],
     ]
     for words in commands:
@@ -56,6 +56,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(made: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
     return Path(shutil.copytree(made, tmp_path / "copy"))
+
+
+@pytest.fixture
+def clone(made: Path) -> list[object]:
+    """The command of the runs, with the dataset that they had."""
+    return [*CLONE, made / "data"]
 
 
 def weights(run: Path) -> bytes:
@@ -86,14 +92,16 @@ def test_other_seeds_are_refused(text: str) -> None:
 
 
 # ---- train --seeds ------------------------------------------------------------------------------------------------
-def test_each_seed_is_the_run_that_it_would_be_alone(call: Call, root: Path) -> None:
+def test_each_seed_is_the_run_that_it_would_be_alone(call: Call, root: Path, clone: list[object]) -> None:
     assert [run.name for run in seed_runs(root / "a")] == ["seed-0", "seed-1"] and not seed_runs(root / "a" / "seed-0")
-    assert call(*CLONE, root / "data", "--seed", 1, "--out", "alone")[0] == 0
+    assert call(*clone, "--seed", 1, "--out", "alone")[0] == 0
     assert weights(Path("alone")) == weights(root / "a" / "seed-1") != weights(root / "a" / "seed-0")
 
 
-def test_resume_skips_finished_seeds_and_continues_the_unfinished_one(call: Call, root: Path) -> None:
-    words = [*CLONE, root / "data", "--seeds", "0..2", "--out", root / "a"]
+def test_resume_skips_finished_seeds_and_continues_the_unfinished_one(
+    call: Call, root: Path, clone: list[object]
+) -> None:
+    words = [*clone, "--seeds", "0..2", "--out", root / "a"]
     code, out, err = call(*words)
     assert (
         code == 1 and "seed-0 holds a run already; continue with --resume" in err and not (root / "a/seed-2").exists()
@@ -111,8 +119,8 @@ def test_resume_skips_finished_seeds_and_continues_the_unfinished_one(call: Call
     assert found["mean"]["loss"] == pytest.approx(sum(row["loss"] for row in found["runs"]) / 3)
 
 
-def test_finished_seeds_with_other_settings_are_refused(call: Call, root: Path) -> None:
-    words = [*CLONE, root / "data", "--seeds", "0..1", "--out", root / "a", "--resume", "--training.batch", "7"]
+def test_finished_seeds_with_other_settings_are_refused(call: Call, root: Path, clone: list[object]) -> None:
+    words = [*clone, "--seeds", "0..1", "--out", root / "a", "--resume", "--training.batch", "7"]
     code, _, err = call(*words)
     assert code == 2 and "seed-0 was started with different settings (config): config was training batch 256" in err
 
@@ -122,20 +130,20 @@ def test_a_bundle_of_a_checkpoint_ends_no_run(call: Call, root: Path) -> None:
     assert call("bundle", run)[0] == 0 and not has_ended(run)
 
 
-def test_a_seed_that_diverges_is_named_and_the_others_go_on(call: Call, root: Path) -> None:
-    words = [*CLONE, root / "data", "--seeds", "0..1", "--out", "wild", "--agent.lr", "1e30", "--json"]
+def test_a_seed_that_diverges_is_named_and_the_others_go_on(call: Call, root: Path, clone: list[object]) -> None:
+    words = [*clone, "--seeds", "0..1", "--out", "wild", "--agent.lr", "1e30", "--json"]
     code, out, _ = call(*words)
     assert code == 1 and [row["seed"] for row in json.loads(out)["runs"]] == [0, 1]
     assert all("NaN" in row["error"] or "infinite" in row["error"] for row in json.loads(out)["runs"])
 
 
-def test_seed_and_seeds_together_are_refused(call: Call, root: Path) -> None:
-    code, _, err = call(*CLONE, root / "data", "--seeds", "0..1", "--seed", 3)
+def test_seed_and_seeds_together_are_refused(call: Call, root: Path, clone: list[object]) -> None:
+    code, _, err = call(*clone, "--seeds", "0..1", "--seed", 3)
     assert code == 2 and "leave out --seed" in err and not Path("runs").exists()
 
 
-def test_without_out_the_latest_folder_of_seeds_goes_on(call: Call, root: Path) -> None:
-    words = [*CLONE, root / "data", "--seeds", "0..1"]
+def test_without_out_the_latest_folder_of_seeds_goes_on(call: Call, root: Path, clone: list[object]) -> None:
+    words = [*clone, "--seeds", "0..1"]
     assert call(*words)[0] == 0
     (folder,) = Path("runs").iterdir()
     shutil.rmtree(folder / "seed-1")
