@@ -68,7 +68,9 @@ class Evaluation:
 
     def per_episode(self) -> dict[str, list[float]]:
         """Return the outcomes in the order of the episodes' seeds, so that two policies are compared one by one."""
-        success = {"success": [int(won) for won in self.success]} if self.reports_success else {}
+        success: dict[str, list[float]] = (
+            {"success": [int(won) for won in self.success]} if self.reports_success else {}
+        )
         measured = {"return": self.returns} | self.metrics
         return success | {name: [float(f"{v:.6g}") for v in values] for name, values in measured.items()}
 

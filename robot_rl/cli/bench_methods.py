@@ -49,7 +49,7 @@ class Methods:
         published = checkout(PUBLISHED) if self.publish else None
         work = self.work.resolve()
         runner, records, seeds = Runner(work), {}, range(self.seeds)
-        signal.signal(signal.SIGTERM, _interrupt)
+        handler = signal.signal(signal.SIGTERM, _interrupt)
         try:
             for name in self.only or checks:
                 with bar(f"bench methods {len(records) + 1}/{len(self.only or checks)}") as update:
@@ -60,7 +60,7 @@ class Methods:
             number = error.args[0] if error.args else signal.SIGINT
             raise Interrupted(f"stopped; what had finished is in {work}: the same command goes on", number) from None
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, handler)
         if published:
             merge(published, records)
         show(records if self.json else {name: _line(record) for name, record in records.items()}, self.json, "checks")

@@ -68,7 +68,7 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
 
 def show_runs(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str, more: Mapping[str, Any]) -> None:
     """Print a table with a line per run and their mean, or one JSON object with `more` in it."""
-    means = {name: mean for name in _columns(rows) if name != "seed" and (mean := _mean(rows, name)) is not None}
+    means = {name: mean for name in _columns(rows) if (mean := _mean(rows, name)) is not None}
     if as_json:
         show({**more, "runs": list(rows), "mean": means}, True)
         return
@@ -90,7 +90,9 @@ def _plain(value: Any) -> Any:
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return the mean of a column of numbers, None for another."""
+    """Return the mean of a column of numbers; None for another, and where a mean has no meaning."""
+    if name == "seed" or name.endswith(("_low", "_high")):
+        return None
     values = [_plain(row[name]) for row in rows if name in row]
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

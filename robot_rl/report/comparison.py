@@ -98,13 +98,14 @@ def _seed(run: RunFolder) -> str:
 
 def pairing(first: Arm, other: Arm) -> str:
     """Return why two arms cannot be compared episode by episode; empty if they can."""
-    if first.episodes != other.episodes:
-        if {seed for seed, _ in first.episodes} == {seed for seed, _ in other.episodes}:
-            return "they were evaluated on different numbers of episodes"
-        return "they were evaluated on other episodes, by another --seed of evaluate"
-    if len(first.runs) > 1 and first.seeds != other.seeds:
-        return f"their seeds differ: {', '.join(first.seeds)} and {', '.join(other.seeds)}"
-    return ""
+    if max(len(first.runs), len(other.runs)) > 1 and first.seeds != other.seeds:
+        one, two = (", ".join(filter(None, arm.seeds)) or "none" for arm in (first, other))
+        return f"their seeds differ: {one} and {two}"
+    if first.episodes == other.episodes:
+        return ""
+    if {seed for seed, _ in first.episodes} == {seed for seed, _ in other.episodes}:
+        return "they were evaluated on different numbers of episodes"
+    return "they were evaluated on other episodes, by another --seed of evaluate"
 
 
 def compare(arms: Sequence[Arm], figure: str = "") -> dict[str, Any]:
