@@ -24,7 +24,7 @@ from policies.bundle import load_bundle
 from policies.execution import ChunkExecutor
 from policies.residual import ResidualPolicy
 from real.twin.arm import HiddenArm
-from robot_rl.evaluation import evaluate, wilson
+from robot_rl.evaluation import evaluate
 from robot_rl.operators.corrector import Corrector
 from robot_rl.operators.override import OverriddenEnv
 from robot_rl.recipes.hil_serl import HilSerl
@@ -32,6 +32,7 @@ from robot_rl.training.human_in_the_loop import play_episode
 from robot_rl.training.numerics import learning_floats
 from robot_rl.training.practice import EpisodeRecord
 from robot_rl.training.run import provenance, write_json
+from robot_rl.util.statistics import wilson
 from sim.env import TaskEnv
 from sim.randomization import Randomize
 from sim.sampling import EpisodeSample, EpisodeSampler

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from policies.bundle import load_bundle
-from robot_rl.evaluation import mean_interval, wilson
 from robot_rl.training.run import provenance, write_json
 from robot_rl.util.seeds import HELD_OUT
+from robot_rl.util.statistics import mean_interval, wilson
 
 RESULTS = Path(__file__).parent / "results" / "go2_twin.json"
 TASK = "go2-velocity"

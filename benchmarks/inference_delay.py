@@ -30,8 +30,9 @@ from real.bus import open_node
 from real.env import RobotEnv
 from real.safety import STALE_GOAL
 from real.twin import ArmTwin, HiddenArm
-from robot_rl.evaluation import evaluate, mean_interval
+from robot_rl.evaluation import evaluate
 from robot_rl.training.run import provenance, write_json
+from robot_rl.util.statistics import mean_interval
 from sim.env import TaskEnv
 from sim.tasks import tasks
 

@@ -21,7 +21,7 @@ _LAST_WORDS = 1.0  # s that a guard has to damp the robot when the launcher itse
 Wait = Callable[[signal.Signals], float]
 
 
-def _die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
+def die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
     """Make the kernel send the child this signal when the thread that started it ends, even by SIGKILL."""
 
     def prepare() -> None:
@@ -61,7 +61,7 @@ class Child:
             stderr=subprocess.STDOUT,
             process_group=None if node.interactive else 0,
             # A killed guard would leave its last command in force, so it damps the robot before it ends.
-            preexec_fn=_die_with(os.getpid(), signal.SIGTERM if node.guards_robot else signal.SIGKILL),
+            preexec_fn=die_with(os.getpid(), signal.SIGTERM if node.guards_robot else signal.SIGKILL),
         )
         self.pid = self._process.pid
         assert self._process.stdout is not None

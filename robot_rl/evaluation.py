@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from policies.base import RunnablePolicy
 from policies.execution import ChunkExecutor, Execution
 from robot_rl.util.seeds import HELD_OUT
-
-
-def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the Wilson score interval of a success rate (Wilson 1927); (0, 1) without a trial."""
-    if trials == 0:
-        return 0.0, 1.0
-    low, high = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-    return float(low), float(high)
-
-
-def mean_interval(values: list[float]) -> dict[str, float | None]:
-    """Return the mean and its 95 % interval (Student's t); NaN is left out; None if unknown."""
-    x = [v for v in values if not math.isnan(v)]
-    if len(x) < 2:
-        return {"mean": x[0] if x else None, "low": None, "high": None}
-    mean, half = fmean(x), float(stats.t.ppf(0.975, len(x) - 1) * stats.sem(x))
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+from robot_rl.util.statistics import mean_interval, wilson
 
 
 @dataclass
@@ -84,6 +65,14 @@ class Evaluation:
             name: mean_interval([values[k] for k in own] if self.by_hand else values)
             for name, values in self.metrics.items()
         }
+
+    def per_episode(self) -> dict[str, list[float]]:
+        """Return the outcomes in the order of the episodes' seeds, so that two policies are compared one by one."""
+        success: dict[str, list[float]] = (
+            {"success": [int(won) for won in self.success]} if self.reports_success else {}
+        )
+        measured = {"return": self.returns} | self.metrics
+        return success | {name: [float(f"{v:.6g}") for v in values] for name, values in measured.items()}
 
 
 def evaluate(

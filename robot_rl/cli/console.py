@@ -66,6 +66,38 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     out.print(table)
 
 
+def show_runs(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str, more: Mapping[str, Any]) -> None:
+    """Print a table with a line per run and their mean, or one JSON object with `more` in it."""
+    means = {name: mean for name in _columns(rows) if (mean := _mean(rows, name)) is not None}
+    if as_json:
+        show({**more, "runs": list(rows), "mean": means}, True)
+        return
+    out, table = Console(highlight=False), Table(title=title, box=None)
+    names = _columns(rows)
+    for name in names:
+        table.add_column(name, justify="left" if name in ("run", "error") else "right", overflow="fold")
+    for row in [*rows, {"run": "mean"} | means]:
+        table.add_row(*(Text(_shown(_plain(row[name])) if name in row else "") for name in names))
+    out.print(table)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _plain(value: Any) -> Any:
+    return value["mean"] if isinstance(value, Mapping) and "mean" in value else value
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return the mean of a column of numbers; None for another, and where a mean has no meaning."""
+    if name == "seed" or name.endswith(("_low", "_high")):
+        return None
+    values = [_plain(row[name]) for row in rows if name in row]
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
+
+
 def _with_interval(mean: float | None, low: float | None, high: float | None) -> str:
     """Return a mean with its interval, which a single episode does not have."""
     return _shown(mean) if low is None else f"{_shown(mean)} [{_shown(low)}, {_shown(high)}]"

@@ -69,10 +69,11 @@ class Deploy:
         from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
-        from robot_rl.evaluation import Evaluation, evaluate, wilson
+        from robot_rl.evaluation import Evaluation, evaluate
         from robot_rl.interface.pipeline import Pipeline
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
+        from robot_rl.util.statistics import wilson
 
         torch.set_num_threads(1)
         bundle = load_bundle(self.bundle, self.runtime)

@@ -11,14 +11,17 @@ import tyro
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
+_SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", "seconds")
+"""Columns of the table of several policies, besides the measured means."""
+
 
 @dataclass
 class Evaluate:
     """Run a bundle's policy on held-out episodes of its task and report success with a 95 % Wilson interval."""
 
-    bundle: tyro.conf.Positional[Path]
-    """Bundle, or a run folder that holds one; random:TASK for uniformly random actions, zero:TASK for the controller
-    alone, expert:TASK for the scripted demonstrator."""
+    policies: tyro.conf.Positional[tuple[Path, ...]]
+    """Bundles, run folders that hold one, or folders of seed runs; random:TASK for uniformly random actions, zero:TASK
+    for the controller alone, expert:TASK for the scripted demonstrator."""
     episodes: PositiveInt = 200
     """Episodes; number k has seed + k, so all policies face the same ones."""
     seed: Seed = HELD_OUT
@@ -59,6 +62,29 @@ class Evaluate:
 
     def run(self) -> int:
         """Evaluate; return the exit status."""
+        from robot_rl.cli.console import show_runs
+        from robot_rl.training.run import seed_runs
+        from robot_rl.util.errors import ConfigError
+
+        if not self.policies:
+            raise ConfigError("name a policy to evaluate: a bundle, a run folder, or random:TASK")
+        policies = [run for policy in self.policies for run in seed_runs(policy) or [policy]]
+        if policies == list(self.policies[:1]):
+            self.evaluate(policies[0])
+            return 0
+        if self.out or self.video:
+            raise ConfigError(
+                f"--{'out' if self.out else 'video'} is for one policy, and these are {len(policies)}; leave it out: "
+                "each run keeps its result"
+            )
+        rows = [{"run": str(policy)} | self.evaluate(policy, quiet=True) for policy in policies]
+        if not self.json:
+            rows = [{k: v for k, v in row.items() if k in _SHOWN or isinstance(v, dict)} for row in rows]
+        show_runs(rows, self.json, "evaluation", {})
+        return 0
+
+    def evaluate(self, bundle_path: Path, quiet: bool = False) -> dict[str, Any]:
+        """Evaluate one policy, keep the result and show it unless `quiet`; return it."""
         import math
         import time
         from contextlib import suppress
@@ -85,9 +111,9 @@ class Evaluate:
         }  # fmt: skip
         if self.video and self.video.suffix != ".mp4":
             raise ConfigError(f"--video {self.video}: videos are written as mp4; give a name that ends with .mp4")
-        out = self.out or self._beside_run()
+        out = self.out or self._beside_run(bundle_path)
         diverged = out.parent / "diverged" if out else None
-        name, _, task = str(self.bundle).partition(":")
+        name, _, task = str(bundle_path).partition(":")
         floors = {"random": 1.0, "zero": 0.0}
         if name in (*floors, "expert") and task:
             if self.runtime != "torch":
@@ -102,7 +128,7 @@ class Evaluate:
             else:
                 policy = ExpertPolicy(env, self.skill, self.seed)
         else:
-            bundle = load_bundle(self.bundle, self.runtime)
+            bundle = load_bundle(bundle_path, self.runtime)
             task, python, named = bundle.task, self.env_python, bundle.provenance.get("env_python")
             if named and python is None:
                 raise ConfigError(
@@ -134,7 +160,7 @@ class Evaluate:
                 lambda done, _: update(done, self.episodes, "episodes"),
                 execution=execution,
             )
-        summary: dict[str, Any] = {"label": self.label or self.bundle.name, "where": "simulation", "seed": self.seed}
+        summary: dict[str, Any] = {"label": self.label or bundle_path.name, "where": "simulation", "seed": self.seed}
         summary |= {"skill": self.skill} if isinstance(policy, ExpertPolicy) else {"runtime": self.runtime}
         summary |= {"execution": self.execution, "inference_delay": self.inference_delay} if execution.delayed else {}
         summary |= where | result.summary() | {"divergences": result.divergences}
@@ -146,20 +172,23 @@ class Evaluate:
                 summary["video"] = str(self.video)
                 _caption(self.video, f"{summary['label']}, in simulation")
         finally:  # a failed video does not lose the result
-            show(summary, self.json, "evaluation")  # first: nor does a full disk
+            if not quiet:
+                show(summary, self.json, "evaluation")  # first: nor does a full disk
+            kept = summary | {"task": task, "per_episode": result.per_episode()}
             if self.out:
-                write_json(self.out, summary)
+                write_json(self.out, kept)
             elif out:
                 with suppress(OSError, UserError):  # somebody else's run
-                    write_json(out, summary)
-        return 0
+                    write_json(out, kept)
+        env.close()
+        return summary
 
-    def _beside_run(self) -> Path | None:
+    def _beside_run(self, policy: Path) -> Path | None:
         """Return where the result of a run's policy goes, so that `report` finds it; None for other policies."""
         from policies.bundle import bundle_folder
         from robot_rl.util.files import file_name
 
-        run, defaults = bundle_folder(self.bundle).parent, vars(Evaluate)
+        run, defaults = bundle_folder(policy).parent, vars(Evaluate)
         if not (run / "config.json").is_file():
             return None
         other = [

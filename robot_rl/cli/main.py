@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "finetune": ("robot_rl.cli.finetune:main", "keep learning on the robot while a person corrects it"),
     "launch": ("robot_rl.cli.launch:main", "start a launch file's nodes without ROS 2"),
     "report": ("robot_rl.cli.report:Report", "write report.html from run folders"),
+    "compare": ("robot_rl.cli.compare:Compare", "say whether one policy is better than another, with intervals"),
+    "bench methods": ("robot_rl.cli.bench_methods:Methods", "measure each method against its control"),
     "bench sim": ("robot_rl.cli.bench:Sim", "measure the speed of simulation beside peers"),
     "bench loop": ("robot_rl.cli.bench_loop:Loop", "measure how late the command loop is, beside a bare one"),
     "dataset info": ("robot_rl.cli.dataset:Info", "show what a dataset holds"),

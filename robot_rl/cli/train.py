@@ -39,6 +39,8 @@ class Train(Generic[R]):
     """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
     seed: Seed = 0
     """Seed of everything random."""
+    seeds: str = ""
+    """Several seeds, 0..4 or 0,2,5, one after the other: one run each in --out, in folders seed-0, seed-1, ..."""
     resume: bool = False
     """Continue from the checkpoint in --out, or in the latest run of this task and recipe; ppo can continue to more
     --training.steps."""
@@ -63,40 +65,49 @@ class Train(Generic[R]):
 
     def run(self) -> int:
         """Train; return the exit status."""
-        import torch
-
-        from policies.bundle import save_bundle
-        from robot_rl.cli.console import bar, say_nominal, show
-        from robot_rl.recipes.job import open_job
-        from robot_rl.training.numerics import learner_threads, learning_floats
-        from robot_rl.training.run import Run, latest_folder, new_folder, provenance, read_metrics
-        from robot_rl.util.files import file_name
-        from sim.divergence import report
+        from robot_rl.cli.console import say_nominal, show
+        from robot_rl.training.run import latest_folder, new_folder
+        from robot_rl.util.seeds import seed_list
         from sim.randomization.checks import nominal
         from sim.tasks import tasks, without_robot
 
-        recipe: Any = self.config
-        self._check_read(recipe.needs)
+        seeds = seed_list(self.seeds) if self.seeds else []
+        if seeds and self.seed:
+            raise ConfigError("--seed and --seeds both name seeds; leave out --seed")
+        self._check_read(self.config.needs)  # type: ignore[attr-defined]
         unable = [] if without_robot(self.task) else nominal(tasks.get(self.task), self.engine)
         unable = [name for name in unable if name not in self.without]
         say_nominal(self.engine, unable)
         without = [*self.without, *unable]
-        threads = self.threads or learner_threads(recipe.sim_idle_during_update)
-        torch.set_num_threads(threads)
         if self.out is not None:
             folder = self.out
+        elif self.resume:
+            which = Path("runs"), self.task, self.recipe
+            folder = latest_folder(*which, "seed-*/config.json") if seeds else latest_folder(*which)
         else:
-            folder = (latest_folder if self.resume else new_folder)(Path("runs"), self.task, self.recipe)
-        dataset = self.dataset or Path("datasets") / file_name(self.task)
-        settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": self.seed}
-        # Inputs that are not read may be gone when the run is resumed.
-        settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
-        settings |= {"base": str(self.base) if self.base else None} if "base" in recipe.needs else {}
-        settings |= {"engine": self.engine, "device": self.device, "without": without}
-        settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
-        settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
-        settings |= {"precision": self.precision, "threads": threads}
-        config = settings | {"config": asdict(recipe)}
+            folder = new_folder(Path("runs"), self.task, self.recipe)
+        if seeds:
+            from robot_rl.cli.train_seeds import train_seeds
+
+            return train_seeds(self, folder, seeds, without)
+        show(self.train(folder, self.seed, without), self.json, self.recipe)
+        return 0
+
+    def train(self, folder: Path, seed: int, without: Sequence[str]) -> dict[str, Any]:
+        """Train one seed in a run folder; return what to show of it."""
+        import torch
+
+        from policies.bundle import save_bundle
+        from robot_rl.cli.console import bar
+        from robot_rl.recipes.job import open_job
+        from robot_rl.training.numerics import learning_floats
+        from robot_rl.training.run import Run, provenance, read_metrics
+        from sim.divergence import report
+
+        recipe: Any = self.config
+        config = self.settings(seed, without)
+        torch.set_num_threads(config["threads"])
+        settings = {name: value for name, value in config.items() if name != "config"}
         extendable_setting = f"config.{recipe.extendable_setting}" if recipe.extendable_setting else ""
 
         def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
@@ -108,10 +119,10 @@ class Train(Generic[R]):
         job.check(recipe.needs)
         opened = Run(folder, config, self.resume, extendable_setting)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
-            if self.resume and not run.checkpoint_file.exists():
+            if self.resume and not self.seeds and not run.checkpoint_file.exists():
                 print(f"nothing to resume: {folder} has no checkpoint yet, so training begins", file=sys.stderr)  # noqa: T201
             run.stop_on_signals()
-            self._note_task(run, dataset if "demonstrations" in recipe.needs else None)
+            self._note_task(run, Path(settings["dataset"]) if "dataset" in settings else None)
             job.run = run
             bundle = recipe.train(job)
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
@@ -119,12 +130,25 @@ class Train(Generic[R]):
             elapsed = run.elapsed
         result = {"run": str(folder), "bundle": str(folder / "bundle"), "seconds": round(elapsed, 1)}
         result |= learned(read_metrics(folder))
-        show(
-            result | report(folder / "diverged") | ({"without": without} if without else {}),
-            self.json,
-            self.recipe,
-        )
-        return 0
+        return result | report(folder / "diverged") | ({"without": list(without)} if without else {})
+
+    def settings(self, seed: int, without: Sequence[str]) -> dict[str, Any]:
+        """Return what config.json of one seed's run holds."""
+        from robot_rl.training.numerics import learner_threads
+        from robot_rl.util.files import file_name
+
+        recipe: Any = self.config
+        dataset = self.dataset or Path("datasets") / file_name(self.task)
+        settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": seed}
+        # Inputs that are not read may be gone when the run is resumed.
+        settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
+        settings |= {"base": str(self.base) if self.base else None} if "base" in recipe.needs else {}
+        settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
+        settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
+        settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
+        settings |= {"precision": self.precision}
+        settings |= {"threads": self.threads or learner_threads(recipe.sim_idle_during_update)}
+        return settings | {"config": asdict(recipe)}
 
     def _note_task(self, run: Any, dataset: Path | None) -> None:
         """Write dataset.json and randomization.json for the report: what was learned from, and what varied in it."""

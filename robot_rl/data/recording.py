@@ -50,44 +50,47 @@ def frames_per_second(info: EnvInfo) -> int:
 
 
 def check(dataset: Dataset, info: EnvInfo) -> None:
-    """Raise DatasetError with the differences if a dataset was recorded for something else."""
-    differences = []
-    if dataset.fps != info.rate:
-        differences.append(f"rate: {dataset.fps} Hz in the dataset, {info.rate:g} Hz in the task")
+    """Raise DatasetError with a table of the differences if a dataset was recorded for something else."""
+    rows = [] if dataset.fps == info.rate else [("rate", f"{dataset.fps} Hz", f"{info.rate:g} Hz")]
     for key, field in info.others.items():
         found = dataset.features.get(key)
-        if found is None:
-            differences.append(f"{key}: absent from the dataset")
-        elif not found.is_video or found.shape != field.shape:
-            sizes = ["x".join(map(str, shape[:2])) for shape in (found.shape, field.shape)]
-            differences.append(f"{key}: {sizes[0]} pixels in the dataset, {sizes[1]} in the task")
+        if found is None or not found.is_video or found.shape != field.shape:
+            rows.append((key, "absent" if found is None else _size(found.shape), _size(field.shape)))
     for key, spec in ((STATE, info.state), (ACTION, info.actions)):
         feature = dataset.features.get(key)
         if feature is None:
-            differences.append(f"{key}: absent from the dataset")
+            rows.append((key, "absent", f"{spec.size} numbers"))
         elif feature.names is not None and list(feature.names) != spec.names:
-            differences.append(f"{key}: {_names(list(feature.names), spec.names)}")
+            rows.append((key, *_names(list(feature.names), spec.names)))
         elif feature.shape != (spec.size,):
-            differences.append(f"{key}: shape {feature.shape} in the dataset, ({spec.size},) in the task")
-    if differences:
+            rows.append((key, _size(feature.shape), f"{spec.size} numbers"))
+    if rows:
         how = " --policy BUNDLE" if info.interface is None and not info.demonstrator else ""
+        table = [("column", "in the dataset", "in the task"), *rows]
+        widths = [max(len(row[k]) for row in table) for k in (0, 1)]
         raise DatasetError(
-            f"{dataset.root}: the dataset does not fit task {info.task!r} ({'; '.join(differences)}); "
-            f"name another, or record one with `robot-rl collect {info.task}{how}`"
+            f"{dataset.root}: the dataset does not fit task {info.task!r}; "
+            f"name another, or record one with `robot-rl collect {info.task}{how}`. They differ in:"
+            + "".join(f"\n  {a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in table)
         )
 
 
-def _names(theirs: list[str], ours: list[str]) -> str:
-    """Describe how two lists of names differ by the first names that one lacks."""
+def _size(shape: tuple[int, ...]) -> str:
+    if len(shape) == 3:
+        return f"{shape[0]}x{shape[1]} pixels"
+    return f"{shape[0]} numbers" if len(shape) == 1 else f"shape {shape}"
+
+
+def _names(theirs: list[str], ours: list[str]) -> tuple[str, str]:
+    """Describe how two lists of names differ: their sizes and the first names that the other lacks."""
     said = []
-    for what, names in (
-        ("lacks", [n for n in ours if n not in theirs]),
-        ("has besides", [n for n in theirs if n not in ours]),
-    ):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            said.append(f"the dataset {what} {names[0]}{more}")
-    return ", ".join(said) or "the same columns in another order"
+    for names, other in ((theirs, ours), (ours, theirs)):
+        alone = [name for name in names if name not in other]
+        more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+        said.append(f"{len(names)} numbers" + (f", alone {', '.join(alone[:3])}{more}" if alone else ""))
+    if sorted(theirs) == sorted(ours):
+        return f"{len(theirs)} numbers", "the same in another order"
+    return said[0], said[1]
 
 
 def load_episodes(

@@ -56,17 +56,18 @@ def read_folders(folders: Sequence[Path]) -> list[RunFolder]:
     runs: list[RunFolder] = []
     seen: set[Path] = set()
     for folder in folders:
-        for found in _runs_in(folder):
+        for found in runs_in(folder):
             if found.resolve() not in seen:
                 seen.add(found.resolve())
-                runs.append(_read(found))
+                runs.append(read_folder(found))
     for run in runs:
         if sum(other.name == run.name for other in runs) > 1:
             run.name = f"{run.path.resolve().parent.name}/{run.path.resolve().name}"
     return runs
 
 
-def _runs_in(folder: Path) -> list[Path]:
+def runs_in(folder: Path) -> list[Path]:
+    """Return a run folder and the run folders in it, by the order in which they started; UserError without any."""
     if not folder.exists():
         raise UserError(
             f"{folder} does not exist; name a run folder, or a folder of them such as runs/<date>-<time>-demo"
@@ -88,33 +89,34 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _started(folder: Path) -> str:
-    return RunFolder(folder, "", provenance=_read_json(folder / "provenance.json", dict, [])).started
+    return RunFolder(folder, "", provenance=read_json(folder / "provenance.json", dict, [])).started
 
 
 def _is_run(folder: Path) -> bool:
     return any(next(folder.glob(part), None) is not None for part in _PARTS)
 
 
-def _read(folder: Path) -> RunFolder:
+def read_folder(folder: Path) -> RunFolder:
+    """Read one run folder."""
     run = RunFolder(folder, folder.resolve().name)
     notes = run.notes
-    run.config = _read_json(folder / "config.json", dict, notes)
-    run.provenance = _read_json(folder / "provenance.json", dict, notes)
+    run.config = read_json(folder / "config.json", dict, notes)
+    run.provenance = read_json(folder / "provenance.json", dict, notes)
     run.metrics = _read_lines(folder / "metrics.jsonl", notes)
     run.metrics += _read_lines(folder / "learner" / "metrics.jsonl", notes)  # a session on a robot
-    run.evaluations = [_read_json(path, dict, notes) for path in sorted(folder.glob("evaluation*.json"))]
+    run.evaluations = [read_json(path, dict, notes) for path in sorted(folder.glob("evaluation*.json"))]
     run.evaluations = [found for found in run.evaluations if found]
-    run.dataset = _read_json(folder / "dataset.json", dict, notes)
-    run.randomization = _rows(_read_json(folder / "randomization.json", list, notes))
-    run.loop = _read_json(folder / "loop.json", dict, notes)
+    run.dataset = read_json(folder / "dataset.json", dict, notes)
+    run.randomization = _rows(read_json(folder / "randomization.json", list, notes))
+    run.loop = read_json(folder / "loop.json", dict, notes)
     run.episodes = _read_lines(folder / "episodes.jsonl", notes)
     run.videos = sorted(path for path in folder.glob("videos/*.mp4") if path.is_file())
-    run.captions = _read_json(folder / "videos" / "captions.json", dict, notes)
-    run.bundle = _read_json(folder / "bundle" / "policy.json", dict, notes)
+    run.captions = read_json(folder / "videos" / "captions.json", dict, notes)
+    run.bundle = read_json(folder / "bundle" / "policy.json", dict, notes)
     return run
 
 
-def _read_json(path: Path, kind: type, notes: list[str]) -> Any:
+def read_json(path: Path, kind: type, notes: list[str]) -> Any:
     """Return a file's content, or an empty `kind` with a note when it is damaged or holds something else."""
     if not path.is_file():
         return kind()

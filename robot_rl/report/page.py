@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from robot_rl.report.blocks import Block
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
 from robot_rl.report.media import videos_section
@@ -27,6 +28,8 @@ _MARK = "robot-rl report"
 """The page's generator; a file that does not bear it is never overwritten."""
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Characters that HTML or UTF-8 cannot hold: controls, lone surrogates, non-characters."""
+Section = tuple[str, str, list[Block]]
+"""Anchor, heading and content."""
 LIGHT = {
     "paper": "#fcfbf9", "raised": "#f4f2ee", "ink": "#1d1c1a", "soft": "#625e57", "rule": "#dfdbd3",
     "c1": "#1f5aa8", "c2": "#b0480f", "c3": "#2c7a57", "c4": "#8a3d8f", "c5": "#8a6a00", "c6": "#5b5f66",
@@ -52,7 +55,7 @@ def write_report(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     found = stages(runs)
     tasks = dict.fromkeys(task for run in runs if (task := run.setting("task")))
     page = render(runs, found, ", ".join(tasks or dict.fromkeys(folder.resolve().name for folder in folders)))
-    _write(out, page)
+    write_page(out, page)
     notes = [note for run in runs for note in run.notes]
     return {"report": str(out), "stages": [asdict(stage) for stage in found], "notes": notes}
 
@@ -73,6 +76,15 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
         ("provenance", "Provenance", provenance_section(runs)),
         ("settings", "Settings", settings_section(runs)),
     ]
+    # only some tasks measure more than success
+    missing = [heading.lower() for name, heading, blocks in sections if not blocks and name != "measures"]
+    return assemble(title, sentence(found), runs, sections, missing)
+
+
+def assemble(
+    title: str, lead: str, runs: Sequence[RunFolder], sections: Sequence[Section], missing: Sequence[str] = ()
+) -> str:
+    """Return a page of sections about runs as text; empty sections are left out."""
     started = min((run.started for run in runs if run.started), default="")
     machines = dict.fromkeys(
         f"{plain(machine.get('cpu'))}, {plain(machine.get('cores'))} cores"
@@ -82,10 +94,8 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
     origin = [f"{len(runs)} run{'s' * (len(runs) > 1)}", started.replace("T", " ")[:16], *machines]
     templates, plotly, hashes = _assets()
     page = templates.get_template("page.html").render(
-        mark=_MARK, title=title, lead=sentence(found), origin=[part for part in origin if part],
-        sections=[section for section in sections if section[2]],
-        # only some tasks measure more than success
-        missing=[heading.lower() for name, heading, blocks in sections if not blocks and name != "measures"],
+        mark=_MARK, title=title, lead=lead, origin=[part for part in origin if part],
+        sections=[section for section in sections if section[2]], missing=missing,
         notes=[note for run in runs for note in run.notes], light=LIGHT, dark=DARK, plotly=plotly, hashes=hashes,
     )  # fmt: skip
     return _UNSAFE.sub("\ufffd", page)
@@ -111,7 +121,8 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _write(out: Path, page: str) -> None:
+def write_page(out: Path, page: str) -> None:
+    """Write a page in one step; UserError for a folder, or for a file that is no page of ours."""
     if out.is_dir():
         raise UserError(f"{out} is a folder; name a file with --out, such as {out / 'report.html'}")
     try:

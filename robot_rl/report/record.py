@@ -10,6 +10,7 @@ from typing import Any
 from robot_rl.report.blocks import Block, facts, heading, table
 from robot_rl.report.figures import ABSENT, duration, figure, interval, number, percent, plain
 from robot_rl.report.folders import Row, RunFolder
+from robot_rl.util.statistics import wilson
 
 
 def dataset_section(runs: Sequence[RunFolder]) -> list[Block]:
@@ -24,8 +25,6 @@ def _dataset(row: Row) -> list[tuple[str, object]]:
     known = {"path", "episodes", "frames", "new_episodes", "new_attempts", "success_of_demonstrator", "fps"}
     demonstrator = percent(success)
     if attempts and success is not None and 0 <= success <= 1 and 1 <= attempts < 1e9:
-        from robot_rl.evaluation import wilson  # imports torch, which a report without demonstrations does not need
-
         span = interval(*wilson(round(success * attempts), int(attempts)))
         demonstrator = f"{demonstrator} ({span}, {figure(attempts)} attempts)"
     return [

@@ -10,6 +10,7 @@ from robot_rl.report.blocks import Block, charts, note, table
 from robot_rl.report.charts import FRACTION, chart, markers, text
 from robot_rl.report.figures import duration, figure, interval, number, percent, plain
 from robot_rl.report.folders import Row, RunFolder
+from robot_rl.util.statistics import wilson
 
 LOOKS = {"simulation": ("c1", "circle"), "twin": ("c2", "diamond")}
 OTHER = ("c3", "square")
@@ -54,8 +55,6 @@ def _stage(run: RunFolder, row: Row) -> Stage | None:
     episodes = int(number(row.get("episodes")) or 0)
     low, high = number(row.get("success_low")), number(row.get("success_high"))
     if (low is None or high is None) and 0 < episodes < 1e12:
-        from robot_rl.evaluation import wilson  # imports torch, which a complete run folder does not need
-
         low, high = wilson(round(success * episodes), episodes)
     where = row.get("where")
     where = where if isinstance(where, str) and where else "unknown"

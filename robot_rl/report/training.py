@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from robot_rl.report.blocks import Block, charts, facts, heading, note
-from robot_rl.report.charts import FRACTION, Trace, chart, drawable, line, markers, thinned
+from robot_rl.report.charts import FRACTION, Points, Trace, chart, drawable, line, markers, thinned
 from robot_rl.report.figures import figure, number, percent
 from robot_rl.report.folders import Row, RunFolder
 
-_PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Behaviour cloning loss", ("bc/loss",), "log"),
     ("Success while training", ("train/success",), "fraction"),
     ("Return while training", ("train/return",), "linear"),
@@ -20,8 +20,8 @@ _PANELS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Steps executed by a person, fraction so far", ("robot/corrected_share",), "fraction"),
 )
 """Curves that are not folded away: title, metrics in one chart, vertical axis."""
-_NAMES = {"critic/q": "of actions in the replay", "actor/q": "of the policy\u2019s actions"}
-_CLOCKS = {"step", "seconds", "train/steps"}
+NAMES = {"critic/q": "of actions in the replay", "actor/q": "of the policy\u2019s actions"}
+CLOCKS = {"step", "seconds", "train/steps"}
 _WINDOW = 10
 """Episodes in a moving average."""
 
@@ -38,11 +38,11 @@ def learning_section(runs: Sequence[RunFolder]) -> list[Block]:
 
 
 def _curves(group: list[RunFolder]) -> list[Block]:
-    known = _CLOCKS | {name for _, names, _ in _PANELS for name in names}
+    known = CLOCKS | {name for _, names, _ in PANELS for name in names}
     others = sorted({name for run in group for row in run.metrics for name in row} - known)
     more = [chart for name in others if (chart := _panel(group, name, (name,), "linear"))]
     blocks = [
-        *charts(_panel(group, *panel) for panel in _PANELS),
+        *charts(_panel(group, *panel) for panel in PANELS),
         *charts(more, f"{len(more)} more curve{'s' * (len(more) > 1)}"),
     ]
     title = group[0].name if len(group) == 1 else f"{group[0].setting('recipe')}, {len(group)} runs"
@@ -53,27 +53,39 @@ def _panel(group: list[RunFolder], title: str, names: tuple[str, ...], scale: st
     traces: list[Trace] = []
     for run in group:
         for name in names:
-            parts = [run.name] * (len(group) > 1) + [_NAMES.get(name, name)] * (len(names) > 1 or len(group) == 1)
+            parts = [run.name] * (len(group) > 1) + [NAMES.get(name, name)] * (len(names) > 1 or len(group) == 1)
             if curve := _curve(", ".join(parts), run.metrics, name, f"c{len(traces) % 6 + 1}"):
                 traces.append(curve)
-    if not traces:
-        return None
+    return panel(title, traces, scale)
+
+
+def panel(title: str, traces: Sequence[Trace], scale: str) -> dict[str, Any] | None:
+    """Return a chart of curves; `scale` is fraction, log or linear; None without a curve."""
     values = [v for trace in traces for v in trace["y"]]
+    if not values:
+        return None
     axis: dict[str, Any] = {}
     if scale == "fraction" and all(0 <= v <= 1 for v in values):
         axis = FRACTION
     elif scale == "log" and 0 < 10 * min(values) < max(values):
         axis = {"type": "log", "tickformat": "~g", "dtick": 1 if 100 * min(values) < max(values) else "D2"}
     show = percent if scale == "fraction" else figure
-    said = (f"{trace['name']}: from {show(trace['y'][0])} to {show(trace['y'][-1])}" for trace in traces)
+    named = [trace for trace in traces if trace.get("showlegend", True)]
+    said = (f"{trace['name']}: from {show(trace['y'][0])} to {show(trace['y'][-1])}" for trace in named)
     return chart(title, f"{title}. " + "; ".join(said), traces, yaxis=axis)
+
+
+def curve_points(rows: Sequence[Row], metric: str) -> tuple[Points, bool]:
+    """Return (step, minutes, value) of a metric, and whether the minutes are known; else they are 0."""
+    found = [[drawable(row.get(key)) for key in ("step", "seconds", metric)] for row in rows]
+    timed = all(seconds is not None for _, seconds, _ in found)
+    return [(a, (b or 0.0) / 60, c) for a, b, c in found if a is not None and c is not None], timed
 
 
 def _curve(name: str, rows: Sequence[Row], metric: str, colour: str) -> Trace | None:
     """Return a metric against steps, with the minutes beside them; None if there are fewer than two points."""
-    found = [[drawable(row.get(key)) for key in ("step", "seconds", metric)] for row in rows]
-    timed = all(seconds is not None for _, seconds, _ in found)
-    points = thinned([(a, (b or 0.0) / 60, c) for a, b, c in found if a is not None and c is not None])
+    points, timed = curve_points(rows, metric)
+    points = thinned(points)
     if len(points) < 2:
         return None
     steps, minutes, values = (list(column) for column in zip(*points, strict=True))

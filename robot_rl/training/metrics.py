@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robot_rl.training.checkpoint import save_state
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 
@@ -23,10 +24,30 @@ class Diverged(UserError, FloatingPointError):  # noqa: N818 - it reads as a sen
     code = 2  # as for bad input: a restart would end the same way
 
 
-def diverged(run: Run, step: int, what: str) -> Diverged:
+_REMEDY = "start again with a smaller learning rate and another --out"
+
+
+def diverged(run: Run, step: int, what: str, remedy: str = _REMEDY) -> Diverged:
     """Return the error for `what` at `step`: which checkpoint is left, and the remedy."""
     left = "the last checkpoint is intact" if run.checkpoint_file.exists() else "no checkpoint had been written"
-    return Diverged(f"{what} at step {step}; {left}; start again with a smaller learning rate and another --out")
+    return Diverged(f"{what} at step {step}; {left}; {remedy}")
+
+
+def check_update(run: Run, step: int, metrics: dict[str, Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the metrics of an update; if one is not finite, save its batch in the run folder and raise `Diverged`.
+
+    The checkpoint stays what it was before. The batch says whether its numbers or the settings are the cause.
+    """
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            kept = run.folder / "diverged-batch.safetensors"
+            save_state(batch, kept)
+            wrong = [k for k, v in batch.items() if v.is_floating_point() and not v.isfinite().all()]
+            cause = f"its batch, {kept}, is finite; {_REMEDY}"
+            if wrong:
+                cause = f"its batch, {kept}, is not finite ({', '.join(wrong)}): mend what these come from"
+            raise diverged(run, step, f"{name} became {'NaN' if math.isnan(value) else 'infinite'}", cause)
+    return metrics
 
 
 def check_finite(run: Run, step: int, row: dict[str, float]) -> None:

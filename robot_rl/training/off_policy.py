@@ -18,7 +18,7 @@ from robot_rl.data.sources import Share, sample_batches
 from robot_rl.learning.agent import Agent, Phase
 from robot_rl.rewards import RewardName, RewardSource
 from robot_rl.training.device import on_device
-from robot_rl.training.metrics import Episodes, Progress, check_finite, counts, report
+from robot_rl.training.metrics import Episodes, Progress, check_finite, check_update, counts, report
 from robot_rl.training.run import Run
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -159,7 +159,7 @@ def train_off_policy(
         assert demos is not None
         count = min(config.offline_updates - offline, config.log_every - offline % config.log_every)
         for batch in _batches([(demos, config.batch)], count, agent, rng):
-            metrics |= agent.update(batch, Phase.LEARN)
+            metrics |= check_update(run, offline, agent.update(batch, Phase.LEARN), batch)
         offline += count
         log()
         if run.stop_signal or offline % config.checkpoint_every < count:
@@ -172,7 +172,7 @@ def train_off_policy(
             if owed >= 1:
                 due, owed = int(owed), owed % 1
                 for batch in sample_batches(sources, due, agent.sampling, rng):
-                    metrics |= agent.update(batch, phase)
+                    metrics |= check_update(run, offline + step, agent.update(batch, phase), batch)
             following, paid, terminated, truncated, infos = stepping.result()
             paid, done = reward(paid, infos), terminated | truncated
             row = observation | kept | {"action": action, "reward": paid, "terminated": terminated, "last": done}

@@ -99,9 +99,9 @@ def new_folder(root: Path, task: str, recipe: str) -> Path:
 
 
 def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.safetensors") -> Path:
-    """Return the newest run of a task and recipe that has this file."""
+    """Return the newest run of a task and recipe that has this file; `holds` may be a pattern."""
     found = sorted(
-        folder for folder in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if (folder / holds).is_file()
+        folder for folder in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if any(folder.glob(holds))
     )
     if not found:
         raise UserError(
@@ -110,7 +110,27 @@ def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.s
     return found[-1]
 
 
-_MAY_DIFFER = {"minutes", "threads"}
+SEED = "seed-"
+"""A folder of runs that differ in their seed names each of them `seed-<seed>`."""
+
+
+def seed_runs(folder: Path) -> list[Path]:
+    """Return the runs in a folder of seed runs by their seeds; empty if it is none."""
+    if (folder / "config.json").is_file() or not folder.is_dir():
+        return []
+    found = {int(path.name.removeprefix(SEED)): path for path in folder.glob(f"{SEED}*") if path.name[5:].isdecimal()}
+    return [found[seed] for seed in sorted(found) if found[seed].is_dir()]
+
+
+def has_ended(folder: Path) -> bool:
+    """Return whether a run's training has ended: its bundle is there, and not one of a checkpoint."""
+    try:
+        return "step" not in json.loads((folder / "bundle" / "policy.json").read_bytes())["provenance"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+MAY_DIFFER = {"minutes", "threads"}
 """Settings that a resumed run may change."""
 
 
@@ -154,7 +174,7 @@ class Run:
             if resume:
                 before = json.loads((folder / "config.json").read_text())
                 longer = with_larger(before, now, extendable_setting) if extendable_setting else before
-                check_same(folder, longer, now, _MAY_DIFFER)
+                check_same(folder, longer, now, MAY_DIFFER)
                 if longer != before:
                     write_json(folder / "config.json", longer)
         for left in folder.glob(".*.part"):  # left by a killed process, since the lock is free

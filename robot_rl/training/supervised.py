@@ -9,7 +9,7 @@ import torch
 
 from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.cloning import Cloning
-from robot_rl.training.metrics import Progress, check_finite, report
+from robot_rl.training.metrics import Progress, check_update, report
 from robot_rl.training.run import Run
 from robot_rl.util.limits import PositiveInt
 
@@ -44,12 +44,12 @@ def train_supervised(
     agent.policy.train()
     while step < config.updates:
         pick = torch.randint(0, len(rows), (config.batch,), generator=rng).to(agent.device)
-        metrics = agent.update(data.sample(pick, rows), rng)
+        batch = data.sample(pick, rows)
         step += 1
+        metrics = check_update(run, step, agent.update(batch, rng), batch)
         if step % config.log_every == 0 or step == config.updates:
             report(run, step, {name: float(value) for name, value in metrics.items()}, progress)
         if step % config.checkpoint_every == 0 or step == config.updates or run.stop_signal:
-            check_finite(run, step, {name: float(value) for name, value in metrics.items()})
             run.save(step, {"step": step, "agent": agent.state_dict(), "rng": rng.get_state()})
             run.end_if_stopped(step)
     agent.finish()

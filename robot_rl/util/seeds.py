@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from robot_rl.util.errors import ConfigError
+
 HELD_OUT = 1_000_000_000
 """First seed of held-out episodes; learning uses smaller ones."""
 LEARNING = HELD_OUT - 2**20
@@ -15,3 +19,17 @@ def training_seed(seed: int, recorded: int = 0) -> int:
     125,067. A collection that continues after `recorded` episodes gets fresh ones.
     """
     return (7_654_321 * seed + 1_000_003 * recorded) % LEARNING
+
+
+def seed_list(text: str) -> list[int]:
+    """Return the seeds that `0..4` or `0,2,5` names, in this order; ConfigError for anything else."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", part.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        if not 0 <= last - first < 1000:
+            raise ConfigError(f"--seeds is {text!r}; it must be like 0..4 or 0,2,5, up to 1000 of them")
+        seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds {text} names a seed twice")
+    return seeds

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
+_NUMBERS = re.compile(r"\[\n\s*((?:[^\[\]{}\"\n]+\n\s*)+)\]")
+"""An indented list of numbers. Strings hold no line break, so this is never part of one."""
+
 
 def dumps(data: Any, indent: int | None = None) -> str:
-    """Return dicts, sequences and values as JSON; types that JSON lacks, such as paths, become strings."""
-    return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
+    """Return dicts, sequences and values as JSON; types that JSON lacks, such as paths, become strings.
+
+    With `indent`, a list of numbers stays on one line.
+    """
+    text = json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) if indent else text
 
 
 def _strict(data: Any) -> Any:

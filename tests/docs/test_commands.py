@@ -119,8 +119,9 @@ def check_names(command: Any, page: Path) -> None:
         elif isinstance(value, str) and not value.startswith("gym:"):
             name = value.partition(":")[0].replace(".", "/")  # of an import path the file
             assert name in known(kind, page), f"no {kind} {value!r}"
-    what, _, task = str(getattr(command, "bundle", "")).partition(":")
-    assert what != "random" or task in known("task", page), f"no task {task!r}"
+    for policy in getattr(command, "policies", ()):
+        what, _, task = str(policy).partition(":")
+        assert what != "random" or task in known("task", page), f"no task {task!r}"
     if getattr(command, "device", ""):
         from robot_rl.cli.teleop import DEVICES
 

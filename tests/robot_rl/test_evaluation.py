@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policies.base import Observation, Policy
-from robot_rl.evaluation import Evaluation, evaluate, mean_interval, wilson
+from robot_rl.evaluation import Evaluation, evaluate
+from robot_rl.util.statistics import mean_interval, wilson
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_the_robot_holds_where_inference_is_not_done(mode: Any, held: int, moved
 
 
 def test_a_delay_is_rounded_up_to_control_periods_and_written_down(tmp_path: Path) -> None:
-    Evaluate(Path("zero:panda-lift"), 2, num_envs=2, inference_delay=51, out=tmp_path / "e.json", json=True).run()
+    Evaluate((Path("zero:panda-lift"),), 2, num_envs=2, inference_delay=51, out=tmp_path / "e.json", json=True).run()
     summary = json.loads((tmp_path / "e.json").read_text())
     assert summary["inference_delay"] == 51 and summary["execution"] == "receding"
     assert summary["held_share"] == pytest.approx(2 / 3, abs=0.01), "two periods of holding for every action"
@@ -67,6 +67,6 @@ def test_a_delay_is_rounded_up_to_control_periods_and_written_down(tmp_path: Pat
 
 def test_unsupported_delay_raises() -> None:
     with pytest.raises(ConfigError, match="gym:Pendulum-v1 has no control rate; leave out --inference-delay"):
-        Evaluate(Path("random:gym:Pendulum-v1"), 1, num_envs=1, inference_delay=50).run()
+        Evaluate((Path("random:gym:Pendulum-v1"),), 1, num_envs=1, inference_delay=50).run()
     with pytest.raises(ConfigError, match="takes 1 control periods and a chunk holds 1"):
-        Evaluate(Path("zero:panda-lift"), 1, num_envs=1, inference_delay=50, execution="asynchronous").run()
+        Evaluate((Path("zero:panda-lift"),), 1, num_envs=1, inference_delay=50, execution="asynchronous").run()

@@ -732,11 +732,15 @@ def test_a_report_says_which_folder_it_made_and_why_it_could_not_be_written(run:
     assert "space" not in err
 
 
-def test_a_dataset_of_another_robot_is_refused_in_one_sentence(run: Run, dataset: Path) -> None:
-    words = ["train", "ur5e-reach", "--dataset", dataset]
-    code, out, err = run(*words)
-    sentence(code, out, err, dataset, "does not fit task 'ur5e-reach'", "the dataset lacks joint_position.")
-    assert len(err) < 600, err
+def test_a_dataset_of_another_robot_is_refused_with_a_table_of_the_differences(run: Run, dataset: Path) -> None:
+    code, _, err = run("train", "ur5e-reach", "--dataset", dataset, "--out", "r")
+    assert code == 1 and "does not fit task 'ur5e-reach'" in err and "robot-rl collect ur5e-reach" in err
+    first, head, *rows = err.splitlines()
+    assert str(dataset) in first and head.split("  ")[-1] == "in the task" and not Path("r").exists()
+    columns = head.index("in the dataset"), head.index("in the task")
+    assert [row.split()[0] for row in rows] == ["observation.state", "action"]
+    assert all(row[at - 2 : at] == "  " and row[at] != " " for row in rows for at in columns)
+    assert f"{SIZE} numbers, alone" in rows[0] and "and" in rows[0]
 
 
 def test_nothing_to_resume(run: Run) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from robot_rl.data.video import encode_video
-from robot_rl.evaluation import wilson
+from robot_rl.util.statistics import wilson
 
 COMMIT = "4d2df976a1c0e8b5d9f3a2b4c6d8e0f1a2b3c4d5-dirty"
 EDGES = [0, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]

@@ -18,7 +18,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from robot_rl.cli.report import Report
-from robot_rl.evaluation import wilson
 from robot_rl.report import write_report
 from robot_rl.report.charts import POINTS, thinned
 from robot_rl.report.figures import ABSENT
@@ -26,6 +25,7 @@ from robot_rl.report.folders import RunFolder
 from robot_rl.report.page import DARK, LIGHT, render
 from robot_rl.report.results import stages
 from robot_rl.util.errors import UserError
+from robot_rl.util.statistics import wilson
 
 
 class Page(HTMLParser):

@@ -11,6 +11,7 @@ import torch
 
 from robot_rl.interface import success
 from robot_rl.rewards import SuccessReward
+from robot_rl.training.checkpoint import load_state
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.run import read_metrics
@@ -122,22 +123,40 @@ def test_the_last_step_is_logged_whatever_it_is(
     assert [row["step"] for row in read_metrics(folder.folder)] == [40, steps]
 
 
-@pytest.mark.parametrize("due", ["end", "checkpoint"])
-def test_numbers_that_are_none_do_not_reach_a_checkpoint(
-    task: Build, residual: Build, agent: Build, run: Build, due: str
+@pytest.mark.parametrize("where", ["reward", "loss"])
+def test_the_batch_of_the_first_bad_update_is_kept_beside_the_last_good_checkpoint(
+    task: Build, residual: Build, agent: Build, run: Build, same: Build, where: str
 ) -> None:
-    """Also where nothing is logged in that step."""
     env, learner, demos = started(task, residual, agent, 8)
-    every = 48 if due == "checkpoint" else 1000
     config = OffPolicyConfig(
         steps=80, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
-        checkpoint_every=every,
+        checkpoint_every=40,
     )  # fmt: skip
-    learner.update = lambda batch, phase: {"critic/loss": torch.tensor(torch.nan)}
-    step = 80 if due == "end" else 48
-    with run() as folder, pytest.raises(Diverged, match=f"NaN at step {step}; no checkpoint had been written"):
+    update, batches, good = learner.update, [], 6
+
+    def turn(batch: Any, phase: Any) -> Any:
+        batches.append(batch)
+        if len(batches) > good and where == "reward":
+            batch["reward"][1] = torch.nan
+        found = update(batch, phase)
+        return found | ({"critic/loss": torch.tensor(torch.inf)} if len(batches) > good and where == "loss" else {})
+
+    learner.update = turn
+    said = r"became NaN at .*not finite \(reward\)" if where == "reward" else "loss became infinite at .*is finite"
+    with run() as folder, pytest.raises(Diverged, match=said) as error:
         train_off_policy(env, learner, demos, SuccessReward(), config, folder, 0, lambda step, row: None)
-    assert not folder.checkpoint_file.exists()
+    kept = folder.folder / "diverged-batch.safetensors"
+    assert str(kept) in str(error.value) and "the last checkpoint is intact" in str(error.value)
+    assert len(batches) == good + 1 and same(dict(load_state(kept)), dict(batches[-1]))
+    weights = load_state(folder.checkpoint_file)["state"]["agent"]
+    assert all(bool(v.isfinite().all()) for v in _tensors(weights))
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
 
 
 @pytest.mark.parametrize("std", [None, 0.1])

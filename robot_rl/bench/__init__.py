@@ -1,0 +1,1 @@
+"""Measure whether each method does what its paper claims: a table of checks, and what runs them."""

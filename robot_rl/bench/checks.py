@@ -1,0 +1,79 @@
+"""The table of checks: each method against a control on a task where the two should differ.
+
+A check that its control passes as well proves nothing: change the task. Steps are chosen so that an arm takes at most
+about three minutes alone on one core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EXPERT = "expert"
+"""Recipe of an arm that is the task's scripted demonstrator, only evaluated."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a check."""
+
+    recipe: str
+    """A recipe, or "expert"."""
+    flags: tuple[str, ...] = ()
+    """Further flags of `robot-rl train`; of `robot-rl evaluate` for "expert"."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim about a method, and what measures it."""
+
+    claim: str
+    """What should differ, in one short sentence."""
+    task: str
+    method: Arm
+    control: Arm
+    data: tuple[str, ...] = ()
+    """Flags of `robot-rl collect TASK`: the dataset of each seed; (): none."""
+    base: Arm | None = None
+    """Trained first with the same data and seed; both arms get it as --base if they need it."""
+    figure: str = "success"
+    """Figure of `robot-rl evaluate` that is compared: success, return, or a metric of the task."""
+    at_least: float = 0.0
+    """What the method must reach as well."""
+    published: str = ""
+    """The paper's number, where there is one."""
+
+
+WEAK = ("--skill", "WEAK", "--episodes", "300", "--num-envs", "50", "--keep-failures")
+"""Data of mixed quality: of these episodes about four in ten succeed."""
+BOTH_SIDES = ("--skill", "STEADY", "--episodes", "50")
+OFFLINE = ("--training.offline-updates", "15000")
+
+checks: dict[str, Check] = {
+    "diffusion-bc": Check(
+        "A diffusion policy keeps to one of two ways, regression runs into the obstacle between them.",
+        "testbed:fork", Arm("diffusion-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
+    ),
+    "flow-bc": Check(
+        "A flow policy keeps to one of two ways, regression runs into the obstacle between them.",
+        "testbed:fork", Arm("flow-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
+    ),
+    "iql": Check(
+        "Values learned from failures as well beat cloning the successes.",
+        "testbed:push", Arm("iql", OFFLINE), Arm("bc"), WEAK, at_least=0.6,
+    ),
+    "td3-bc": Check(
+        "Values learned from failures as well beat cloning the successes.",
+        "testbed:push", Arm("td3-bc", OFFLINE), Arm("bc"), WEAK, at_least=0.6,
+    ),
+    "rlpd": Check(
+        "With 20 demonstrations a sparse reward is learned in steps that are too few without.",
+        "testbed:push", Arm("rlpd", ("--training.steps", "10000")), Arm("sac", ("--training.steps", "10000")),
+        ("--episodes", "20"), at_least=0.8,
+    ),
+    "resfit": Check(
+        "A residual learned online corrects a coarse cloned base.",
+        "testbed:insert", Arm("resfit", ("--training.steps", "30000")), Arm("diffusion-bc"), ("--episodes", "20"),
+        Arm("diffusion-bc"), at_least=0.8,
+    ),
+}  # fmt: skip
+"""By name: the method's recipe, or recipe plus option."""

@@ -1,0 +1,185 @@
+"""Run checks by the commands that a user has, in folders from which an interrupted run goes on.
+
+WORK/<check>/data/seed-0            the dataset of a seed
+             base/seed-0            the policy that arms start from
+             method/seed-0  control/seed-0
+             logs/method-seed-0.log  every command with its output
+WORK/results.json
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from real.child import die_with
+from robot_rl.bench.checks import EXPERT, Arm, Check
+from robot_rl.recipes import recipes
+from robot_rl.report.folders import read_json
+from robot_rl.training.run import SEED, has_ended
+from robot_rl.util.errors import ConfigError
+
+ARMS = ("control", "method")
+Progress = Callable[[int, int, str], None]
+"""Called with the steps that are done, all of them, and what is being done."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a check."""
+
+    part: str
+    """data, base, control or method: a failure fails this part, and data and base fail both arms."""
+    seed: int
+    words: tuple[str, ...]
+    """Arguments of `robot-rl`."""
+    made: Path
+    """Folder that the command makes; while it is there, so is the work of an interrupted one."""
+    log: Path
+    done: Callable[[], bool]
+
+
+def steps(name: str, check: Check, work: Path, seed: int, episodes: int) -> Iterator[Step]:
+    """Yield the commands of one seed in order; each goes on where it was interrupted."""
+    folder, common = work / name, ("--seed", str(seed), "--resume")
+    data, note = (folder / "data" / f"{SEED}{seed}{suffix}" for suffix in ("", ".facts"))
+
+    def step(part: str, made: Path, done: Callable[[], bool], *words: object) -> Step:
+        log = folder / "logs" / f"{part.replace(' ', '-')}-{SEED}{seed}.log"
+        return Step(part.split()[0], seed, tuple(map(str, words)), made, log, done)
+
+    def train(part: str, arm: Arm, base: Path | None = None) -> Step:
+        run, needs = folder / part / f"{SEED}{seed}", needed(arm)
+        inputs: list[object] = ["--dataset", data] if "demonstrations" in needs and check.data else []
+        inputs += ["--base", base] if "base" in needs and base else []
+        words = ("train", check.task, "--recipe", arm.recipe, *arm.flags, *inputs, *common, "--threads", 1)
+        return step(part, run, lambda: has_ended(run), *words, "--out", run)
+
+    def evaluate(part: str, arm: Arm) -> Step:
+        run = folder / part / f"{SEED}{seed}"
+        file, how = run / "evaluation.json", ("--episodes", episodes, "--num-envs", min(100, episodes))
+        who = (f"expert:{check.task}", *arm.flags, "--out", file) if arm.recipe == EXPERT else (run,)
+        words = ("evaluate", *who, *how, "--threads", 1)
+        return step(f"{part} evaluated", run, lambda: _evaluated(file, episodes), *words)
+
+    if check.data:
+        words = ("collect", check.task, *check.data, *common, "--out", data, "--log", note)
+        yield step("data", data, (note / "dataset.json").is_file, *words)
+    arms, shared = {"control": check.control, "method": check.method}, check.base == check.control
+    base = None if check.base is None else folder / ("control" if shared else "base") / f"{SEED}{seed}"
+    if check.base is not None and not shared:
+        yield train("base", check.base)
+    for part in ARMS:
+        if arms[part].recipe != EXPERT:
+            yield train(part, arms[part], None if part == "control" and shared else base)
+        yield evaluate(part, arms[part])
+
+
+def needed(arm: Arm) -> tuple[str, ...]:
+    """Return what an arm's recipe needs with its flags."""
+    import tyro
+
+    recipe, _ = tyro.cli(recipes.get(arm.recipe), args=list(arm.flags), return_unknown_args=True)
+    needs: tuple[str, ...] = recipe.needs
+    return needs
+
+
+def _evaluated(file: Path, episodes: int) -> bool:
+    found = read_json(file, dict, [])
+    return found.get("episodes") == episodes and "per_episode" in found
+
+
+class Runner:
+    """Run steps as processes of their own, which end with this one, and stop them in order after a signal."""
+
+    def __init__(self, work: Path):
+        self.work = work
+        self.running: set[subprocess.Popen[bytes]] = set()
+        self.stopped = threading.Event()
+        self.lock = threading.Lock()
+
+    def run(self, step: Step) -> str:
+        """Run a step that is not done; return "" if it succeeded, else its last lines.
+
+        Raises ConfigError if another command has begun it, as after a change of the check's flags.
+        """
+        line = f"$ robot-rl {shlex.join(step.words)}".replace(str(self.work), "WORK")
+        kept = step.made.exists() and step.log.exists()
+        before = step.log.read_text(errors="replace").partition("\n")[0] if kept else line
+        if before != line and step.words[0] != "evaluate":
+            raise ConfigError(
+                f"{step.made} was made by another command ({before}), and this one is {line}; remove that folder, or "
+                "name another --work"
+            )
+        if kept and before == line and step.done():
+            return ""
+        step.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(step.log, "ab" if kept and before == line else "wb") as log:
+            log.write(f"{line}\n".encode())
+            log.flush()
+            with self.lock:
+                if self.stopped.is_set():
+                    return "stopped"
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "robot_rl.cli.main", *step.words],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0,
+                    env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=die_with(os.getpid(), signal.SIGKILL),
+                )  # fmt: skip
+                self.running.add(process)
+            code = process.wait()
+            with self.lock:
+                self.running.discard(process)
+        if code == 0 and step.done():
+            return ""
+        lines = step.log.read_text(errors="replace").strip().splitlines()[-3:]
+        return f"status {code}: {' / '.join(lines)}".replace(str(self.work), "WORK")
+
+    def stop(self) -> None:
+        """Let running steps save their work and end."""
+        with self.lock:
+            self.stopped.set()
+            for process in self.running:
+                process.terminate()
+
+
+def run_check(
+    name: str, check: Check, runner: Runner, seeds: Sequence[int], episodes: int, jobs: int, progress: Progress
+) -> dict[str, str]:
+    """Run what is not done of a check; return the parts that failed, each with the last lines of its log.
+
+    Seeds run side by side in `jobs` threads. KeyboardInterrupt stops the running commands and waits for them.
+    """
+    finished: list[Step] = []
+    chains = [list(steps(name, check, runner.work, seed, episodes)) for seed in seeds]
+    total = sum(map(len, chains))
+    errors: dict[str, str] = {}
+
+    def follow(chain: list[Step]) -> None:
+        failed: set[str] = set()
+        for step in chain:
+            blocking = {"data", "base", step.part} | ({"control"} if check.base == check.control else set())
+            if not runner.stopped.is_set() and not failed & blocking:
+                progress(len(finished), total, f"{name}: {step.part}, seed {step.seed}")
+                if said := runner.run(step):
+                    failed.add(step.part)
+                    errors.setdefault(step.part, f"seed {step.seed}, {said}")
+            finished.append(step)
+
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for future in [pool.submit(follow, chain) for chain in chains]:
+            future.result()
+    except BaseException:
+        runner.stop()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return errors

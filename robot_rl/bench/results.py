@@ -1,0 +1,163 @@
+"""What a check found: figures with intervals, steps to 80 %, verdict; and the table of all of it for the docs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import robot_rl
+from robot_rl.bench.checks import EXPERT, Arm, Check
+from robot_rl.bench.methods import ARMS
+from robot_rl.recipes import recipes
+from robot_rl.report.comparison import compare, read_arm, same_task
+from robot_rl.report.figures import figure, interval, percent
+from robot_rl.training.run import SEED, provenance, read_metrics, write_json, write_text
+from robot_rl.util.errors import ConfigError, UnknownName, UserError
+
+ROOT = Path(robot_rl.__file__).parents[1]
+PUBLISHED = Path("benchmarks/results/methods.json")
+PAGE = Path("docs/methods.md")
+BEGIN, END = "<!-- checks: begin -->", "<!-- checks: end -->"
+REACHED = 0.8
+"""Success while training that is counted as learned."""
+
+
+def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Mapping[str, str]) -> dict[str, Any]:
+    """Return the record of a check that has run; `errors` of `run_check`."""
+    made = provenance()
+    record: dict[str, Any] = {name: getattr(check, name) for name in ("claim", "task", "figure", "at_least")}
+    record |= {"data": list(check.data), "base": asdict(check.base) if check.base else None}
+    record |= {"published": check.published} if check.published else {}
+    for part in ARMS:
+        arm: Arm = getattr(check, part)
+        failed = next((errors[name] for name in (part, "base", "data") if name in errors), "")
+        record[part] = {"recipe": arm.recipe, "flags": list(arm.flags)} | ({"error": failed} if failed else {})
+    record["verdict"] = "error"
+    if not errors:
+        runs = {part: [work / name / part / f"{SEED}{seed}" for seed in seeds] for part in ARMS}
+        try:
+            measured = compare(same_task([read_arm(work / name / part, runs[part]) for part in ARMS]), check.figure)
+        except UserError as error:
+            record["method"]["error"] = str(error).replace(str(work), "WORK")
+        else:
+            for part, row in zip(ARMS, measured["arms"], strict=True):
+                record[part] |= {k: row[k] for k in ("seeds", "episodes", "mean", "low", "high", "per_seed")}
+                record[part] |= learning(runs[part])
+            record["difference"] = found = measured["arms"][1]["difference"]
+            passed = found["low"] > 0 and record["method"]["mean"] >= check.at_least
+            record["verdict"] = "passed" if passed else "failed"
+    return record | {key: made[key] for key in ("commit", "machine", "versions")} | {"measured": made["started"]}
+
+
+def learning(runs: Sequence[Path]) -> dict[str, Any]:
+    """Return minutes of training, and environment steps and minutes to 80 % success while training, means over seeds.
+
+    `reached` counts the seeds that got there; without it training reports no success.
+    """
+    curves = [rows for run in runs if (rows := read_metrics(run))]
+    if not curves:
+        return {}
+    found: dict[str, Any] = {"minutes": sum(rows[-1]["seconds"] for rows in curves) / 60 / len(curves)}
+    known = [rows for rows in curves if any("train/success" in row for row in rows)]
+    if not known:
+        return found
+    first = [next((row for row in rows if row.get("train/success", 0) >= REACHED), None) for rows in known]
+    there = [row for row in first if row is not None]
+    found |= {"reached": len(there)}
+    if there:
+        found["steps_to_80"] = sum(row.get("train/steps", row["step"]) for row in there) / len(there)
+        found["minutes_to_80"] = sum(row["seconds"] for row in there) / 60 / len(there)
+    return found
+
+
+def merge(path: Path, records: Mapping[str, Any]) -> None:
+    """Put records into a results file, beside those of other checks."""
+    kept = read_results(path)
+    write_json(path, dict(sorted({**kept, **records}.items())))
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Return the records of a results file by check; empty if there is none."""
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); remove it or restore it") from None
+    return found if isinstance(found, dict) else {}
+
+
+def checkout(path: Path) -> Path:
+    """Return a file of the repository; ConfigError where robot-rl runs without one."""
+    if not (ROOT / path).parent.is_dir():
+        raise ConfigError(f"{path} belongs to the repository, and robot-rl runs from {ROOT}, which is none; clone it")
+    return ROOT / path
+
+
+def write_table() -> Path:
+    """Write the table of published results into the docs page; return the page."""
+    page = checkout(PAGE)
+    text = page.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise UserError(f"{page} must hold {BEGIN} and {END} once each, for the table between them")
+    head, rest = text.split(BEGIN)
+    table = docs_table(read_results(checkout(PUBLISHED)))
+    return write_text(page, f"{head}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}")
+
+
+def docs_table(records: Mapping[str, Any]) -> str:
+    """Return the results as a Markdown table with a row per check."""
+    head = ("method", "paper", "control", "task", "result", "control's", "difference", "steps, minutes to 80 %",
+            "published", "verdict")  # fmt: skip
+    rows = [head, ("---",) * len(head), *(_row(name, records[name]) for name in sorted(records))]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+
+
+def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
+    method, control, rate = record["method"], record["control"], record["figure"] == "success"
+    verdict = record["verdict"] if record["verdict"] == "passed" else f"**{record['verdict']}**"
+    results = [_interval(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
+    gap = _interval(record["difference"], rate, signed=True) if "difference" in record else "–"
+    unlike = [flag for flag in control["flags"] if flag not in method["flags"]]
+    other = f"`{control['recipe']}`" + (f" `{shlex.join(unlike)}`" if unlike else "")
+    what = f"`{record['task']}`" + ("" if rate else f", {record['figure']}")
+    return (f"`{name}`", paper(method["recipe"]), other, what, *results, gap, _reached(method),
+            record.get("published") or "–", verdict)  # fmt: skip
+
+
+def _interval(row: Mapping[str, Any], rate: bool, signed: bool = False) -> str:
+    if rate and not signed:
+        return f"{percent(row['mean'], 0)} [{interval(row['low'], row['high'])}]"
+    show = (lambda v: percent(v, 0)) if rate else figure
+    return f"{show(row['mean'])} [{show(row['low'])}, {show(row['high'])}]"
+
+
+def _reached(arm: Mapping[str, Any]) -> str:
+    if "reached" not in arm:
+        return "–"
+    if "steps_to_80" not in arm:
+        return "not reached"
+    seeds = len(arm["seeds"])
+    some = "" if arm["reached"] == seeds else f" ({arm['reached']} of {seeds} seeds)"
+    return f"{figure(round(arm['steps_to_80'], -2))}, {arm['minutes_to_80']:.1f}{some}"
+
+
+def paper(recipe: str) -> str:
+    """Return authors, year and arXiv number, as the first lines of a recipe's file have them."""
+    if recipe == EXPERT:
+        return "–"
+    try:
+        text = inspect.getdoc(sys.modules[recipes.get(recipe).__module__]) or ""
+    except UnknownName:  # measured by a package that is not installed here
+        return "–"
+    text = " ".join(text.split())
+    who = re.search(r"[A-Z][\w-]+(?: et al\.| and [A-Z][\w-]+)? (?:19|20)\d\d", text)
+    number = re.search(r"\b\d{4}\.\d{5}\b", text)
+    return ", ".join(found for found in (who and who[0], number and f"arXiv {number[0]}") if found) or "–"

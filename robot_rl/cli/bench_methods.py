@@ -1,0 +1,84 @@
+"""`robot-rl bench methods`: measure each method against its control."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robot_rl.util.limits import PositiveInt
+
+
+@dataclass
+class Methods:
+    """Train and evaluate each method and its control on the task where they should differ, with the same data, seeds
+    and held-out episodes. What is finished is not run again: the same command goes on after Ctrl-C or a kill."""
+
+    only: tuple[str, ...] = ()
+    """Checks to run; default all."""
+    seeds: PositiveInt = 3
+    """Training seeds: 0, 1, ..."""
+    work: Path = Path("runs/methods")
+    """Folder of the runs, their logs and results.json."""
+    jobs: PositiveInt = 1
+    """Seeds that run side by side, with a core each."""
+    episodes: PositiveInt = 200
+    """Held-out episodes of each seed."""
+    publish: bool = False
+    """Also merge the results into benchmarks/results/methods.json."""
+    table: bool = False
+    """Run nothing; write the table of published results into docs/methods.md."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Run the checks; return 1 if one could not be measured."""
+        from robot_rl.bench.checks import checks
+        from robot_rl.bench.methods import Runner, run_check
+        from robot_rl.bench.results import PUBLISHED, checkout, judge, merge, write_table
+        from robot_rl.cli.console import bar, show
+        from robot_rl.util.errors import Interrupted, UnknownName
+
+        if self.table:
+            show({"written": str(write_table())}, self.json)
+            return 0
+        for name in self.only:
+            if name not in checks:
+                raise UnknownName("check", name, checks)
+        published = checkout(PUBLISHED) if self.publish else None
+        work = self.work.resolve()
+        runner, records, seeds = Runner(work), {}, range(self.seeds)
+        handler = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            for name in self.only or checks:
+                with bar(f"bench methods {len(records) + 1}/{len(self.only or checks)}") as update:
+                    errors = run_check(name, checks[name], runner, seeds, self.episodes, self.jobs, update)
+                records[name] = judge(name, checks[name], work, seeds, errors)
+                merge(work / "results.json", records)
+        except KeyboardInterrupt as error:
+            number = error.args[0] if error.args else signal.SIGINT
+            raise Interrupted(f"stopped; what had finished is in {work}: the same command goes on", number) from None
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        if published:
+            merge(published, records)
+        show(records if self.json else {name: _line(record) for name, record in records.items()}, self.json, "checks")
+        return int(any(record["verdict"] == "error" for record in records.values()))
+
+
+def _interrupt(number: int, _: object) -> None:
+    raise KeyboardInterrupt(number)
+
+
+def _line(record: dict[str, Any]) -> str:
+    """Return a check in one line."""
+    arms = record["method"], record["control"]
+    if "difference" not in record:
+        return "; ".join(f"{arm['recipe']}: {arm['error']}" for arm in arms if "error" in arm)
+    shown = ", ".join(f"{arm['recipe']} {_interval(arm)}" for arm in arms)
+    return f"{record['verdict']}: {shown}, difference {_interval(record['difference'])}"
+
+
+def _interval(row: dict[str, Any]) -> str:
+    return f"{row['mean']:.3g} [{row['low']:.3g}, {row['high']:.3g}]"

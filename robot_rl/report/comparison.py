@@ -1,0 +1,142 @@
+"""Compare policies on held-out episodes: intervals over seeds and episodes, and differences to the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robot_rl.report.folders import Row, RunFolder, read_folder, read_json, runs_in
+from robot_rl.training.run import SEED
+from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.statistics import Difference, Outcomes, difference, estimate
+
+
+@dataclass
+class Arm:
+    """What is compared: the runs of one recipe that differ in their seeds, each evaluated."""
+
+    name: str
+    task: str
+    recipe: str
+    runs: list[RunFolder]
+    evaluations: list[Row]
+    """evaluation.json of each run."""
+
+    @property
+    def seeds(self) -> list[str]:
+        """Return the training seeds; "" for what was not trained."""
+        return [_seed(run) for run in self.runs]
+
+    @property
+    def episodes(self) -> list[tuple[Any, Any]]:
+        """Return the first held-out seed and the number of episodes of each run."""
+        return [(row.get("seed"), row.get("episodes")) for row in self.evaluations]
+
+    def outcomes(self, figure: str) -> Outcomes:
+        """Return a figure of each episode (E,), for each run; ConfigError if it was not measured."""
+        found = []
+        for run, row in zip(self.runs, self.evaluations, strict=True):
+            values = row["per_episode"].get(figure)
+            if values is None:
+                raise ConfigError(
+                    f"{run.path} has no figure {figure!r}; it measured {', '.join(row['per_episode'])}: name one with "
+                    "--figure"
+                )
+            found.append(np.array([np.nan if v is None else float(v) for v in values]))
+            if not np.isfinite(found[-1]).any():
+                raise UserError(f"{run.path}: no episode has a finite {figure}; it cannot be compared")
+        return found
+
+
+def read_arms(paths: Sequence[Path]) -> list[Arm]:
+    """Read what is compared: each path is a run, or a folder of runs that differ in their seeds."""
+    found = [(path, runs_in(path)) for path in paths]
+    arms = [read_arm(path, runs[:1] if runs[0] == path else runs) for path, runs in found]
+    names = [arm.name for arm in arms]
+    for arm, path in zip(arms, paths, strict=True):
+        arm.name = arm.name if names.count(arm.name) == 1 else str(path)
+    return same_task(arms)
+
+
+def same_task(arms: list[Arm]) -> list[Arm]:
+    """Return the arms; UserError if one has not been evaluated, or if their tasks differ."""
+    missing = [run.path for arm in arms for run, row in zip(arm.runs, arm.evaluations, strict=True) if not row]
+    if missing:
+        more = f", nor have {len(missing) - 1} more runs" if len(missing) > 1 else ""
+        raise UserError(
+            f"{missing[0]} has no evaluation.json with outcomes by episode{more}; make them with "
+            f"`robot-rl evaluate {' '.join(map(str, missing))}`"
+        )
+    names = {arm.task: arm.name for arm in arms}
+    if len(names) > 1:
+        said = ", ".join(f"{name} is of {task or 'no known task'}" for task, name in names.items())
+        raise ConfigError(f"runs of different tasks cannot be compared: {said}; name runs of one task")
+    return arms
+
+
+def read_arm(path: Path, folders: Sequence[Path]) -> Arm:
+    """Read runs of one recipe as an arm, in the order of their seeds; ConfigError for several tasks or recipes."""
+    runs = [read_folder(run) for run in folders]
+    runs.sort(key=lambda run: (int(seed) if (seed := _seed(run)).isdecimal() else -1, run.name))
+    rows = [read_json(run.path / "evaluation.json", dict, []) for run in runs]
+    rows = [row if isinstance(row.get("per_episode"), dict) else {} for row in rows]
+    tasks = dict.fromkeys(run.setting("task") or str(row.get("task", "")) for run, row in zip(runs, rows, strict=True))
+    recipes = dict.fromkeys(run.setting("recipe") for run in runs)
+    if len(tasks) > 1 or len(recipes) > 1:
+        what = f"recipes ({', '.join(recipes)})" if len(tasks) == 1 else f"tasks ({', '.join(tasks)})"
+        raise ConfigError(f"{path} holds runs of different {what}; name its run folders one by one")
+    return Arm(path.resolve().name, next(iter(tasks)), next(iter(recipes)), runs, rows)
+
+
+def _seed(run: RunFolder) -> str:
+    return run.setting("seed") or (run.name.removeprefix(SEED) if run.name.startswith(SEED) else "")
+
+
+def pairing(first: Arm, other: Arm) -> str:
+    """Return why two arms cannot be compared episode by episode; empty if they can."""
+    if max(len(first.runs), len(other.runs)) > 1 and first.seeds != other.seeds:
+        one, two = (", ".join(filter(None, arm.seeds)) or "none" for arm in (first, other))
+        return f"their seeds differ: {one} and {two}"
+    if first.episodes == other.episodes:
+        return ""
+    if {seed for seed, _ in first.episodes} == {seed for seed, _ in other.episodes}:
+        return "they were evaluated on different numbers of episodes"
+    return "they were evaluated on other episodes, by another --seed of evaluate"
+
+
+def compare(arms: Sequence[Arm], figure: str = "") -> dict[str, Any]:
+    """Return a figure of each arm and its difference to the first one, with 95 % intervals.
+
+    Args:
+        figure: success, return, or one of the task's metrics; empty: success where it is reported, else return.
+    """
+    reported = all("success" in row["per_episode"] for arm in arms for row in arm.evaluations)
+    figure = figure or ("success" if reported else "return")
+    rate, notes, rows = figure == "success", [], []
+    for arm in arms:
+        outcomes = arm.outcomes(figure)
+        row: dict[str, Any] = {"arm": arm.name, "recipe": arm.recipe, "seeds": arm.seeds}
+        row |= {"episodes": sum(map(len, outcomes))} | asdict(estimate(outcomes, rate))
+        row |= {"per_seed": [float(np.nanmean(x)) for x in outcomes]}
+        if arm is not arms[0]:
+            if reason := pairing(arms[0], arm):
+                notes.append(f"{arm.name} and {arms[0].name} are not paired: {reason}")
+            found = difference(arms[0].outcomes(figure), outcomes, not reason, rate)
+            row["difference"] = asdict(found) | {"decided": found.decided, "says": says(found)}
+        rows.append(row)
+    if any(len(arm.runs) == 1 and arm.recipe for arm in arms):
+        notes.append("intervals of a single seed say nothing about other seeds")
+    return {"task": arms[0].task, "figure": figure, "arms": rows, "notes": notes}
+
+
+def says(found: Difference) -> str:
+    """Return whether a difference is decided, and if not, what would decide it."""
+    if found.decided:
+        return "higher" if found.mean > 0 else "lower"
+    more = [f"{found.more_episodes} more episodes per seed"] if found.more_episodes is not None else []
+    more += [f"{found.more_seeds} more seed{'s' * (found.more_seeds > 1)}"] if found.more_seeds is not None else []
+    return "not decided; " + (f"about {' or '.join(more)} would" if more else "no difference to be seen")

@@ -1,0 +1,182 @@
+"""Intervals of a figure and of a difference between two policies; all tables and pages take theirs from here.
+
+Outcomes are one array per training seed with one number per held-out episode, (E,) each. Several seeds: a two-level
+bootstrap, which samples seeds and then episodes within them, after Agarwal et al. 2021, "Deep Reinforcement Learning at
+the Edge of the Statistical Precipice" (arXiv 2108.13264). One seed: Wilson's interval for rates, Student's t for means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+Outcomes = Sequence["np.ndarray[Any, np.dtype[np.float64]]"]
+"""(E,) per seed"""
+SAMPLES = 4000
+"""Bootstrap samples; the ends of an interval then repeat to about 3 % of its width."""
+_CHUNK = 2_000_000
+"""Most numbers in memory at once."""
+
+
+def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the Wilson score interval of a success rate (Wilson 1927); (0, 1) without a trial."""
+    from scipy import stats  # takes a second to import; pages whose files hold their intervals need none
+
+    if trials == 0:
+        return 0.0, 1.0
+    low, high = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+    return float(low), float(high)
+
+
+def mean_interval(values: list[float]) -> dict[str, float | None]:
+    """Return the mean and its 95 % interval (Student's t); NaN is left out; None if unknown."""
+    from scipy import stats
+
+    x = [v for v in values if not math.isnan(v)]
+    if len(x) < 2:
+        return {"mean": x[0] if x else None, "low": None, "high": None}
+    mean, half = fmean(x), float(stats.t.ppf(0.975, len(x) - 1) * stats.sem(x))
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % interval; the ends are NaN where one number is all there is."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Difference(Estimate):
+    """The mean of one policy minus that of another."""
+
+    paired: bool
+    """Episodes were compared one by one."""
+    more_episodes: int | None = None
+    """About how many more held-out episodes of each seed would decide it if the difference stays; None: no number
+    does, or it is decided."""
+    more_seeds: int | None = None
+    """The same with more seeds of as many episodes."""
+
+    @property
+    def decided(self) -> bool:
+        """Return whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+
+def estimate(outcomes: Outcomes, rate: bool = False) -> Estimate:
+    """Return the mean over seeds of their means over episodes; `rate`: outcomes are 0 or 1.
+
+    A rate's interval is at least as wide as Wilson's of all episodes together: of equal outcomes a bootstrap has no
+    width.
+    """
+    seeds = _clean(outcomes)
+    mean, every = fmean(float(x.mean()) for x in seeds), np.concatenate(seeds)
+    pooled = wilson(int(every.sum()), len(every)) if rate else (math.inf, -math.inf)
+    if len(seeds) > 1:
+        low, high = _ends(_resampled(seeds))
+        return Estimate(mean, min(low, pooled[0]), max(high, pooled[1]))
+    if rate:
+        return Estimate(mean, *pooled)
+    found = mean_interval(seeds[0].tolist())
+    return Estimate(mean, *(math.nan if found[end] is None else float(found[end] or 0.0) for end in ("low", "high")))
+
+
+def difference(first: Outcomes, second: Outcomes, paired: bool, rate: bool = False) -> Difference:
+    """Return the mean of `second` minus that of `first`.
+
+    Args:
+        first, second: outcomes (E,) per seed.
+        paired: seed k of both goes together, and so does episode i of seed k.
+        rate: outcomes are 0 or 1.
+    """
+    if paired:
+        kept = [np.isfinite(a) & np.isfinite(b) for a, b in zip(first, second, strict=True)]
+        parts = [_clean([b[k] - a[k] for a, b, k in zip(first, second, kept, strict=True)])]
+        sampled = _resampled(parts[0])
+        mean = fmean(float(x.mean()) for x in parts[0])
+    else:
+        parts = [_clean(first), _clean(second)]
+        sampled = _resampled(parts[1], 1) - _resampled(parts[0])
+        mean = fmean(float(x.mean()) for x in parts[1]) - fmean(float(x.mean()) for x in parts[0])
+    low, high = _ends(sampled)
+    if low == high and rate:  # equal outcomes everywhere
+        low, high = _newcombe(first, second)
+    distance = mean - low if mean > 0 else high - mean
+    if low > 0 or high < 0 or mean == 0 or distance <= 0:
+        return Difference(mean, low, high, paired)
+    return Difference(mean, low, high, paired, *_needed(parts, mean / distance))
+
+
+def _needed(parts: Sequence[Outcomes], ratio: float) -> tuple[int | None, int | None]:
+    """Return how many more episodes per seed, and how many more seeds, bring the end of an interval to 0.
+
+    Args:
+        parts: the outcomes that the variance comes from.
+        ratio: size of the difference over the distance from it to the interval's end.
+    """
+    of_seeds = of_episodes = 0.0
+    for seeds in parts:
+        within = fmean(float(x.var(ddof=1)) / len(x) if len(x) > 1 else 0.0 for x in seeds)
+        between = float(np.var([x.mean() for x in seeds], ddof=1)) if len(seeds) > 1 else 0.0
+        of_episodes += within / len(seeds)
+        of_seeds += max(0.0, between - within) / len(seeds)
+    total = of_seeds + of_episodes
+    if not total:
+        return None, None
+    # width^2 is proportional to of_seeds + of_episodes / k with k times as many episodes
+    left = ratio**2 - of_seeds / total
+    episodes = max(len(x) for seeds in parts for x in seeds)
+    count = max(len(seeds) for seeds in parts)
+    factor = of_episodes / total / left if left > 0 else math.inf
+    more = None if factor > 1000 else max(1, math.ceil((factor - 1) * episodes))
+    return more, None if ratio**2 < 1e-3 else max(1, math.ceil((1 / ratio**2 - 1) * count))
+
+
+def _clean(outcomes: Outcomes) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    """Return the outcomes without NaN; ValueError if a seed has none."""
+    kept = [np.asarray(x, np.float64)[np.isfinite(x)] for x in outcomes]
+    if not kept or not all(map(len, kept)):
+        raise ValueError("a seed has no outcome")
+    return kept
+
+
+def _resampled(seeds: Outcomes, stream: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the means (SAMPLES,) of a two-level bootstrap; arms that are not paired take another `stream`."""
+    rng = np.random.default_rng([20210830, stream])
+    lengths = np.array([len(x) for x in seeds])
+    longest = int(lengths.max())
+    table = np.zeros((len(seeds), longest))
+    for row, x in zip(table, seeds, strict=True):
+        row[: len(x)] = x
+    means, each = [], max(1, _CHUNK // (len(seeds) * longest))
+    for begin in range(0, SAMPLES, each):
+        count = min(each, SAMPLES - begin)
+        picked = rng.integers(0, len(seeds), (count, len(seeds), 1))
+        episode = (rng.random((count, len(seeds), longest), dtype=np.float32) * lengths[picked]).astype(np.int64)
+        used = np.arange(longest) < lengths[picked]
+        values = np.where(used, table[picked, np.minimum(episode, lengths[picked] - 1)], 0.0)
+        means.append((values.sum(2) / lengths[picked[..., 0]]).mean(1))
+    return np.concatenate(means)
+
+
+def _ends(samples: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
+    low, high = np.quantile(samples, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _newcombe(first: Outcomes, second: Outcomes) -> tuple[float, float]:
+    """Return the interval of a difference of two rates (Newcombe 1998, method 10), all episodes together."""
+    ends = []
+    for seeds in (first, second):
+        x = np.concatenate(_clean(seeds))
+        ends.append((float(x.mean()), *wilson(int(x.sum()), len(x))))
+    (p, p_low, p_high), (q, q_low, q_high) = ends
+    return q - p - math.hypot(q - q_low, p_high - p), q - p + math.hypot(q_high - q, p - p_low)

@@ -1,0 +1,266 @@
+"""Checks run by real commands, go on after an interruption, and are judged; the table of the docs is the results'."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robot_rl.bench.checks import EXPERT, Arm, Check, checks
+from robot_rl.bench.methods import Runner, needed, run_check, steps
+from robot_rl.bench.results import (
+    BEGIN,
+    END,
+    PAGE,
+    PUBLISHED,
+    checkout,
+    docs_table,
+    judge,
+    learning,
+    merge,
+    paper,
+    read_results,
+)  # fmt: skip
+from robot_rl.cli.main import main, parse
+from robot_rl.cli.train import Train
+from robot_rl.recipes import recipes
+from robot_rl.util.errors import ConfigError
+from sim.make import describe
+
+pytestmark = pytest.mark.timeout(400)
+SMALL = ("--policy.hidden", "16", "--training.log-every", "10")
+TINY = Check(
+    "Forty updates beat one.", "testbed:fork", Arm("bc", (*SMALL, "--training.updates", "40")),
+    Arm("bc", (*SMALL, "--training.updates", "1")), ("--episodes", "4", "--skill", "STEADY"),
+)  # fmt: skip
+
+
+def run(work: Path, check: Check = TINY, seeds: tuple[int, ...] = (0,)) -> dict[str, str]:
+    return run_check("tiny", check, Runner(work), seeds, 8, 1, lambda *_: None)
+
+
+def logs(work: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in (work / "tiny" / "logs").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a check that has run."""
+    work = tmp_path_factory.mktemp("methods")
+    assert run(work) == {}
+    return work
+
+
+@pytest.fixture
+def work(made: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy that a test may change, under the same name so that the commands stay the same."""
+    kept = tmp_path / "kept"
+    shutil.copytree(made, kept)
+    yield made
+    shutil.rmtree(made)
+    shutil.move(kept, made)
+
+
+# ---- the table of checks --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", list(checks))
+def test_a_check_names_what_there_is(name: str) -> None:
+    check = checks[name]
+    info = describe(check.task)
+    assert info.reports_success or check.figure != "success"
+    assert check.claim and check.method != check.control and check.method.recipe != EXPERT
+    for arm in filter(None, (check.method, check.control, check.base)):
+        if arm.recipe != EXPERT:
+            parse(Train[recipes.get(arm.recipe)], [check.task, *arm.flags], "train")  # type: ignore[misc]
+            needs = needed(arm)
+            assert "demonstrations" not in needs or check.data, f"{arm.recipe} needs data"
+            assert "base" not in needs or check.base, f"{arm.recipe} needs a base"
+    from robot_rl.cli.collect import Collect
+
+    parse(Collect, [check.task, *check.data], "collect")
+
+
+def test_commands_come_in_the_order_in_which_they_need_each_other(tmp_path: Path) -> None:
+    check = checks["resfit"]
+    parts = [(step.part, step.words[0]) for step in steps("resfit", check, tmp_path, 4, 20)]
+    assert parts == [
+        ("data", "collect"), ("control", "train"), ("control", "evaluate"), ("method", "train"), ("method", "evaluate")
+    ], "a control that is the base is trained once"  # fmt: skip
+    other = replace(check, control=Arm("resfit", ("--residual.scale", "0")))
+    found = list(steps("resfit", other, tmp_path, 4, 20))
+    assert [step.part for step in found] == ["data", "base", "control", "control", "method", "method"]
+    words = found[4].words
+    assert words[words.index("--base") + 1] == str(tmp_path / "resfit" / "base" / "seed-4")
+    assert words[words.index("--dataset") + 1] == str(tmp_path / "resfit" / "data" / "seed-4")
+    scripted = replace(TINY, control=Arm(EXPERT, ("--skill", "WEAK")))
+    (one,) = [step for step in steps("x", scripted, tmp_path, 0, 20) if step.part == "control"]
+    assert one.words[:4] == ("evaluate", "expert:testbed:fork", "--skill", "WEAK")
+
+
+# ---- running --------------------------------------------------------------------------------------------------------
+def test_what_is_finished_is_not_run_again(work: Path) -> None:
+    before = logs(work)
+    assert len(before) == 5 and run(work) == {} and logs(work) == before
+    shutil.rmtree(work / "tiny" / "control" / "seed-0" / "bundle")  # as if it had been killed before its end
+    assert run(work) == {}
+    assert {name for name, size in logs(work).items() if size != before[name]} == {"control-seed-0.log"}
+    record = judge("tiny", TINY, work, (0,), {})
+    assert record["verdict"] in ("passed", "failed") and record["method"]["episodes"] == 8
+    assert record["difference"]["paired"] and len(record["method"]["per_seed"]) == 1
+    assert record["method"]["minutes"] > 0 and record["commit"] and record["machine"]["cores"]
+    assert str(work) not in json.dumps(record)
+
+
+def test_a_verdict_needs_the_interval_and_the_level(work: Path) -> None:
+    file = work / "tiny" / "control" / "seed-0" / "evaluation.json"
+    for part, won in (("control", 0), ("method", 1)):
+        file = work / "tiny" / part / "seed-0" / "evaluation.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"per_episode": {"success": [won] * 8}}))
+    assert judge("tiny", TINY, work, (0,), {})["verdict"] == "passed"
+    assert judge("tiny", replace(TINY, at_least=1.1), work, (0,), {})["verdict"] == "failed"
+    swapped = replace(TINY, figure="return")
+    assert judge("tiny", swapped, work, (0,), {})["verdict"] == "error", "no such figure in these files"
+
+
+def test_a_command_that_has_changed_is_refused(work: Path) -> None:
+    other = replace(TINY, method=Arm("bc", (*SMALL, "--training.updates", "41")))
+    with pytest.raises(ConfigError, match="method/seed-0 was made by another command .*--training.updates 40"):
+        run(work, other)
+
+
+def test_a_failing_arm_is_an_error_with_its_last_lines_and_the_rest_goes_on(work: Path) -> None:
+    shutil.rmtree(work / "tiny" / "method")
+    broken = replace(TINY, method=Arm("bc", ("--training.updates", "0")))
+    errors = run(work, broken)
+    assert list(errors) == ["method"] and "seed 0, status 2" in errors["method"] and "updates is 0" in errors["method"]
+    record = judge("tiny", broken, work, (0,), errors)
+    assert record["verdict"] == "error" and record["method"]["error"] == errors["method"]
+    assert "error" not in record["control"] and (work / "tiny" / "control" / "seed-0" / "evaluation.json").exists()
+
+
+LONG = """
+import sys
+from pathlib import Path
+from robot_rl.bench.checks import Arm, Check
+from robot_rl.bench.methods import Runner, run_check
+long = Arm("bc", ("--policy.hidden", "16", "--training.updates", "1000000", "--training.log-every", "10"))
+check = Check("", "testbed:fork", long, CONTROL, ("--episodes", "4", "--skill", "STEADY"))
+run_check("tiny", check, Runner(Path(sys.argv[1])), [0], 8, 1, lambda *_: None)
+"""
+
+
+def test_a_killed_runner_takes_its_commands_with_it(work: Path) -> None:
+    shutil.rmtree(work / "tiny" / "method")
+    code = LONG.replace("CONTROL", repr(TINY.control))
+    process = subprocess.Popen([sys.executable, "-c", code, str(work)])
+    metrics, end = work / "tiny" / "method" / "seed-0" / "metrics.jsonl", time.monotonic() + 200
+    while not (metrics.exists() and metrics.stat().st_size):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    children += [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    assert children
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    while any(alive(pid) for pid in children):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_signal_lets_the_running_command_save(work: Path) -> None:
+    shutil.rmtree(work / "tiny" / "method")
+    code = LONG.replace("CONTROL", repr(TINY.control))
+    process = subprocess.Popen([sys.executable, "-c", code, str(work)], stderr=subprocess.DEVNULL)
+    run, end = work / "tiny" / "method" / "seed-0", time.monotonic() + 200
+    while not ((run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    process.wait(100)
+    assert (run / "checkpoint.safetensors").exists()
+    assert "stopped by SIGTERM at step" in (work / "tiny" / "logs" / "method-seed-0.log").read_text()
+
+
+# ---- results --------------------------------------------------------------------------------------------------------
+def test_steps_to_80_percent_are_environment_steps_of_the_seeds_that_got_there(tmp_path: Path) -> None:
+    curves = {
+        "seed-0": [(100, 60, 0.1), (200, 120, 0.85), (300, 180, 0.7)],
+        "seed-1": [(100, 60, 0.2), (200, 120, 0.3)],
+        "seed-2": [(100, 30, 0.8)],
+    }
+    for name, rows in curves.items():
+        (tmp_path / name).mkdir()
+        lines = ({"step": 50 + a, "seconds": b, "train/steps": a, "train/success": c} for a, b, c in rows)
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    found = learning([tmp_path / name for name in curves])
+    assert found == {"minutes": pytest.approx(330 / 180), "reached": 2, "steps_to_80": 150, "minutes_to_80": 1.25}
+    assert learning([tmp_path / "none"]) == {}
+
+
+def records() -> dict[str, Any]:
+    arm = {"recipe": "iql", "flags": ["--a", "1"], "seeds": ["0", "1"], "episodes": 400, "mean": 0.75, "low": 0.7}
+    arm |= {"high": 0.8, "per_seed": [0.7, 0.8], "reached": 1, "steps_to_80": 12_340.0, "minutes_to_80": 1.25}
+    other = {"recipe": "bc", "flags": ["--a", "1", "--b", "2"], "mean": 0.5, "low": 0.45, "high": 0.55}
+    gap = {"mean": 0.25, "low": 0.15, "high": 0.35}
+    check = {"task": "testbed:push", "figure": "success", "method": arm, "control": other, "difference": gap}
+    broken = {"recipe": "bc", "flags": [], "error": "status 1"}
+    return {
+        "iql": check | {"verdict": "passed", "published": "80 % | of 3"},
+        "bad": {"task": "testbed:push", "figure": "return", "method": broken, "control": broken, "verdict": "error"},
+    }
+
+
+def test_the_table_has_a_row_for_each_check_and_marks_what_failed() -> None:
+    lines = docs_table(records()).splitlines()
+    assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
+    assert "**error**" in lines[2] and lines[2].startswith("| `bad` |")
+    for part in (
+        "Kostrikov et al. 2022, arXiv 2110.06169",
+        "`bc` `--b 2`",
+        "75",
+        "70–80",
+        "passed",
+        "80",
+        "(1 of 2 seeds)",
+    ):
+        assert part in lines[3], lines[3]
+
+
+def test_every_recipe_names_its_paper() -> None:
+    for name in recipes.entries:
+        assert any(char.isdigit() for char in paper(name)), name
+
+
+def test_results_are_merged_by_check(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    merge(file, {"b": {"x": 1}, "a": {"x": 1}})
+    merge(file, {"b": {"x": 2}})
+    assert read_results(file) == {"a": {"x": 1}, "b": {"x": 2}} and list(read_results(file)) == ["a", "b"]
+
+
+def test_the_table_in_the_docs_is_what_the_results_give() -> None:
+    text = checkout(PAGE).read_text()
+    written = text.partition(BEGIN)[2].partition(END)[0].strip()
+    assert written == docs_table(read_results(checkout(PUBLISHED))), "run `robot-rl bench methods --table`"
+
+
+def test_an_unknown_check_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "methods", "--only", "iqll"]) == 2
+    assert "unknown check 'iqll'; did you mean iql?" in capsys.readouterr().err
