@@ -46,6 +46,9 @@ class Check:
 WEAK = ("--skill", "WEAK", "--episodes", "300", "--num-envs", "50", "--keep-failures")
 """Data of mixed quality: of these episodes about four in ten succeed."""
 BOTH_SIDES = ("--skill", "STEADY", "--episodes", "50")
+ONE_SIDE = ("--skill", "STEADY", "--episodes", "100", "--num-envs", "50", "--keep-failures")
+"""Of fork-right: half of these episodes pass on the left, which does not count."""
+EVERY = ("--training.demos", "all")
 OFFLINE = ("--training.offline-updates", "15000")
 
 checks: dict[str, Check] = {
@@ -64,6 +67,32 @@ checks: dict[str, Check] = {
     "td3-bc": Check(
         "Values learned from failures as well beat cloning the successes.",
         "testbed:push", Arm("td3-bc", OFFLINE), Arm("bc"), WEAK, at_least=0.6,
+    ),
+    "cal-ql": Check(
+        "Offline values that are calibrated carry over to online learning, those of plain SAC do not.",
+        "testbed:push", Arm("cal-ql", OFFLINE), Arm("cal-ql", (*OFFLINE, "--agent.conservative", "0")), WEAK,
+        at_least=0.6,
+    ),
+    "fql": Check(
+        "Values choose the side that counts from demonstrations of both; a clone passes on either.",
+        "testbed:fork-right", Arm("fql", OFFLINE), Arm("ofql", (*OFFLINE, "--agent.eta", "0")), ONE_SIDE, at_least=0.9,
+    ),
+    "ofql": Check(
+        "Values choose the side that counts from demonstrations of both; a clone passes on either.",
+        "testbed:fork-right", Arm("ofql", OFFLINE), Arm("ofql", (*OFFLINE, "--agent.eta", "0")), ONE_SIDE, at_least=0.9,
+    ),
+    "cfgrl": Check(
+        "Guidance to better actions improves on the clone that the same network also is.",
+        "testbed:push", Arm("cfgrl", OFFLINE), Arm("cfgrl", (*OFFLINE, "--policy.guidance", "0")), WEAK, at_least=0.6,
+    ),
+    "qc": Check(
+        "Values of chunks choose better than the clone that offers them.",
+        "testbed:push", Arm("qc", OFFLINE), Arm("qc", (*OFFLINE, "--policy.candidates", "1")), WEAK, at_least=0.6,
+    ),
+    "dsrl": Check(
+        "Noise steers a frozen policy that passes on either side to the one that counts.",
+        "testbed:fork-right", Arm("dsrl", ("--training.steps", "5000")), Arm("flow-bc", EVERY), ONE_SIDE,
+        Arm("flow-bc", EVERY), at_least=0.9,
     ),
     "rlpd": Check(
         "With 20 demonstrations a sparse reward is learned in steps that are too few without.",

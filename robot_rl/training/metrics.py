@@ -38,6 +38,8 @@ def check_update(run: Run, step: int, metrics: dict[str, Tensor], batch: dict[st
 
     The checkpoint stays what it was before. The batch says whether its numbers or the settings are the cause.
     """
+    if bool(torch.stack([value.detach().float() for value in metrics.values()]).isfinite().all()):  # waits once
+        return metrics
     for name, value in metrics.items():
         if not math.isfinite(value):
             kept = run.folder / "diverged-batch.safetensors"
