@@ -35,7 +35,7 @@ class Sampling:
     chunk: int = 1
     """Actions per sample; above 1 they come as (B, chunk, A), with `valid` (B, chunk) up to the end of the episode."""
     sequence: bool = False
-    """All columns come as (B, chunk, ...), observed ones as (B, chunk + 1, ...)."""
+    """All columns come as (B, chunk, ...), also `terminated`, observed ones as (B, chunk + 1, ...)."""
 
     @property
     def span(self) -> int:
@@ -177,8 +177,10 @@ class Replay:
         where, at = lane[:, None].to(self.device), rows.to(self.device)
         names = self.spec if how.sequence else ("action",)
         span = {name: how.chunk + 1 if self.spec[name].observed else how.chunk for name in names}
+        flags = {"valid": valid[:, : how.chunk]}
+        flags |= {"terminated": self.flags["terminated"][lane[:, None], rows[:, : how.chunk]]} if how.sequence else {}
         return {name: self.columns[name][where, at[:, :n]] for name, n in span.items()} | {
-            "valid": valid[:, : how.chunk].to(self.device)
+            name: flag.to(self.device) for name, flag in flags.items()
         }
 
     def _draw(self, count: int, span: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:

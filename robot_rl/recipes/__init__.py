@@ -23,6 +23,7 @@ recipes = Registry(
         "ofql": ("robot_rl.recipes.ofql:OneStepFlowQ", "offline RL with a flow of one step, then online"),
         "cfgrl": ("robot_rl.recipes.cfgrl:Guidance", "offline RL by guiding a flow to better actions"),
         "qc": ("robot_rl.recipes.qc:QChunking", "the most valuable chunk of a cloned flow, offline, then online"),
+        "chunks-to-steps": ("robot_rl.recipes.chunks_to_steps:ChunksToSteps", "qc first, rlpd later, on one replay"),
         "expo": ("robot_rl.recipes.expo:EXPO", "the most valuable of a cloned flow's actions and edits of them"),
         "dsrl": (
             "robot_rl.recipes.dsrl:Steering",

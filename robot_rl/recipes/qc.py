@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from policies.base import Size
 from policies.best_of import BestOfConfig, BestOfPolicy, JudgeConfig
 from policies.generative import GenerativeConfig
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
@@ -35,5 +36,9 @@ class QChunking(OffPolicyRecipe):
     agent_class: ClassVar[type[ActorCritic]] = BestOf
 
     def make_policy(self, job: Job) -> BestOfPolicy:
-        c = self.agent
-        return BestOfPolicy(job.size, self.policy, JudgeConfig(c.critics, c.hidden, c.layer_norm))
+        return best_of_policy(job.size, self.policy, self.agent)
+
+
+def best_of_policy(size: Size, config: BestOfConfig, agent: ActorCriticConfig) -> BestOfPolicy:
+    """Return a policy whose candidates are chosen by values of the agent's size."""
+    return BestOfPolicy(size, config, JudgeConfig(agent.critics, agent.hidden, agent.layer_norm))

@@ -1,0 +1,43 @@
+"""Q-chunking that hands over to RLPD: Li et al. 2025, "Reinforcement Learning with Action Chunking" (arXiv 2507.07969),
+where chunks lead early, and Ball et al. 2023 (RLPD, arXiv 2302.02948), which leads in the end.
+
+Policies: that of qc, then a tanh-Gaussian of single steps; critics: 2 on chunks, and 10 on steps; data: one replay for
+both, offline updates, then half demonstrations, half online; reward: success, or the task's. The combination is ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from policies.actor import GaussianPolicy
+from policies.best_of import BestOfConfig
+from policies.gaussian import GaussianConfig
+from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.learning.best_of import BestOf
+from robot_rl.learning.switching import Switching, SwitchingConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.qc import QChunking, best_of_policy
+from robot_rl.recipes.recipe import OffPolicyRecipe
+from robot_rl.recipes.rlpd import RLPD
+from robot_rl.rewards import reward_source
+from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
+
+
+@dataclass(frozen=True)
+class ChunksToSteps(OffPolicyRecipe):
+    """Learn in chunks first, in single steps later."""
+
+    chunk: BestOfConfig = field(default_factory=lambda: QChunking().policy)
+    step: GaussianConfig = field(default_factory=lambda: RLPD().policy)
+    agent: SwitchingConfig = field(default_factory=lambda: SwitchingConfig(QChunking().agent, RLPD().agent))
+    training: OffPolicyConfig = field(default_factory=lambda: replace(OFFLINE, offline_updates=5_000, steps=50_000))
+
+    def build(self, job: Job, env: Any = None) -> Switching:
+        torch.manual_seed(job.seed)
+        limits = reward_source(self.training.reward, job.info).limits(self.agent.discount)
+        chunk = best_of_policy(job.size, self.chunk, self.agent.chunks).to(job.device)
+        chunks = BestOf(chunk, self.agent.chunks, job.seed, limits)
+        step = GaussianPolicy(job.size, self.step).to(job.device)
+        return Switching(chunks, ActorCritic(step, self.agent.steps, job.seed, limits), self.agent, job.seed)

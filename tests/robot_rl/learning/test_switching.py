@@ -1,0 +1,105 @@
+"""Two agents on one replay: each gets the samples that it would draw itself, and the first hands over to the second."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from policies.actor import GaussianPolicy
+from policies.base import Size
+from policies.gaussian import GaussianConfig
+from robot_rl.data.replay import Replay, Sampling
+from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.agent import Phase
+from robot_rl.learning.switching import Switching, SwitchingConfig
+from robot_rl.util.errors import ConfigError
+
+CONFIG = ActorCriticConfig(hidden=(16,), n_step=1, discount=0.9, entropy=True)
+
+
+def agent(horizon: int = 3, **changes: int) -> Switching:
+    torch.manual_seed(0)
+    chunk, step = (GaussianPolicy(Size(1, 2), GaussianConfig((16,), h)) for h in (horizon, 1))
+    config = SwitchingConfig(CONFIG, CONFIG, **changes)
+    return Switching(ActorCritic(chunk, CONFIG), ActorCritic(step, CONFIG), config)
+
+
+def recorded(learner: Switching) -> Replay:
+    """Return three episodes of 2, 5 and 9 steps, the second cut by time."""
+    replay, rng = Replay(60, 1, learner.columns), torch.Generator().manual_seed(0)
+    for k, steps in enumerate((2, 5, 9)):
+        terminated = torch.arange(steps) == (steps - 1 if k != 1 else -1)
+        episode = {
+            "observation.state": torch.rand(steps + 1, 1, generator=rng),
+            "reward": torch.rand(steps, generator=rng),
+        }
+        replay.add_episode(episode | {"action": torch.rand(steps, 2, generator=rng), "terminated": terminated})
+    return replay
+
+
+def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    for name, value in theirs.items():
+        if name == "action" and "valid" in theirs:  # beyond the end the actions are nobody's
+            value, ours[name] = (x * theirs["valid"][..., None] for x in (value, ours[name]))
+        assert torch.allclose(ours[name].float(), value.float(), atol=1e-6), name
+
+
+@pytest.mark.parametrize("horizon", [2, 3, 5])
+def test_each_agent_gets_its_own_samples(horizon: int) -> None:
+    learner = agent(horizon)
+    replay = recorded(learner)
+    sequences = replay.sample(200, learner.sampling, torch.Generator().manual_seed(1))
+    for samples, how in (
+        (learner.stepped(sequences), Sampling(1, 0.9)),
+        (learner.chunked(sequences), Sampling(horizon, 0.9, horizon)),
+    ):
+        # A row whose episode has not `horizon` steps left is drawn either way: the same generator draws the same rows.
+        theirs = replay.sample(200, how, torch.Generator().manual_seed(1))
+        same(samples, theirs)
+
+
+def test_chunks_act_first_and_single_steps_last() -> None:
+    learner = agent(first=8, last=16)
+    seen, rng = {"observation.state": torch.zeros(4, 1)}, torch.Generator().manual_seed(0)
+    singles = []
+    for _ in range(6):
+        action, _ = learner.act(seen, rng, Phase.LEARN)
+        assert action.shape == (4, 2)
+        singles.append(int(learner.single.sum()))
+        learner.reset(torch.arange(4))
+    assert singles[:2] == [0, 0] and singles[-1] == 4 and learner.share == 1
+    assert learner.policy is learner.steps.policy and agent().policy is not agent().steps.policy
+    learner = agent(first=0, last=4)
+    learner.act(seen, rng, Phase.LEARN)
+    learner.act(seen, rng, Phase.LEARN)
+    assert not learner.single.any(), "an episode goes on as it began"
+
+
+def test_resumed_to_the_bit() -> None:
+    first, second = agent(first=0, last=100), agent(first=0, last=100)
+    replay, rng = recorded(first), torch.Generator().manual_seed(2)
+    seen = {"observation.state": torch.zeros(3, 1)}
+    first.act(seen, rng, Phase.LEARN)
+    first.update(replay.sample(16, first.sampling, rng), Phase.LEARN)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.load_memory(copy.deepcopy(first.memory()), seen)
+    batch, state = replay.sample(16, first.sampling, rng), rng.get_state()
+    found = []
+    for learner in (first, second):
+        rng.set_state(state)
+        learner.reset(torch.tensor([1]))
+        metrics = learner.update(dict(batch), Phase.LEARN)
+        found.append((learner.act(seen, rng, Phase.LEARN)[0], {k: float(v) for k, v in metrics.items()}))
+    assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
+
+
+def test_single_steps_take_one_step_of_reward() -> None:
+    policy = GaussianPolicy(Size(1, 2), GaussianConfig((16,)))
+    three = ActorCriticConfig(hidden=(16,), n_step=3, discount=0.9)
+    with pytest.raises(ConfigError, match="n-step 1"):
+        Switching(ActorCritic(policy, CONFIG), ActorCritic(policy, three), SwitchingConfig(CONFIG, CONFIG))
+    with pytest.raises(ValueError, match="last"):
+        SwitchingConfig(CONFIG, CONFIG, first=10, last=5)
