@@ -2,7 +2,7 @@
 where chunks lead early, and Ball et al. 2023 (RLPD, arXiv 2302.02948), which leads in the end.
 
 Policies: that of qc, then a tanh-Gaussian of single steps; critics: 2 on chunks, and 10 on steps; data: one replay for
-both, offline updates, then half demonstrations, half online; reward: success, or the task's. The combination is ours."""
+both, offline updates, then half demonstrations, half online; reward: success, or the task's. We combined them."""
 
 from __future__ import annotations
 
