@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -78,16 +78,28 @@ class Renderers:
     def batch(self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None) -> np.ndarray:
         """Return fast frames (k, height, width, 3) uint8 at joint positions (k, nq), on all cores."""
         frames = np.empty((len(qpos), height, width, 3), np.uint8)
-        if not self._threads:
-            self._threads += [_RenderThread(self.model) for _ in range(os.cpu_count() or 1)]
-        shares = np.array_split(np.arange(len(qpos)), min(len(self._threads), len(qpos)))
+        threads = self._opened(os.cpu_count() or 1)
+        shares = np.array_split(np.arange(len(qpos)), min(len(threads), len(qpos)))
         started = [
             thread.pool.submit(thread.draw, frames, rows, qpos, camera, sizes)
-            for thread, rows in zip(self._threads, shares, strict=False)
+            for thread, rows in zip(threads, shares, strict=False)
         ]
         for done in started:
             done.result()
         return frames
+
+    def later(
+        self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None
+    ) -> Future[np.ndarray]:
+        """Return the future of a fast frame (height, width, 3), which a thread renders from copies of positions."""
+        frame, thread = np.empty((1, height, width, 3), np.uint8), self._opened(1)[0]
+        sizes = None if sizes is None else sizes[None].copy()
+        return thread.pool.submit(thread.draw, frame, np.zeros(1, int), qpos[None].copy(), camera, sizes)
+
+    def _opened(self, least: int) -> list[_RenderThread]:
+        while len(self._threads) < least:
+            self._threads.append(_RenderThread(self.model))
+        return self._threads
 
     def close(self) -> None:
         """End the threads; another batch would start new ones."""
@@ -98,22 +110,30 @@ class _RenderThread:
     """A thread with its own copy of the model and OpenGL contexts, which only this thread may open, use and close."""
 
     def __init__(self, model: mujoco.MjModel):
-        self.pool = ThreadPoolExecutor(1, "render")
+        self.pool = ThreadPoolExecutor(1, "render", _without_realtime)
         self.model = copy.copy(model)
         self.renderers: dict[tuple[int, int], SceneRenderer] = {}
 
     def draw(
         self, frames: np.ndarray, rows: np.ndarray, qpos: np.ndarray, camera: str, sizes: np.ndarray | None
-    ) -> None:
+    ) -> np.ndarray:
+        """Render rows (k,) into frames (n, height, width, 3); return the first of them."""
         height, width = frames.shape[1:3]
         if (height, width) not in self.renderers:
             self.renderers[height, width] = SceneRenderer(self.model, height, width, "fast")
         for k in rows:
             frames[k] = self.renderers[height, width].render(qpos[k], camera, None if sizes is None else sizes[k])
+        return frames[rows[0]]
 
     def close(self) -> None:
         for renderer in self.renderers.values():
             renderer.renderer.close()
+
+
+def _without_realtime() -> None:
+    """Give this thread ordinary priority: it would inherit that of a twin's loop."""
+    if hasattr(os, "sched_setscheduler"):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _end(threads: list[_RenderThread]) -> None:

@@ -10,6 +10,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -50,6 +52,7 @@ class Twin(ABC):
         names = [c.name for c in scene.cameras] if cameras else []
         image = self.robot.ros.image
         self.images = {c: node.publisher("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in names}
+        self._rendering: dict[str, Future[np.ndarray]] = {}
         self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
         self.stall = node.publisher("std_msgs/msg/String", STALL_TOPIC, STATE)
         self.stalls = 0
@@ -93,6 +96,8 @@ class Twin(ABC):
             gc.unfreeze()
 
     def _run(self) -> None:
+        for name in list(self.images)[:1]:  # opening OpenGL would hold up the loop for a third of a second
+            wait([self.engine.render_later(0, name, self.image_size, self.image_size)])
         ticker = Ticker(1 / self.robot.command_rate)
         every_image = round(self.robot.command_rate / self.camera_rate)
         count = 0
@@ -147,23 +152,22 @@ class Twin(ABC):
         return {"stamp": {"sec": now // 10**9, "nanosec": now % 10**9}, "frame_id": frame}
 
     def _publish_images(self) -> None:
-        size = self.image_size
+        """Render what somebody listens to in a thread, which publishes it; a slow one skips frames, not ticks."""
         for name, publisher in self.images.items():
-            if publisher.matched == 0:
-                continue
-            picture = np.ascontiguousarray(self.engine.render(0, name, size, size))
-            publisher.publish(
-                make(
-                    "sensor_msgs/msg/Image",
-                    header=self._header(f"{name}_optical_frame"),
-                    height=size,
-                    width=size,
-                    encoding="rgb8",
-                    is_bigendian=0,
-                    step=3 * size,
-                    data=picture.reshape(-1),
-                )  # fmt: skip
-            )
+            rendering = self._rendering.get(name)
+            if rendering is not None and rendering.done():
+                rendering.result()  # raises what went wrong
+            if publisher.matched and (rendering is None or rendering.done()):
+                publish = partial(self._publish_image, publisher, self._header(f"{name}_optical_frame"))
+                self._rendering[name] = self.engine.render_later(0, name, self.image_size, self.image_size)
+                self._rendering[name].add_done_callback(publish)
+
+    def _publish_image(self, publisher: Publisher, header: dict[str, Any], rendered: Future[np.ndarray]) -> None:
+        if rendered.cancelled() or rendered.exception() or self._closing.is_set():
+            return
+        size, picture = self.image_size, np.ascontiguousarray(rendered.result())
+        message = dict(height=size, width=size, encoding="rgb8", is_bigendian=0, step=3 * size)
+        publisher.publish(make("sensor_msgs/msg/Image", header=header, data=picture.reshape(-1), **message))
 
 
 def pose(position: np.ndarray, quat: np.ndarray) -> dict[str, Any]:

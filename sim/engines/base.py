@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -144,6 +145,12 @@ class Engine(ABC):
         videos, "high" for stills."""
         sizes = None if self.geom_sizes is None else self.geom_sizes[index]
         return self._renderers.frame(self.qpos[index], camera, height, width, quality, sizes)
+
+    def render_later(self, index: int, camera: str, height: int, width: int) -> Future[np.ndarray]:
+        """Return the future of a fast RGB frame (height, width, 3) uint8 of one environment as it is now; a thread
+        renders it while the simulation goes on."""
+        sizes = None if self.geom_sizes is None else self.geom_sizes[index]
+        return self._renderers.later(self.qpos[index], camera, height, width, sizes)
 
     @cached_property
     def _renderers(self) -> Renderers:
