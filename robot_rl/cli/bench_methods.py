@@ -48,7 +48,8 @@ class Methods:
                 raise UnknownName("check", name, checks)
         published = checkout(PUBLISHED) if self.publish else None
         work = self.work.resolve()
-        runner, records, seeds = Runner(work), {}, range(self.seeds)
+        runner, seeds = Runner(work), range(self.seeds)
+        records: dict[str, Any] = {}
         handler = signal.signal(signal.SIGTERM, _interrupt)
         try:
             for name in self.only or checks:

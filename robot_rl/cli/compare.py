@@ -43,9 +43,11 @@ class Compare:
             show(result, True)
             return 0
         console = Console(highlight=False)
-        rows = Table(title=f"{result['figure']} on held-out episodes of {result['task']}", box=None)
+        rows = Table(
+            title=f"{result['figure']} on held-out episodes of {result['task']}, with 95 % intervals", box=None
+        )
         for k, name in enumerate(HEAD):
-            rows.add_column(name.lower(), justify="right" if 3 <= k < 8 else "left")
+            rows.add_column(name.lower(), justify="right" if 3 <= k < 6 else "left")
         for row in table_rows(result):
             rows.add_row(*map(Text, row))
         console.print(rows)

@@ -11,11 +11,12 @@ import numpy as np
 from robot_rl.report.blocks import Block, charts, note, table
 from robot_rl.report.charts import POINTS, Trace, line, text
 from robot_rl.report.comparison import Arm
-from robot_rl.report.figures import ABSENT, figure, interval, number, percent
+from robot_rl.report.figures import ABSENT, figure, percent
 from robot_rl.report.page import Section, assemble, write_page
 from robot_rl.report.training import CLOCKS, NAMES, PANELS, curve_points, panel
 
-HEAD = ("Arm", "Recipe", "Seeds", "Episodes", "Mean", "95\u202f% interval", "Difference", "95\u202f% interval", "")
+HEAD = ("Arm", "Recipe", "Seeds", "Episodes", "Mean", "Difference", "Decided")
+"""Brackets are 95 % intervals."""
 
 
 def write_comparison(arms: Sequence[Arm], result: dict[str, Any], out: Path) -> None:
@@ -27,7 +28,7 @@ def write_comparison(arms: Sequence[Arm], result: dict[str, Any], out: Path) -> 
     lead = f"{result['arms'][-1]['arm']} against {result['arms'][0]['arm']}: {best['says']}." if best else ""
     sections: list[Section] = [
         ("comparison", f"{result['figure'].capitalize()} on held-out episodes",
-         [table("Differences are to the first arm", HEAD, rows, numbers=range(3, 8)), *lines]),
+         [table("Differences to the first arm, with 95\u202f% intervals", HEAD, rows, numbers=range(3, 6)), *lines]),
         ("learning", "Learning curves", curves(arms)),
         ("runs", "Runs", [table("Seeds of each arm", ("Arm", "Seed", "Folder"), [
             (arm.name, seed or ABSENT, run.path) for arm in arms for seed, run in zip(arm.seeds, arm.runs, strict=True)
@@ -39,29 +40,20 @@ def write_comparison(arms: Sequence[Arm], result: dict[str, Any], out: Path) -> 
 def table_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the table of a comparison, formatted; its columns are HEAD."""
     rate = result["figure"] == "success"
-    show = percent if rate else figure
-    rows = []
+    show = (lambda value: percent(value, 0)) if rate else figure
+    rows: list[tuple[str, ...]] = []
     for row in result["arms"]:
-        seeds, cells = ", ".join(filter(None, row["seeds"])), ("", "", "")
+        seeds, cells = ", ".join(filter(None, row["seeds"])), ("", "")
         if found := row.get("difference"):
-            said = found["says"] + (", paired" if found["paired"] else "")
-            cells = _signed(found["mean"], rate), _between(found, rate), said
+            ends = f"{_signed(found['low'], rate)}, {_signed(found['high'], rate)}"
+            cells = f"{_signed(found['mean'], rate)} [{ends}]", found["says"] + (", paired" if found["paired"] else "")
         first = row["arm"], row["recipe"] or ABSENT, seeds or ABSENT, figure(row["episodes"])
-        rows.append((*first, show(row["mean"]), _span(row, rate), *cells))
+        rows.append((*first, f"{show(row['mean'])} [{show(row['low'])}, {show(row['high'])}]", *cells))
     return rows
 
 
-def _span(row: dict[str, Any], rate: bool) -> str:
-    low, high = number(row["low"]), number(row["high"])
-    return interval(low, high) if rate else f"{figure(low)} to {figure(high)}"
-
-
 def _signed(value: float, rate: bool) -> str:
-    return ("+" if value > 0 else "") + (percent(value) if rate else figure(value)).replace("-", "\u2212")
-
-
-def _between(row: dict[str, Any], rate: bool) -> str:
-    return f"{_signed(row['low'], rate)} to {_signed(row['high'], rate)}"
+    return ("+" if value > 0 else "") + (percent(value, 0) if rate else figure(value)).replace("-", "\u2212")
 
 
 def curves(arms: Sequence[Arm]) -> list[Block]:
