@@ -121,7 +121,7 @@ class MeanFlowActor(GenerativeActor):
             return self.velocity(noisy, r, t, features)
 
         tangents = (v, torch.zeros_like(r), torch.ones_like(t))
-        u, change = torch.func.jvp(average, (noisy, r, t), tangents)
+        u, change = torch.func.jvp(average, (noisy, r, t), tangents)  # type: ignore[misc]
         return (u - (v - (t - r)[:, None] * change).detach()).square()
 
 
@@ -142,15 +142,15 @@ class FlowActor(GenerativeActor):
         c = self.config
         if not c.guided:
             return integrate(self.velocity(features), z, c.sample_steps)
-        every = features.new_zeros(len(features))
-        every, better = self.velocity(features, every), self.velocity(features, every + 1)
+        no = features.new_zeros(len(features))
+        every, better = self.velocity(features, no), self.velocity(features, no + 1)
 
         def guided(noisy: Tensor, time: Tensor) -> Tensor:
             base = every(noisy, time)
             return base + c.guidance * (better(noisy, time) - base)
 
-        simple = {0.0: every, 1.0: better}.get(c.guidance, guided)
-        return integrate(simple, z, c.sample_steps)
+        velocity: Velocity = {0.0: every, 1.0: better}.get(c.guidance, guided)
+        return integrate(velocity, z, c.sample_steps)
 
     def loss(self, features: Tensor, actions: Tensor, rng: torch.Generator, better: Tensor | None = None) -> Tensor:
         return velocity_error(self.velocity(features, better), actions, rng)

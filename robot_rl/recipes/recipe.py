@@ -12,7 +12,7 @@ from policies.actor import ActorPolicy
 from policies.base import Policy
 from policies.bundle import Bundle
 from robot_rl.data.sources import Demonstrations
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
@@ -48,7 +48,7 @@ class Recipe:
 class OffPolicyRecipe(Recipe):
     """An actor-critic in a vector environment, with demonstrations where `training.demo_share` is above 0."""
 
-    agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
+    agent: Any
     training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
     agent_class: ClassVar[type[ActorCritic]] = ActorCritic
 
@@ -61,7 +61,7 @@ class OffPolicyRecipe(Recipe):
     def make_policy(self, job: Job) -> ActorPolicy:
         """Return the policy with fresh weights."""
 
-    def build(self, job: Job, env: Any = None) -> ActorCritic:
+    def build(self, job: Job, env: Any = None) -> Any:
         torch.manual_seed(job.seed)
         limits = reward_source(self.training.reward, job.info).limits(self.agent.discount)
         return self.agent_class(self.make_policy(job).to(job.device), self.agent, job.seed, limits)

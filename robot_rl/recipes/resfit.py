@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from policies.residual import ResidualConfig, ResidualPolicy
+from robot_rl.learning.actor_critic import ActorCriticConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OffPolicyRecipe
 from robot_rl.util.errors import ConfigError
@@ -20,6 +21,7 @@ class ResFiT(OffPolicyRecipe):
     """Correct a base policy at every step."""
 
     residual: ResidualConfig = field(default_factory=ResidualConfig)
+    agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
 
     @property
     def needs(self) -> tuple[Need, ...]:
