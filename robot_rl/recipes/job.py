@@ -87,8 +87,9 @@ class Job:
         """Return the bundle to start from, checked against the task."""
         if self.base is None:
             raise ConfigError("the recipe improves an existing policy: name its bundle with --base")
-        if self.base.task != self.info.task:
-            raise ConfigError(f"{self.base.called} is for task {self.base.task!r}, not {self.info.task!r}")
+        named = self.base.task if self.base.contract is None else self.base.interface.task
+        if named != self.info.task:
+            raise ConfigError(f"{self.base.called} is for task {named!r}, not {self.info.task!r}")
         if self.info.interface is None:
             size = self.base.policy.size
             if size != self.size:

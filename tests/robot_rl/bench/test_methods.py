@@ -263,4 +263,4 @@ def test_the_table_in_the_docs_is_what_the_results_give() -> None:
 
 def test_an_unknown_check_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "methods", "--only", "iqll"]) == 2
-    assert "unknown check 'iqll'; did you mean iql?" in capsys.readouterr().err
+    assert "unknown check 'iqll'; did you mean iql" in capsys.readouterr().err

@@ -129,7 +129,7 @@ def test_the_batch_of_the_first_bad_update_is_kept_beside_the_last_good_checkpoi
 ) -> None:
     env, learner, demos = started(task, residual, agent, 8)
     config = OffPolicyConfig(
-        steps=80, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
+        steps=160, num_envs=8, batch=4, updates_per_step=1 / 8, warmup=0, learning_starts=0, log_every=1000,
         checkpoint_every=40,
     )  # fmt: skip
     update, batches, good = learner.update, [], 6
