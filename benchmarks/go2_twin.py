@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from policies.bundle import load_bundle
 from robot_rl.training.run import provenance, write_json
 from robot_rl.util.seeds import HELD_OUT
 from robot_rl.util.statistics import mean_interval, wilson
@@ -128,7 +127,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     a = parser.parse_args()
-    load_bundle(a.bundle)  # raises if there is none, before twenty runs do
     domain = random.SystemRandom().randrange(DOMAINS)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(a.jobs) as pool:
         walk = partial(one_run, bundle=a.bundle, folder=Path(folder), seconds=a.seconds, push_every=a.push_every)
