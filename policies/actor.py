@@ -10,7 +10,6 @@ Where `horizon` is above 1, u and action are chunks, flat: (B, horizon * A).
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -52,13 +51,17 @@ class ActorPolicy(Policy):
         """Return the actor's input (B, F + inputs)."""
         return torch.cat([self.features(observation), *(observation[name] for name in self.inputs)], -1)
 
-    @abstractmethod
-    def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return the environment's actions for actor outputs u (B, latent), both in [-1, 1]."""
+    def fit(self, columns: dict[str, Tensor]) -> None:
+        """Take the normalizer's statistics from demonstrated rows (N, ...)."""
+        self.normalizer.fit(columns["observation.state"])
 
-    @abstractmethod
+    def transform(self, u: Tensor, observation: Observation) -> Tensor:
+        """Return the environment's actions for actor outputs u (B, latent), both in [-1, 1]; here the identity."""
+        return u
+
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
         """Return the u (B, latent) whose action is nearest to `action`; None if u has no effect or is not unique."""
+        return action
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
         """Return the `inputs` of every environment's next step; advances the policy's memory."""
@@ -109,16 +112,6 @@ class GaussianPolicy(ActorPolicy):
         self.encoder = Encoder(size, self.config.encoder)
         self.actor = GaussianActor(self.encoder.size, self.horizon * size.action, self.config)
         self.explore = False
-
-    def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        return u
-
-    def invert(self, action: Tensor, observation: Observation) -> Tensor:
-        return action
-
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        """Take the normalizer's statistics from demonstrated rows (N, ...)."""
-        self.normalizer.fit(columns["observation.state"])
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
         """Return the squared error (B,) of the mean for demonstrated chunks (B, horizon, A)."""

@@ -24,7 +24,7 @@ from policies.gaussian import GaussianActor, GaussianConfig
 from policies.generative import FlowActor, GenerativeConfig
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
-Judge = Callable[[Tensor, Tensor], Tensor]
+Values = Callable[[Tensor, Tensor], Tensor]
 """Values (E, B) of features (B, F) and actions (B, A)."""
 
 
@@ -37,16 +37,21 @@ class BestOfConfig:
     scale: NonNegativeFloat = 0.2
     """Largest edit, in units of the action range [-1, 1]; 0: no edits."""
     flow: GenerativeConfig = field(default_factory=GenerativeConfig)
+    """The flow that clones the data."""
     actor: GaussianConfig = field(default_factory=GaussianConfig)
+    """The actor that edits."""
 
 
 @dataclass(frozen=True)
-class JudgeConfig:
-    """Size of the values that choose."""
+class CriticSize:
+    """Size of the critics that choose; those of the agent."""
 
     critics: PositiveInt = 2
+    """Ensemble size."""
     hidden: tuple[PositiveInt, ...] = (256, 256)
+    """Hidden widths."""
     layer_norm: bool = True
+    """LayerNorm before each activation."""
 
 
 class BestOfPolicy(ActorPolicy):
@@ -54,25 +59,25 @@ class BestOfPolicy(ActorPolicy):
 
     class_name, config_class = "best-of", BestOfConfig
 
-    def __init__(self, size: Size, config: BestOfConfig | None = None, judge: JudgeConfig | None = None):
+    def __init__(self, size: Size, config: BestOfConfig | None = None, critic: CriticSize | None = None):
         super().__init__()
-        self.size, self.config, self.judge_config = size, config or BestOfConfig(), judge or JudgeConfig()
-        flow, judge = self.config.flow, self.judge_config
+        self.size, self.config, self.critic_size = size, config or BestOfConfig(), critic or CriticSize()
+        flow, critic = self.config.flow, self.critic_size
         self.horizon = self.execute = flow.horizon
         actions = self.horizon * size.action
         self.normalizer = Normalizer(size.observation, math.inf)
         self.encoder = Encoder(size, flow.encoder)
         self.flow = FlowActor(self.encoder.size, actions, flow)
         self.actor = GaussianActor(self.encoder.size + actions, actions, self.config.actor)
-        self.judge = ActionValues(self.encoder.size, actions, judge.critics, judge.hidden, judge.layer_norm)
+        self.critic = ActionValues(self.encoder.size, actions, critic.critics, critic.hidden, critic.layer_norm)
 
     def describe(self) -> dict[str, Any]:
-        return super().describe() | {"judge": asdict(self.judge_config)}
+        return super().describe() | {"critic": asdict(self.critic_size)}
 
     @classmethod
     def build(cls, description: dict[str, Any]) -> BestOfPolicy:
-        config, judge = from_json(BestOfConfig, description["config"]), from_json(JudgeConfig, description["judge"])
-        return cls(Size.from_json(description["size"]), config, judge)
+        config, critic = from_json(BestOfConfig, description["config"]), from_json(CriticSize, description["critic"])
+        return cls(Size.from_json(description["size"]), config, critic)
 
     def edit(self, features: Tensor, action: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return edited actions (B, A) and the log-probability (B,) of the edits."""
@@ -80,8 +85,8 @@ class BestOfPolicy(ActorPolicy):
         return (action + self.config.scale * delta).clamp(-1, 1), log_prob
 
     @torch.no_grad()
-    def best(self, features: Tensor, rng: torch.Generator, judge: Judge | None = None) -> Tensor:
-        """Return the most valuable candidates (B, A) for features (B, F)."""
+    def best(self, features: Tensor, rng: torch.Generator, values: Values | None = None) -> Tensor:
+        """Return the most valuable candidates (B, A) for features (B, F); without `values`, by the policy's critics."""
         rows, n = len(features), self.config.candidates
         every = features.repeat_interleave(n, 0)
         sampled = self.flow.sample(every, rng)[0].clamp(-1, 1)
@@ -91,20 +96,10 @@ class BestOfPolicy(ActorPolicy):
         actions = torch.cat(found, 1)
         if actions.shape[1] == 1:
             return actions[:, 0]
-        each = features.repeat_interleave(actions.shape[1], 0)
-        value = judge(each, actions.flatten(0, 1)) if judge else self.judge(each, actions.flatten(0, 1)).squeeze(-1)
+        each, flat = features.repeat_interleave(actions.shape[1], 0), actions.flatten(0, 1)
+        value = self.critic(each, flat).squeeze(-1) if values is None else values(each, flat)
         choice = value.mean(0).view(rows, -1).argmax(1)
         return actions[torch.arange(rows, device=choice.device), choice]
 
     def _action(self, observation: Observation, rng: torch.Generator) -> Tensor:
         return self.best(self.features(observation), rng).unflatten(1, (self.horizon, -1))
-
-    def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        return u
-
-    def invert(self, action: Tensor, observation: Observation) -> Tensor:
-        return action
-
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        """Take the normalizer's statistics from demonstrated rows (N, ...)."""
-        self.normalizer.fit(columns["observation.state"])

@@ -58,10 +58,6 @@ class GenerativeActor(Actor):
     def decode(self, features: Tensor, z: Tensor) -> Tensor:
         """Return u (B, A), not clipped, for noise z (B, A)."""
 
-    def loss(self, features: Tensor, actions: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the squared errors (B, A) of cloning actions (B, A)."""
-        raise NotImplementedError
-
     def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return u (B, A), not clipped, and 0 (B,), for its log-probability is not known."""
         z = normal((len(features), self.actions), rng, features.device)
@@ -153,6 +149,7 @@ class FlowActor(GenerativeActor):
         return integrate(velocity, z, c.sample_steps)
 
     def loss(self, features: Tensor, actions: Tensor, rng: torch.Generator, better: Tensor | None = None) -> Tensor:
+        """Return the squared velocity errors (B, A) of cloning actions (B, A); `better` as for `velocity`."""
         return velocity_error(self.velocity(features, better), actions, rng)
 
 
@@ -176,15 +173,3 @@ class GenerativePolicy(ActorPolicy):
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
         return u.clamp(-1, 1)
-
-    def invert(self, action: Tensor, observation: Observation) -> Tensor:
-        return action
-
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        """Take the normalizer's statistics from demonstrated rows (N, ...)."""
-        self.normalizer.fit(columns["observation.state"])
-
-    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the cloning loss (B,) for demonstrated chunks (B, horizon, A)."""
-        features = self.actor_features(self.encoder.augment(observation, rng))
-        return self.actor.loss(features, chunk.flatten(1), rng).mean(-1)

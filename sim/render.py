@@ -6,6 +6,7 @@ import copy
 import os
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 
@@ -133,7 +134,8 @@ class _RenderThread:
 def _without_realtime() -> None:
     """Give this thread ordinary priority: it would inherit that of a twin's loop."""
     if hasattr(os, "sched_setscheduler"):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        with suppress(OSError):  # not permitted, as perhaps in a container: then it was not given either
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _end(threads: list[_RenderThread]) -> None:

@@ -152,6 +152,8 @@ class ActorCritic:
         self.critic_optimizer = torch.optim.Adam(self.critic_parameters, config.critic_lr, fused=True)
         self.actor_optimizer = torch.optim.Adam(policy.actor.parameters(), config.actor_lr, fused=True)
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.actor_lr) if config.entropy else None
+        self.extra: dict[str, nn.Module | torch.optim.Optimizer] = {}
+        """Networks and optimizers of a method besides actor and critics, by name, for the checkpoint."""
         self.rng = torch.Generator().manual_seed(seed)
         self.updates = Updates()
         self.noise = Noise(config.exploration.noise_memory, self.device)
@@ -197,7 +199,7 @@ class ActorCritic:
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         return self.policy.peek_inputs(observation, rows, rng)
 
-    def annotate(self, observation: Observation, action: Tensor, rng: torch.Generator) -> Observation:
+    def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
         inputs = self.policy.inputs_of_episode(observation, rng)
         if self.judged == "action":
             return inputs
@@ -354,7 +356,7 @@ class ActorCritic:
             "alpha_optimizer": self.alpha_optimizer.state_dict() if self.alpha_optimizer else {},
             "rng": self.rng.get_state(),
             "updates": [self.updates.critic, self.updates.actor],
-        }
+        } | {name: part.state_dict() for name, part in self.extra.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.policy.load_state_dict(state["policy"])
@@ -367,5 +369,7 @@ class ActorCritic:
         self.actor_optimizer.load_state_dict(state["actor_optimizer"])
         if self.alpha_optimizer:
             self.alpha_optimizer.load_state_dict(state["alpha_optimizer"])
+        for name, part in self.extra.items():
+            part.load_state_dict(state[name])
         self.rng.set_state(state["rng"])
         self.updates = Updates(*state["updates"])

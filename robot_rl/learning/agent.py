@@ -50,8 +50,8 @@ class Agent(Protocol):
         `rows` is bool, on the CPU.
         """
 
-    def annotate(self, observation: Observation, action: Tensor, rng: torch.Generator) -> Observation:
-        """Return these columns along one recorded episode of T + 1 observations and T actions."""
+    def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
+        """Return these columns along one recorded episode of T + 1 observations, T actions and T rewards."""
 
     def reset(self, ids: Tensor | None = None) -> None:
         """Forget environments `ids` (on the CPU), or all: their next step starts an episode."""

@@ -8,8 +8,6 @@ al. 2025, 2507.07969).
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -17,12 +15,12 @@ from policies.actor import ActorPolicy
 from policies.base import Observation
 from policies.best_of import BestOfPolicy
 from robot_rl.data.replay import Batch
-from robot_rl.learning.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
-from robot_rl.learning.objectives import masked_mean
+from robot_rl.learning.actor_critic import UNLIMITED, ActorCriticConfig, Limits
+from robot_rl.learning.behavior_flow import BehaviorFlow
 from robot_rl.util.errors import ConfigError
 
 
-class BestOf(ActorCritic):
+class BestOf(BehaviorFlow):
     """An actor-critic of candidates."""
 
     policy: BestOfPolicy
@@ -31,7 +29,7 @@ class BestOf(ActorCritic):
         super().__init__(policy, config, seed, value_limits)
         if config.head != "scalar":
             raise ConfigError(f"candidates are chosen by scalar values: --agent.head scalar instead of {config.head}")
-        self.flow_optimizer = torch.optim.Adam(self.policy.flow.parameters(), config.actor_lr, fused=True)
+        self.clone_with(self.policy.flow)
 
     def _explore(self, seen: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
         return self.policy.best(self.policy.features(seen), rng, self.target.value)
@@ -39,15 +37,6 @@ class BestOf(ActorCritic):
     def _next_action(self, following: Observation) -> tuple[Tensor, Tensor]:
         u = self.policy.best(self.policy.features(following), self.rng, self.target.value)
         return u, u.new_zeros(len(u))
-
-    def _update_models(self, batch: Batch) -> dict[str, Tensor]:
-        with torch.no_grad():
-            features = self.policy.features(batch)
-        loss = masked_mean(self.policy.flow.loss(features, batch["action"], self.rng), batch)
-        self.flow_optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.flow_optimizer.step()
-        return {"flow/loss": loss.detach()}
 
     def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
         return super()._update_actor(batch) if self.policy.config.scale else {}
@@ -62,11 +51,4 @@ class BestOf(ActorCritic):
 
     def finish(self) -> None:
         super().finish()
-        self.policy.judge.load_state_dict(self.target.state_dict())
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"flow_optimizer": self.flow_optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.flow_optimizer.load_state_dict(state["flow_optimizer"])
+        self.policy.critic.load_state_dict(self.target.state_dict())

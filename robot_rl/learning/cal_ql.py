@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from policies.actor import ActorPolicy
+from policies.base import Observation
 from robot_rl.data.replay import NEXT, Batch, Column
 from robot_rl.learning.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
 RETURN = "return_to_go"
+"""Column of the data's discounted return from each step on; 0 in steps that the agent acted itself."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class CalQL(ActorCritic):
             raise ConfigError("cal-ql needs a scalar head, a learned standard deviation and critics on actions")
         self.columns |= {RETURN: Column()}
 
+    def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
+        added = super().annotate(observation, action, reward, rng)
+        return added | {RETURN: returns_to_go(reward, self.config.discount)}
+
     def _critic_loss(self, batch: Batch, out: Tensor, target: Tensor) -> Tensor:
         loss, c = super()._critic_loss(batch, out, target), self.config
         if not c.conservative:
@@ -69,3 +75,10 @@ class CalQL(ActorCritic):
         everywhere = torch.cat(values, 1).logsumexp(1) - math.log(3 * c.actions)
         gap = everywhere - self.critic.head.mean(out)
         return loss + c.conservative * gap.mean(1).sum()
+
+
+def returns_to_go(reward: Tensor, discount: float) -> Tensor:
+    """Return the discounted reward (T,) from each step to the end of an episode."""
+    steps = torch.arange(len(reward), dtype=torch.float64, device=reward.device)
+    weights = torch.triu(discount ** (steps - steps[:, None]))
+    return (weights @ reward.double()).float()

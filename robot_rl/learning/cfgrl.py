@@ -12,10 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from policies.actor import ActorPolicy
 from policies.generative import FlowActor
 from robot_rl.data.replay import Batch
+from robot_rl.learning.actor_critic import UNLIMITED, Limits
 from robot_rl.learning.iql import IQL, IQLConfig
 from robot_rl.learning.objectives import masked_mean
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
 
 
@@ -32,9 +35,14 @@ class CFGRL(IQL):
 
     config: CFGRLConfig
 
+    def __init__(self, policy: ActorPolicy, config: CFGRLConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
+        super().__init__(policy, config, seed, value_limits)
+        if not isinstance(policy.actor, FlowActor) or not policy.actor.config.guided:
+            raise ConfigError("cfgrl guides a flow: use --policy.kind flow --policy.guided")
+
     def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         actor = self.policy.actor
-        assert isinstance(actor, FlowActor) and actor.config.guided
+        assert isinstance(actor, FlowActor)
         with torch.no_grad():
             better = (self._advantage(batch) > 0).float()
         action, label = batch["action"].repeat(2, 1), torch.cat([better.new_ones(len(better)), 0 * better])

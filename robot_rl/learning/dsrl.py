@@ -8,7 +8,6 @@ critic_on = action   Q(s, a) by TD on executed actions, distilled into values of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,9 +42,9 @@ class DSRL(ActorCritic):
         self.noise_critic: Critic | None = None
         if self.judged == "action":
             shape = (policy.encoder.size, policy.latent, config.critics, config.hidden)
-            self.noise_critic = Critic(*shape, Scalar(*value_limits), config.layer_norm).to(self.device)
-            parameters = self.noise_critic.parameters()
-            self.noise_optimizer = torch.optim.Adam(parameters, config.critic_lr, fused=True)
+            self.noise_critic = Critic(*shape, Scalar(*UNLIMITED), config.layer_norm).to(self.device)
+            self.noise_optimizer = torch.optim.Adam(self.noise_critic.parameters(), config.critic_lr, fused=True)
+            self.extra |= {"noise_critic": self.noise_critic, "noise_optimizer": self.noise_optimizer}
 
     def _update_models(self, batch: Batch) -> dict[str, Tensor]:
         if self.noise_critic is None or not self.policy.config.scale:
@@ -66,16 +65,3 @@ class DSRL(ActorCritic):
         if self.noise_critic is None:
             return super()._actor_value(batch, seen, u)
         return pooled(self.noise_critic.value(seen, u), self.config.pooling)
-
-    def state_dict(self) -> dict[str, Any]:
-        state = super().state_dict()
-        if self.noise_critic is None:
-            return state
-        noise = {"noise_critic": self.noise_critic.state_dict(), "noise_optimizer": self.noise_optimizer.state_dict()}
-        return state | noise
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self.noise_critic is not None:
-            self.noise_critic.load_state_dict(state["noise_critic"])
-            self.noise_optimizer.load_state_dict(state["noise_optimizer"])

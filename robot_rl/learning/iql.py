@@ -10,7 +10,6 @@ No value of an action outside the data is ever looked at.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,6 +48,7 @@ class IQL(ActorCritic):
             self.device
         )
         self.value_optimizer = torch.optim.Adam(self.value.parameters(), config.critic_lr, fused=True)
+        self.extra |= {"value": self.value, "value_optimizer": self.value_optimizer}
 
     def _value(self, features: Tensor) -> Tensor:
         return self.value(features).squeeze(-1)
@@ -87,12 +87,3 @@ class IQL(ActorCritic):
             log_prob,
             {"actor/advantage": advantage.mean(), "actor/weight": weight.mean()},
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        value = {"value": self.value.state_dict(), "value_optimizer": self.value_optimizer.state_dict()}
-        return super().state_dict() | value
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.value.load_state_dict(state["value"])
-        self.value_optimizer.load_state_dict(state["value_optimizer"])

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from policies.generative import GenerativePolicy
+from policies.actor import ActorPolicy
+from policies.generative import MeanFlowActor
 from robot_rl.data.replay import Batch
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
 from robot_rl.learning.objectives import masked_mean, scaled
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
 
 
@@ -29,13 +31,18 @@ class OFQL(ActorCritic):
 
     config: OFQLConfig
 
+    def __init__(self, policy: ActorPolicy, config: OFQLConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
+        super().__init__(policy, config, seed, value_limits)
+        if not isinstance(policy.actor, MeanFlowActor):
+            raise ConfigError("ofql learns averaged velocities: use --policy.kind mean-flow")
+
     def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        policy = self.policy
-        assert isinstance(policy, GenerativePolicy)
-        cloning = masked_mean(policy.actor.loss(features, batch["action"], self.rng), batch)
+        actor = self.policy.actor
+        assert isinstance(actor, MeanFlowActor)
+        cloning = masked_mean(actor.loss(features, batch["action"], self.rng), batch)
         metrics = {"actor/cloning": cloning.detach()}
         if not self.config.eta:
             return cloning, cloning.new_zeros(len(features)), metrics
-        u, unknown = policy.actor.sample(features, self.rng)
+        u, unknown = actor.sample(features, self.rng)
         q = self._actor_value(batch, seen, u)
         return cloning - self.config.eta * scaled(q), unknown, metrics | {"actor/q": q.detach().mean()}

@@ -95,8 +95,9 @@ class Switching:
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         return self.chunks.peek(observation, rows, rng) | self.steps.peek(observation, rows, rng)
 
-    def annotate(self, observation: Observation, action: Tensor, rng: torch.Generator) -> Observation:
-        return self.chunks.annotate(observation, action, rng) | self.steps.annotate(observation, action, rng)
+    def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
+        episode = observation, action, reward, rng
+        return self.chunks.annotate(*episode) | self.steps.annotate(*episode)
 
     def reset(self, ids: Tensor | None = None) -> None:
         self.undecided[slice(None) if ids is None else ids.cpu()] = True

@@ -3,7 +3,8 @@
 
 Policy: a frozen diffusion or flow base, and a tanh-Gaussian on its noise; critics: 2 on a chunk's noise (DSRL-SAC), or
 with --agent.critic-on action on executed actions, distilled into values of noise (DSRL-NA); data: online, after a
-warm-up with the base; reward: success. With steering.scale 0 it is the base without noise."""
+warm-up with the base; reward: success. With steering.scale 0 it is the base without noise. As in rlpd, the temperature
+starts at 0.01 and entropy is left out of the backup: a success is worth 1, which more entropy would hide."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ class Steering(OffPolicyRecipe):
     steering: SteeredConfig = field(default_factory=SteeredConfig)
     agent: DSRLConfig = field(
         default_factory=lambda: DSRLConfig(
-            critic_on="latent", tau=0.005, discount=0.99, n_step=1, entropy=True, entropy_backup=True,
-            initial_temperature=0.1, target_entropy=0.0, pooling="min", l2=0.0, ema_decay=0.99,
+            critic_on="latent", tau=0.005, discount=0.99, n_step=1, entropy=True, target_entropy=0.0, pooling="min",
+            l2=0.0, ema_decay=0.99,
             exploration=ExplorationConfig(warmup_noise=0.67, noise_memory=0.0),
         )
     )  # fmt: skip

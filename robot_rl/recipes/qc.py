@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from policies.base import Size
-from policies.best_of import BestOfConfig, BestOfPolicy, JudgeConfig
+from policies.best_of import BestOfConfig, BestOfPolicy, CriticSize
 from policies.generative import GenerativeConfig
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.learning.best_of import BestOf
@@ -41,4 +41,4 @@ class QChunking(OffPolicyRecipe):
 
 def best_of_policy(size: Size, config: BestOfConfig, agent: ActorCriticConfig) -> BestOfPolicy:
     """Return a policy whose candidates are chosen by values of the agent's size."""
-    return BestOfPolicy(size, config, JudgeConfig(agent.critics, agent.hidden, agent.layer_norm))
+    return BestOfPolicy(size, config, CriticSize(agent.critics, agent.hidden, agent.layer_norm))

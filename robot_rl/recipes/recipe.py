@@ -49,6 +49,7 @@ class OffPolicyRecipe(Recipe):
     """An actor-critic in a vector environment, with demonstrations where `training.demo_share` is above 0."""
 
     agent: Any
+    """Hyperparameters of `agent_class`."""
     training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
     agent_class: ClassVar[type[ActorCritic]] = ActorCritic
 

@@ -17,7 +17,7 @@ from robot_rl.util.statistics import Difference, Outcomes, difference, estimate
 
 @dataclass
 class Arm:
-    """What is compared: the runs of one recipe that differ in their seeds, each evaluated."""
+    """Hold the evaluated runs of one recipe that differ in their seeds."""
 
     name: str
     task: str

@@ -88,17 +88,9 @@ def add_episode(replay: Replay, agent: Agent, episode: dict[str, Tensor], rng: t
     observed = {k: v for k, v in episode.items() if k.startswith("observation.")}
     whole = {k: torch.cat([v, episode.get(f"final.{k}", v[-1:])]).to(agent.device) for k, v in observed.items()}
     terminated = episode.get("terminated", episode["reward"] > 0)
-    added = agent.annotate(whole, episode["action"].to(agent.device), rng)
-    if "return_to_go" in agent.columns:
-        added |= {"return_to_go": returns_to_go(episode["reward"], agent.sampling.discount)}
+    action, reward = episode["action"].to(agent.device), episode["reward"].to(agent.device)
+    added = agent.annotate(whole, action, reward, rng)
     replay.add_episode(episode | whole | added | {"terminated": terminated})
-
-
-def returns_to_go(reward: Tensor, discount: float) -> Tensor:
-    """Return the discounted reward (T,) from each step to the end of an episode."""
-    steps = torch.arange(len(reward), dtype=torch.float64)
-    weights = torch.triu(discount ** (steps - steps[:, None]))
-    return (weights @ reward.cpu().double()).float()
 
 
 def train_off_policy(

@@ -182,3 +182,13 @@ def test_a_camera_on_the_hand_moves_with_it(seeing: Any, panda: Any) -> None:
         compile_model(panda, replace(seeing.scene, cameras=(wrist,)))
     with pytest.raises(ValueError, match="not both"):
         replace(wrist, follows=True)
+
+
+def test_a_picture_rendered_in_a_thread_is_of_the_moment_it_was_taken(seeing: Any) -> None:
+    env = TaskEnv(seeing, 1, threads=1)
+    env.reset(seed=0)
+    now, later = env.engine.render(0, "wrist", 16, 16), env.engine.render_later(0, "wrist", 16, 16)
+    for _ in range(6):
+        env.step(torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    assert (later.result() == now).all() and (env.engine.render(0, "wrist", 16, 16) != now).any()
+    env.close()

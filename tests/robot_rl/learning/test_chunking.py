@@ -12,8 +12,8 @@ from policies.gaussian import GaussianConfig
 from robot_rl.data.replay import Column, Replay, Sampling
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.learning.agent import Phase
+from robot_rl.learning.cal_ql import returns_to_go
 from robot_rl.learning.chunking import ActionQueue, flatten_chunks
-from robot_rl.training.off_policy import returns_to_go
 
 
 @given(st.integers(1, 5), st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))

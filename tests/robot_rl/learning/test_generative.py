@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from policies.actor import GaussianPolicy, gaussian_from
 from policies.base import Size, build_policy
-from policies.best_of import BestOfConfig, BestOfPolicy, JudgeConfig
+from policies.best_of import BestOfConfig, BestOfPolicy, CriticSize
 from policies.flow import FlowConfig, FlowPolicy
 from policies.gaussian import GaussianConfig
 from policies.generative import FlowActor, GenerativeConfig, GenerativePolicy, MeanFlowActor
@@ -68,7 +68,7 @@ def generative(kind: Any, **changes: Any) -> GenerativePolicy:
 def best_of(**changes: Any) -> BestOf:
     torch.manual_seed(0)
     flow, actor = GenerativeConfig(hidden=HIDDEN), GaussianConfig(HIDDEN)
-    policy = BestOfPolicy(SIZE, BestOfConfig(flow=flow, actor=actor, **changes), JudgeConfig(2, HIDDEN))
+    policy = BestOfPolicy(SIZE, BestOfConfig(flow=flow, actor=actor, **changes), CriticSize(2, HIDDEN))
     return BestOf(policy, ActorCriticConfig(**COMMON), 0, (0.0, 1.0))
 
 
@@ -281,3 +281,20 @@ def test_a_policy_goes_on_from_the_mean_of_another() -> None:
     assert torch.allclose(log_std.exp(), torch.tensor(0.2)) and policy.actor.std is None
     with pytest.raises(ConfigError, match="Gaussian"):
         gaussian_from(flow_base(), 0.2)
+
+
+def test_settings_that_a_method_cannot_work_with_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--policy.kind mean-flow"):
+        OFQL(generative("one-step"), OFQLConfig(**COMMON))
+    for policy in (generative("flow"), generative("one-step")):
+        with pytest.raises(ConfigError, match="--policy.guided"):
+            CFGRL(policy, CFGRLConfig(**COMMON))
+    with pytest.raises(ConfigError, match="--agent.head scalar"):
+        BestOf(best_of().policy, ActorCriticConfig(**COMMON, head="c51"), 0, (0.0, 1.0))
+
+
+def test_recorded_episodes_have_their_return() -> None:
+    agent, reward = build("cal-ql"), torch.tensor([0.0, 0.0, 1.0])
+    added = agent.annotate({"observation.state": torch.zeros(4, 2)}, torch.zeros(3, 1), reward, rng())
+    discount = agent.config.discount
+    assert torch.allclose(added["return_to_go"], torch.tensor([discount**2, discount, 1.0]))

@@ -42,7 +42,7 @@ def recorded(learner: Switching) -> Replay:
 
 def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     for name, value in theirs.items():
-        if name == "action" and "valid" in theirs:  # beyond the end the actions are nobody's
+        if name == "action" and "valid" in theirs:  # beyond the end actions are arbitrary
             value, ours[name] = (x * theirs["valid"][..., None] for x in (value, ours[name]))
         assert torch.allclose(ours[name].float(), value.float(), atol=1e-6), name
 

@@ -114,7 +114,7 @@ def test_actor_critics_act_store_and_update(name: str) -> None:
 def test_recorded_episodes_are_annotated_there(name: str) -> None:
     agent = built(name)
     action = torch.zeros(29, agent.policy.size.action)
-    columns = agent.annotate(seen(agent, 30), action, torch.Generator())
+    columns = agent.annotate(seen(agent, 30), action, torch.zeros(29, device=META), torch.Generator())
     assert on_meta(columns) and columns["base"].shape == (30, agent.policy.size.action)
     replay = Replay(100, 1, agent.columns, agent.device)
     episode = seen(agent, 30) | columns | {"action": action}
