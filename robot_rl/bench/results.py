@@ -123,6 +123,8 @@ def docs_table(records: Mapping[str, Any]) -> str:
 def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     method, control, rate = record["method"], record["control"], record["figure"] == "success"
     verdict = record["verdict"] if record["verdict"] == "passed" else f"**{record['verdict']}**"
+    if record["verdict"] == "failed" and record["difference"]["low"] > 0:
+        verdict += f": below {(percent if rate else figure)(record['at_least'])}"
     results = [_interval(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
     gap = _interval(record["difference"], rate, signed=True) if "difference" in record else "–"
     unlike = [flag for flag in control["flags"] if flag not in method["flags"]]
