@@ -45,11 +45,14 @@ class Check:
 
 WEAK = ("--skill", "WEAK", "--episodes", "300", "--num-envs", "50", "--keep-failures")
 """Data of mixed quality: of these episodes about four in ten succeed."""
+MIXED = ("--skill", "MIXED", "--episodes", "100", "--num-envs", "50")
+"""Each episode has a habit, from half strength in the wrong direction to full strength in the right one."""
 BOTH_SIDES = ("--skill", "STEADY", "--episodes", "50")
 ONE_SIDE = ("--skill", "STEADY", "--episodes", "100", "--num-envs", "50", "--keep-failures")
 """Of fork-right: half of these episodes pass on the left, which does not count."""
 EVERY = ("--training.demos", "all")
 OFFLINE = ("--training.offline-updates", "15000")
+DENSE = ("--training.reward", "task")
 
 checks: dict[str, Check] = {
     "diffusion-bc": Check(
@@ -61,12 +64,13 @@ checks: dict[str, Check] = {
         "testbed:fork", Arm("flow-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
     ),
     "iql": Check(
-        "Values learned from failures as well beat cloning the successes.",
-        "testbed:push", Arm("iql", OFFLINE), Arm("bc"), WEAK, at_least=0.6,
+        "Values tell good habits from bad ones, a clone mixes them.",
+        "testbed:swing", Arm("iql", (*OFFLINE, *DENSE, "--agent.temperature", "3")), Arm("bc", EVERY), MIXED,
+        figure="return", at_least=-800,
     ),
     "td3-bc": Check(
-        "Values learned from failures as well beat cloning the successes.",
-        "testbed:push", Arm("td3-bc", OFFLINE), Arm("bc"), WEAK, at_least=0.6,
+        "Values tell good habits from bad ones, a clone mixes them.",
+        "testbed:swing", Arm("td3-bc", (*OFFLINE, *DENSE)), Arm("bc", EVERY), MIXED, figure="return", at_least=-800,
     ),
     "cal-ql": Check(
         "Offline values that are calibrated carry over to online learning, those of plain SAC do not.",

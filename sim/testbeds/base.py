@@ -16,8 +16,11 @@ from robot_rl.interface.spec import numbered
 from robot_rl.interface.symmetry import Mirror
 from sim.tasks import TESTBED
 
-SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5}
+SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35}
 """Noise of a demonstrator, as a share of the action range: half of it changes every step, half stays for an episode."""
+MIXED = (-0.5, 1.0)
+"""Range of the factor on a MIXED demonstrator's actions, drawn for each episode: noise averages out in a clone, a wrong
+habit does not."""
 
 
 class Testbed(ABC):
@@ -125,7 +128,7 @@ class TestbedEnv:
 
     def make_demonstrator(self, seed: int, skill: str = "STEADY") -> NoisyExpert:
         """Return the testbed's demonstrator."""
-        return NoisyExpert(self.testbed, self.num_envs, SKILLS[skill], seed)
+        return NoisyExpert(self.testbed, self.num_envs, SKILLS[skill], seed, MIXED if skill == "MIXED" else None)
 
     def state_dict(self) -> dict[str, Any]:
         return {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}
@@ -143,8 +146,8 @@ class TestbedEnv:
 class NoisyExpert:
     """A testbed's expert with action noise, and a bias that is drawn for each episode."""
 
-    def __init__(self, testbed: Testbed, num_envs: int, noise: float, seed: int):
-        self.testbed, self.noise = testbed, noise
+    def __init__(self, testbed: Testbed, num_envs: int, noise: float, seed: int, habit: tuple[float, float] | None):
+        self.testbed, self.noise, self.habit = testbed, noise, habit
         self.rng = torch.Generator().manual_seed(seed)
         self.u = torch.rand(num_envs, 4, generator=self.rng)
         self.bias = self._normal(num_envs)
@@ -160,6 +163,9 @@ class NoisyExpert:
     def act(self, observation: dict[str, Tensor]) -> Tensor:
         """Return actions (n, A) in [-1, 1]."""
         action = self.testbed.expert(observation["observation.state"], self.u)
+        if self.habit is not None:
+            low, high = self.habit
+            action = action * (low + (high - low) * self.u[:, 3:])
         return (action + self.bias + self._normal(len(action))).clamp(-1, 1)
 
 

@@ -93,7 +93,19 @@ def test_the_mean_of_both_sides_hits_the_obstacle() -> None:
 
 
 def test_swinging_up_pays() -> None:
-    assert demonstrated("testbed:swing", "STEADY", 200)[1] > demonstrated("testbed:swing", "WEAK", 200)[1] + 1
+    steady, weak, mixed = (demonstrated("testbed:swing", skill, 200)[1] for skill in ("STEADY", "WEAK", "MIXED"))
+    assert steady > max(weak, mixed) + 1
+
+
+def test_a_mixed_demonstrator_keeps_one_habit_for_an_episode() -> None:
+    env = make("testbed:swing", 200)
+    observation = env.reset(seed=0)[0]
+    mixed, steady = (env.make_demonstrator(0, skill) for skill in ("MIXED", "STEADY"))  # type: ignore[attr-defined]
+    mixed.noise = steady.noise = 0.0
+    mixed.bias, steady.bias = torch.zeros(200, 1), torch.zeros(200, 1)
+    habits = [mixed.act(observation) / steady.act(observation) for _ in range(2)]
+    assert torch.equal(*habits)
+    assert -0.5 <= float(habits[0].min()) < -0.3 and 0.8 < float(habits[0].max()) <= 1.0
 
 
 def test_random_numbers_are_uniform_and_differ_between_seeds_and_episodes() -> None:
