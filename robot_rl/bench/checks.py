@@ -57,11 +57,11 @@ DENSE = ("--training.reward", "task")
 checks: dict[str, Check] = {
     "diffusion-bc": Check(
         "A diffusion policy keeps to one of two ways, regression runs into the obstacle between them.",
-        "testbed:fork", Arm("diffusion-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
+        "testbed:fork-fast", Arm("diffusion-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
     ),
     "flow-bc": Check(
         "A flow policy keeps to one of two ways, regression runs into the obstacle between them.",
-        "testbed:fork", Arm("flow-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
+        "testbed:fork-fast", Arm("flow-bc"), Arm("bc"), BOTH_SIDES, at_least=0.9,
     ),
     "iql": Check(
         "Values tell good habits from bad ones, a clone mixes them.",

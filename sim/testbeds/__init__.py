@@ -12,6 +12,7 @@ testbeds = Registry(
         "insert": ("sim.testbeds.insert:Insert", "a peg goes into a tight slot"),
         "fork": ("sim.testbeds.fork:Fork", "a point passes an obstacle, left or right"),
         "fork-right": ("sim.testbeds.fork:ForkRight", "the same, and only the right side counts"),
+        "fork-fast": ("sim.testbeds.fork:ForkFast", "the same without time to choose a side on the way"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with too weak a motor"),
     },
 )

@@ -53,3 +53,27 @@ class ForkRight(Fork):
         right = s[:, 0] > 0
         success = passed & right
         return success.float(), success, hit | (passed & ~right)
+
+
+class ForkFast(Fork):
+    """State: x, y, m. The point moves forward by itself: the obstacle leaves no time to choose a side on the way, and
+    who takes the mean of both runs into it."""
+
+    name, horizon, action = "fork-fast", 30, 1
+    radius = 0.57
+    """Of the obstacle, m."""
+
+    def start(self, u: Tensor) -> Tensor:
+        return torch.stack([0.02 * (2 * u[:, 0] - 1), -0.9 + 0.02 * (2 * u[:, 1] - 1)], 1)
+
+    def advance(self, s: Tensor, a: Tensor) -> Tensor:
+        return torch.stack([(s[:, 0] + STEP * a[:, 0]).clamp(-1.2, 1.2), s[:, 1] + STEP], 1)
+
+    def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        success, failure = s[:, 1] > END, s.norm(dim=1) < self.radius
+        return success.float(), success, failure
+
+    def expert(self, observation: Tensor, u: Tensor) -> Tensor:
+        """Steer to one side at once, drawn for the episode."""
+        side = torch.where(u[:, :1] < 0.5, -0.65, 0.65)
+        return ((side - observation[:, :1]) / STEP).clamp(-1, 1)

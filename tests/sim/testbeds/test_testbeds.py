@@ -69,7 +69,7 @@ def test_states_stay_finite_and_resume_exactly(name: str) -> None:
             assert torch.equal(other.step(action)[0]["observation.state"], observation)
 
 
-@pytest.mark.parametrize("name", [n for n in ALL if describe(n).reports_success and n != "testbed:fork-right"])
+@pytest.mark.parametrize("name", [n for n in ALL if describe(n).reports_success and "fork-" not in n])
 def test_a_steadier_hand_succeeds_more_often(name: str) -> None:
     clumsy, weak = demonstrated(name, "CLUMSY")[0], demonstrated(name, "WEAK")[0]
     assert clumsy > 0.85 and 0.3 < weak < clumsy - 0.2
@@ -82,12 +82,18 @@ def test_only_the_right_side_counts_in_fork_right() -> None:
     assert demonstrated("testbed:fork", "STEADY")[0] > 0.95
 
 
-def test_the_mean_of_both_sides_hits_the_obstacle() -> None:
-    env = make("testbed:fork", 64)
+def test_the_fast_fork_takes_a_steady_hand() -> None:
+    steady, clumsy, weak = (demonstrated("testbed:fork-fast", skill)[0] for skill in ("STEADY", "CLUMSY", "WEAK"))
+    assert steady > 0.98 and 0.6 < clumsy < 0.9 and weak < clumsy - 0.2
+
+
+@pytest.mark.parametrize(("name", "mean"), [("testbed:fork", [0.0, 1.0]), ("testbed:fork-fast", [0.0])])
+def test_the_mean_of_both_sides_hits_the_obstacle(name: str, mean: list[float]) -> None:
+    env = make(name, 64)
     env.reset(seed=0)
     failed = torch.zeros(64, dtype=torch.bool)
     for _ in range(40):
-        _, _, terminated, _, infos = env.step(torch.tensor([[0.0, 1.0]]).expand(64, -1))
+        _, _, terminated, _, infos = env.step(torch.tensor([mean]).expand(64, -1))
         failed |= terminated & ~infos["success"]
     assert bool(failed.all())
 
