@@ -54,6 +54,9 @@ EVERY = ("--training.demos", "all")
 OFFLINE = ("--training.offline-updates", "15000")
 DENSE = ("--training.reward", "task")
 
+CHEETAH = ("--training.steps", "20000")
+SPARSE = ("--training.steps", "7000")
+
 checks: dict[str, Check] = {
     "diffusion-bc": Check(
         "A diffusion policy keeps to one of two ways, regression runs into the obstacle between them.",
@@ -102,6 +105,20 @@ checks: dict[str, Check] = {
         "With 20 demonstrations a sparse reward is learned in steps that are too few without.",
         "testbed:push", Arm("rlpd", ("--training.steps", "10000")), Arm("sac", ("--training.steps", "10000")),
         ("--episodes", "20"), at_least=0.8,
+    ),
+    "dsac-t": Check(
+        "Values with their own step size learn to run sooner than those of sac with as many updates.",
+        "gym:HalfCheetah-v5", Arm("dsac-t", CHEETAH), Arm("sac", CHEETAH), figure="return", at_least=2000.0,
+    ),
+    "annealed-q": Check(
+        "Values of the best action learn to run sooner than those of the policy.",
+        "gym:HalfCheetah-v5", Arm("annealed-q", (*CHEETAH, "--agent.anneal-updates", "15000")), Arm("sac", CHEETAH),
+        figure="return", at_least=2000.0,
+    ),
+    "hl-gauss": Check(
+        "Classified values of a sparse reward learn as well as regressed ones or better.",
+        "testbed:push", Arm("rlpd", (*SPARSE, "--agent.head", "hl-gauss")), Arm("rlpd", SPARSE), ("--episodes", "20"),
+        at_least=0.8,
     ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",

@@ -26,7 +26,15 @@ from robot_rl.learning.chunking import ActionQueue, flatten_chunks
 from robot_rl.learning.critics import Critic
 from robot_rl.learning.explore import ExplorationConfig, Noise
 from robot_rl.learning.heads import HeadName, build_head
-from robot_rl.learning.objectives import Pooling, average_, imitation_loss, pooled, temperature_loss
+from robot_rl.learning.objectives import (
+    Pooling,
+    annealed,
+    average_,
+    expectile_error,
+    imitation_loss,
+    pooled,
+    temperature_loss,
+)
 from robot_rl.learning.targets import pessimistic
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -54,6 +62,10 @@ class ActorCriticConfig:
     """Form of a critic's output: scalar, hl-gauss, c51 or gaussian."""
     bins: PositiveInt = 101
     """Bins of the heads hl-gauss and c51."""
+    optimism: Fraction = 0.5
+    """Expectile of its targets that a scalar critic starts with; 0.5, their mean, is TD (Omura et al. 2025, AQ-L)."""
+    anneal_updates: PositiveInt = 100_000
+    """Critic updates after which `optimism` has fallen to 0.5, linearly."""
     critic_lr: PositiveFloat = 3e-4
     """Learning rate of the critics (Adam)."""
     actor_lr: PositiveFloat = 3e-4
@@ -136,6 +148,8 @@ class ActorCritic:
         low = low if config.value_low is None else config.value_low
         high = high if config.value_high is None else config.value_high
         head = build_head(config.head, low, high, config.bins)
+        if config.optimism != 0.5 and config.head != "scalar":
+            raise ConfigError(f"expectiles need --agent.head scalar, not {config.head}; or --agent.optimism 0.5")
         self.judged = config.critic_on
         """Return the replay column that critics take as input."""
         judged = policy.horizon * size.action if self.judged == "action" else policy.latent
@@ -262,7 +276,11 @@ class ActorCritic:
 
     def _critic_loss(self, batch: Batch, out: Tensor, target: Tensor) -> Tensor:
         """Return the loss of the critics' outputs (E, B, outputs) against the targets."""
-        return self.critic.head.loss(out, target).mean(1).sum()
+        head, c = self.critic.head, self.config
+        tau = annealed(c.optimism, self.updates.critic, c.anneal_updates)
+        if tau == 0.5:
+            return head.loss(out, target).mean(1).sum()
+        return 2 * expectile_error(target - head.mean(out), tau).mean(1).sum()  # 2: what it is at 0.5
 
     def _update_critic(self, batch: Batch) -> dict[str, Tensor]:
         c, policy, head = self.config, self.policy, self.critic.head

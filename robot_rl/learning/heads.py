@@ -3,7 +3,7 @@
     scalar     the mean, squared error
     hl-gauss   logits over bins, cross-entropy with a Gaussian around the target (Farebrother et al. 2024, HL-Gauss)
     c51        logits over bins, cross-entropy with the projected next distribution (Bellemare et al. 2017, C51)
-    gaussian   mean and standard deviation, negative log-likelihood (Duan et al. 2025, DSAC-T, without its clipping)
+    gaussian   mean and standard deviation of the return (Duan et al. 2025, DSAC-T, 2310.05858)
 
 A head's outputs are (..., outputs). Targets come from the outputs `following` at the next state-action (..., outputs).
 """
@@ -106,15 +106,28 @@ class C51(Bins):
         return ((1 - distance).clamp_min(0) * following.softmax(-1)[:, :, None]).sum(1)
 
 
-@dataclass(frozen=True)
-class GaussianHead:
-    """Mean and standard deviation of the return. The target is (value, sampled return) per row."""
+class GaussianHead(nn.Module):
+    """Mean and standard deviation of the return. The target is (value, its sampled return's spread) per row.
 
-    low: float
-    high: float
-    outputs: int = 2
+    DSAC-T's three refinements: the mean regresses an expected value, that of the less-valued twin (`pessimistic`), and
+    both steps are scaled by the usual variance over the row's own, so that they do not depend on the scale of rewards.
+    """
+
+    outputs = 2
     LEAST_STD = 0.05
     """A smaller standard deviation makes single gradients explode."""
+    REACH = 3.0
+    """Usual standard deviations to either side of the mean within which sampled returns count."""
+    FOLLOW = 0.005
+    """Share of a batch in the usual standard deviation."""
+    HUBER = 50.0
+    """Error of the mean beyond which its gradient no longer grows."""
+    usual: Tensor
+
+    def __init__(self, low: float, high: float):
+        super().__init__()
+        self.low, self.high = low, high
+        self.register_buffer("usual", torch.zeros(()))  # running mean of the standard deviation; 0: none yet
 
     def mean(self, out: Tensor) -> Tensor:
         return out[..., 0]
@@ -127,10 +140,31 @@ class GaussianHead:
         return torch.stack([value, discount * self.std(following)], -1)
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
-        """KL divergence from the target's Gaussian, less a constant; the mean's step does not depend on the std."""
+        """Return w (Huber(mean - value) + std [std^2 - E(mean - return)^2] / (std + 0.1)), of which [] is a constant.
+
+        E is over the return's whole Gaussian, where the paper draws one sample: the same step without its noise. The
+        paper's Huber loss is half the square, which makes its standard deviation sqrt(2) too small; here it is not.
+        """
         mean, std, value, spread = self.mean(out), self.std(out), target[:, 0], target[:, 1]
-        around = (spread.square() + (mean.detach() - value).square()) / std.square()
-        return 0.5 * (mean - value).square() + std.log() + 0.5 * around
+        with torch.no_grad():
+            now = std.mean()
+            self.usual.copy_(torch.where(self.usual > 0, self.usual.lerp(now, self.FOLLOW), now))
+            surplus = std.square() - clipped_square(value - mean, spread, self.REACH * self.usual)
+            slope = surplus / (std + 0.1)
+            weight = (self.usual.square() / (std.square() + 0.1)).clamp(0.1, 10)
+        huber = nn.functional.huber_loss(mean, value.expand_as(mean), reduction="none", delta=self.HUBER)
+        return weight * (huber + std * slope)
+
+
+def clipped_square(center: Tensor, std: Tensor, reach: Tensor) -> Tensor:
+    """Return E[clip(x, -reach, reach)^2] (E, B) for x ~ N(center (E, B), std (B,)^2)."""
+    std = std.clamp_min(1e-6)
+    low, high = (-reach - center) / std, (reach - center) / std
+    below, upto = (torch.special.ndtr(x) for x in (low, high))
+    at_low, at_high = (torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi) for x in (low, high))
+    inside = (center.square() + std.square()) * (upto - below) + 2 * center * std * (at_low - at_high)
+    inside = inside + std.square() * (low * at_low - high * at_high)
+    return inside + reach.square() * (below + 1 - upto)
 
 
 def build_head(name: HeadName, low: float, high: float, bins: PositiveInt) -> Head:

@@ -19,6 +19,7 @@ from policies.base import Observation, mlp
 from policies.gaussian import GaussianActor
 from robot_rl.data.replay import Batch
 from robot_rl.learning.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
+from robot_rl.learning.objectives import expectile_error
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat
 
@@ -62,7 +63,7 @@ class IQL(ActorCritic):
 
     def _update_models(self, batch: Batch) -> dict[str, Tensor]:
         advantage = self._advantage(batch)
-        loss = ((self.config.expectile - (advantage < 0).float()).abs() * advantage.square()).mean()
+        loss = expectile_error(advantage, self.config.expectile).mean()
         self.value_optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.value_optimizer.step()

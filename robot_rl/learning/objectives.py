@@ -31,6 +31,16 @@ def scaled(q: Tensor) -> Tensor:
     return q.mean() / q.detach().abs().mean().clamp_min(1e-6)
 
 
+def expectile_error(error: Tensor, tau: float) -> Tensor:
+    """Return |tau - [error < 0]| error^2: its minimum is the tau-expectile, and half the squared error at 0.5."""
+    return (tau - (error < 0).float()).abs() * error.square()
+
+
+def annealed(start: float, done: int, updates: int) -> float:
+    """Return the expectile after `done` of `updates` in which it falls linearly from `start` to 0.5."""
+    return 0.5 if done >= updates else start + (0.5 - start) * done / updates
+
+
 def masked_mean(errors: Tensor, batch: Batch) -> Tensor:
     """Return the mean of errors (B, horizon * A) over the actions that belong to an episode."""
     if "valid" not in batch:

@@ -14,6 +14,8 @@ recipes = Registry(
         ),
         "flow-bc": ("robot_rl.recipes.flow_bc:FlowBC", "clone demonstrations with a chunked flow policy"),
         "sac": ("robot_rl.recipes.sac:SAC", "off-policy RL from nothing, stochastic policy"),
+        "dsac-t": ("robot_rl.recipes.dsac_t:DistributionalSAC", "sac with the spread of returns, whatever their scale"),
+        "annealed-q": ("robot_rl.recipes.annealed_q:AnnealedQ", "sac that first values the best action, then its own"),
         "td3": ("robot_rl.recipes.td3:TD3", "off-policy RL from nothing, deterministic policy"),
         "rlpd": ("robot_rl.recipes.rlpd:RLPD", "off-policy RL from demonstrations and online data at once"),
         "iql": ("robot_rl.recipes.iql:ImplicitQ", "offline RL from any data by expectiles, then online"),

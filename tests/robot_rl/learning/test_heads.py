@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robot_rl.learning.heads import C51, GaussianHead, HLGauss, Scalar, build_head
+from robot_rl.learning.heads import C51, GaussianHead, HLGauss, Scalar, build_head, clipped_square
 from robot_rl.learning.targets import pessimistic
 
 LOW, HIGH, BINS = -2.0, 3.0, 51
@@ -92,7 +92,7 @@ def test_a_head_fitted_to_a_constant_predicts_it(name: Any, value: float) -> Non
 
 
 def test_the_gaussian_heads_spread_is_that_of_the_return() -> None:
-    """Returns of 1 or 0, half and half: mean 0.5, standard deviation 0.5; the mean's step does not depend on it."""
+    """Returns of 1 or 0, half and half: mean 0.5, standard deviation 0.5."""
     head = GaussianHead(LOW, HIGH)
     out = torch.zeros(1, 2, 2, requires_grad=True)
     optimizer = torch.optim.Adam([out], 0.02)
@@ -105,10 +105,26 @@ def test_the_gaussian_heads_spread_is_that_of_the_return() -> None:
     fitted = out.mean(1)[0].detach()
     assert head.mean(fitted).item() == pytest.approx(0.5, abs=0.02)
     assert head.std(fitted).item() == pytest.approx(0.5, abs=0.03)
-    for raw in (-3.0, 0.0, 3.0):
-        probe = torch.tensor([[[0.2, raw]]], requires_grad=True)
-        (slope,) = torch.autograd.grad(head.loss(probe, torch.tensor([[1.0, 0.0]])).sum(), probe)
-        assert slope[0, 0, 0].item() == pytest.approx(0.2 - 1.0)
+
+
+def test_the_gaussian_heads_step_has_no_scale() -> None:
+    """Values ten times as large: the mean's gradient is ten times as large, and not smaller for being less certain."""
+    slopes = []
+    for scale in (10.0, 100.0):
+        head = GaussianHead(-1e9, 1e9)
+        out = torch.tensor([[[0.2 * scale, scale]]], requires_grad=True)  # softplus(x) is x for large x
+        (slope,) = torch.autograd.grad(head.loss(out, torch.tensor([[0.3 * scale, 0.0]])).sum(), out)
+        slopes.append(slope.flatten() / scale)
+    torch.testing.assert_close(slopes[0], slopes[1], atol=0, rtol=0.02)
+    assert slopes[0][0].item() == pytest.approx(0.2 - 0.3, rel=0.01)
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(st.floats(-4, 4), st.floats(0, 3), st.floats(0.1, 4))
+def test_the_square_of_a_clipped_gaussian_is_that_of_samples(center: float, std: float, reach: float) -> None:
+    draws = center + std * torch.randn(200_000, generator=rng())
+    found = clipped_square(torch.tensor([[center]]), torch.tensor([std]), torch.tensor(reach))
+    assert found.item() == pytest.approx(draws.clamp(-reach, reach).square().mean().item(), rel=0.02, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", HEADS)

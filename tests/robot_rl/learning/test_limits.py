@@ -15,6 +15,7 @@ from policies.base import Policy, Size
 from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.learning.agent import Phase
+from robot_rl.learning.objectives import annealed, expectile_error
 from robot_rl.learning.ppo import PPO, PPOConfig
 
 Build = Callable[..., Any]
@@ -118,6 +119,28 @@ def test_the_target_is_one_step_of_td(residual: Build, agent: Build, critics: in
         expected.set_state(state)
         torch.randn(shape, generator=expected)  # the smoothing noise, drawn although its size is 0
         assert torch.equal(learner.rng.get_state(), expected.get_state())
+
+
+def test_when_annealing_is_finished_the_update_is_td(residual: Build, agent: Build) -> None:
+    """Before, the loss is the expectile's; then the same numbers come to the same networks bit for bit."""
+    plain, other = (agent(residual(std=None), optimism=tau, anneal_updates=5) for tau in (0.5, 0.9))
+    other.load_state_dict(copy.deepcopy(plain.state_dict()))
+    assert plain.update(batch_of())["critic/loss"] != other.update(batch_of())["critic/loss"]
+    other.load_state_dict(copy.deepcopy(plain.state_dict()))
+    plain.updates.critic = other.updates.critic = 5
+    for seed in range(4):
+        assert plain.update(batch_of(seed=seed)) == other.update(batch_of(seed=seed))
+    assert fingerprint(plain.policy) == fingerprint(other.policy)
+    assert all(torch.equal(v, other.critic.state_dict()[k]) for k, v in plain.critic.state_dict().items())
+
+
+def test_an_expectile_of_a_half_is_half_the_squared_error() -> None:
+    error = torch.randn(100, generator=rng())
+    assert torch.equal(2 * expectile_error(error, 0.5), error.square())
+    assert [annealed(0.9, done, 10) for done in (0, 5, 10, 99)] == pytest.approx([0.9, 0.7, 0.5, 0.5])
+    grid = torch.linspace(-1, 1, 2001)
+    losses = expectile_error(torch.tensor([-0.5, 0.5])[:, None] - grid, 0.9).mean(0)
+    assert grid[losses.argmin()].item() == pytest.approx(0.4, abs=2e-3), "0.9 (0.5 - x) = 0.1 (x + 0.5)"
 
 
 @pytest.mark.parametrize("history", [1, 3])
