@@ -53,8 +53,8 @@ ONE_SIDE = ("--skill", "STEADY", "--episodes", "100", "--num-envs", "50", "--kee
 EVERY = ("--training.demos", "all")
 OFFLINE = ("--training.offline-updates", "15000")
 DENSE = ("--training.reward", "task")
-
 CHEETAH = ("--training.steps", "20000")
+PENDULUM = ("--training.steps", "4000")
 SPARSE = ("--training.steps", "7000")
 
 checks: dict[str, Check] = {
@@ -114,6 +114,11 @@ checks: dict[str, Check] = {
         "Values of the best action learn to run sooner than those of the policy.",
         "gym:HalfCheetah-v5", Arm("annealed-q", (*CHEETAH, "--agent.anneal-updates", "15000")), Arm("sac", CHEETAH),
         figure="return", at_least=2000.0,
+    ),
+    "i-qn": Check(
+        "Values several Bellman updates ahead learn to swing up sooner than those of one.",
+        "gym:Pendulum-v1", Arm("i-qn", PENDULUM), Arm("i-qn", (*PENDULUM, "--agent.iterates", "1")), figure="return",
+        at_least=-400.0,
     ),
     "hl-gauss": Check(
         "Classified values of a sparse reward learn as well as regressed ones or better.",

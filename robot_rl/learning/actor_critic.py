@@ -266,9 +266,13 @@ class ActorCritic:
 
     def _backup(self, batch: Batch, following: Observation) -> Tensor:
         """Return the head's targets for B rows: here, the value of the policy's own action at the next observation."""
-        c, head = self.config, self.critic.head
         u, log_prob = self._next_action(following)
         out = self.target(self.policy.features(following), self._judged(u, following))
+        return self._bootstrap(batch, out, log_prob)
+
+    def _bootstrap(self, batch: Batch, out: Tensor, log_prob: Tensor) -> Tensor:
+        """Return the head's targets for an ensemble's outputs (E, B, outputs) at the next action."""
+        c, head = self.config, self.critic.head
         reward = batch["reward"]
         if c.entropy_backup:
             reward = reward - batch["discount"] * self.log_alpha.exp() * log_prob
