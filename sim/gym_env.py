@@ -54,17 +54,23 @@ class Remote:
                 f"the environment's process ({self.python}) ended with status {self.process.returncode}: {lines[-1]}"
             ) from None
 
-    def _ask(self, call: str, **arrays: np.ndarray) -> dict[str, np.ndarray]:
+    def _ask(self, call: str, *words: Any, **arrays: np.ndarray) -> dict[str, np.ndarray]:
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # its error message is read next
-            gym_worker.send(self.process.stdin, {"call": call}, arrays)  # type: ignore[arg-type]
+            gym_worker.send(self.process.stdin, {"call": call, "words": words}, arrays)  # type: ignore[arg-type]
         return self._receive()[1]
 
-    def reset(self, seeds: np.ndarray | None) -> dict[str, np.ndarray]:
+    def reset(self, seeds: np.ndarray | None = None) -> dict[str, np.ndarray]:
         return self._ask("reset", **({} if seeds is None else {"seeds": seeds}))
 
     def step(self, actions: np.ndarray) -> dict[str, np.ndarray]:
         return self._ask("step", actions=actions)
+
+    def demonstrate(self, seed: int, skill: str) -> dict[str, np.ndarray]:
+        return self._ask("demonstrate", seed, skill)
+
+    def act(self) -> dict[str, np.ndarray]:
+        return self._ask("act")
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -76,6 +82,21 @@ class Remote:
             self.process.kill()
             self.process.wait()
         self.errors.close()
+
+
+class Script:
+    """The environments' own demonstrators, which begin an episode when their environment does."""
+
+    def __init__(self, batch: Remote | gym_worker.Batch, seed: int, skill: str):
+        self.batch = batch
+        batch.demonstrate(seed, skill)
+
+    def reset(self, ids: Tensor) -> None:
+        """Do nothing: `Batch` knows which episodes begin."""
+
+    def act(self, observation: dict[str, Tensor]) -> Tensor:
+        """Return actions (n, A) in [-1, 1] in the environments' present states."""
+        return torch.from_numpy(self.batch.act()["actions"].copy())
 
 
 class GymEnv:
@@ -99,9 +120,11 @@ class GymEnv:
         limits = [math.inf] * facts["observation"]
         state = numbered("state", [-limit for limit in limits], limits)
         actions = numbered("action", facts["low"], facts["high"])
+        self.skills = tuple(facts["skills"])
         self.info = EnvInfo(
-            task, state, actions, facts["rate"], reports_success=bool(facts["success"]), success_terminates=False
-        )
+            task, state, actions, facts["rate"], demonstrator=bool(self.skills), reports_success=bool(facts["success"]),
+            success_terminates=facts["success_terminates"],
+        )  # fmt: skip
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -124,6 +147,10 @@ class GymEnv:
             infos |= {"final_obs": {"observation.state": result["final"]}, "_final_obs": done}
         following = {"observation.state": result["observation"]}
         return following, result["reward"], result["terminated"], result["truncated"], infos
+
+    def make_demonstrator(self, seed: int, skill: str) -> Script:
+        """Return the environment's own demonstrator."""
+        return Script(self.batch, seed, skill)
 
     def still(self) -> Tensor:
         """Return zero actions (n, A): what holds an unknown environment cannot be told."""

@@ -2,17 +2,27 @@
 
 This file needs gymnasium and numpy alone, so that any virtual environment runs it: `PYTHON gym_worker.py ID COUNT`. A
 message is a length (4 bytes), a JSON header of that length, and the arrays that the header lists.
+
+An environment, or a wrapper of it, has scripted demonstrators if it has `skills`, a tuple of names, and
+`demonstrator(skill)`, which returns an object with `begin(observation, info)`, called once per episode, and
+`act(observation, info)`, which returns an action of the environment. `success_terminates` says that success ends an
+episode.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import struct
 import sys
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+SUITES = {"ogbench": "pip install ogbench"}
+"""Suites with a file in sim/suites that makes their environments, and how to install them."""
 
 
 class Unsuitable(Exception):  # noqa: N818 - it crosses a process by its text
@@ -26,9 +36,12 @@ class Batch:
         import gymnasium as gym
 
         try:
-            self.envs: list[Any] = [gym.make(name) for _ in range(count)]
+            self.envs: list[Any] = [_make(name) for _ in range(count)]
         except (ImportError, gym.error.DependencyNotInstalled) as error:
-            raise Unsuitable(f"environment {name!r} needs a package that is not installed ({error})") from None
+            remedy = SUITES.get(name.partition(":")[0])
+            raise Unsuitable(
+                f"environment {name!r} needs a package that is not installed ({error})" + f"; {remedy}" * bool(remedy)
+            ) from None
         except gym.error.Error as error:
             hint = "" if ":" in name else "; an environment of another package is gym:MODULE:ID"
             raise Unsuitable(f"no environment {name!r}: {error}{hint}") from None
@@ -53,7 +66,19 @@ class Batch:
             "high": self.high.ravel().tolist(),
             "rate": self._rate(),
             "success": self._success_key(),
+            "success_terminates": self._offers("success_terminates", False),
+            "skills": list(self._offers("skills", ())),
         }
+        self.seen: list[Any] = [None] * count
+        """Observation and info that each environment returned last."""
+        self.experts: list[Any] = []
+        self.random: list[Any] = []
+        """State of numpy's global generator that each demonstrator continues with."""
+        self.begins = [True] * count
+
+    def _offers(self, name: str, default: Any) -> Any:
+        """Return an attribute of the environment or one of its wrappers."""
+        return self.envs[0].get_wrapper_attr(name) if self.envs[0].has_wrapper_attr(name) else default
 
     def _rate(self) -> int:
         """Return the steps per second, as far as the environment says; 30 otherwise."""
@@ -71,30 +96,75 @@ class Batch:
         parts = [observation[key] for key in self.keys] if self.keys != [""] else [observation]
         return np.concatenate([np.asarray(part, np.float32).ravel() for part in parts])
 
-    def reset(self, seeds: np.ndarray | None) -> dict[str, np.ndarray]:
+    def reset(self, seeds: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Start an episode in every environment, with a seed each or with None."""
         given = [None] * len(self.envs) if seeds is None else [int(seed) for seed in seeds]
-        first = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, given, strict=True)]
-        return {"observation": np.stack([self._flat(o) for o in first])}
+        return {"observation": np.stack([self._begin(i, seed) for i, seed in enumerate(given)])}
+
+    def _begin(self, i: int, seed: int | None = None) -> np.ndarray:
+        """Reset environment i; return its flat observation."""
+        self.seen[i], self.begins[i] = self.envs[i].reset(seed=seed), True
+        return self._flat(self.seen[i][0])
 
     def step(self, actions: np.ndarray) -> dict[str, np.ndarray]:
         """Step every environment; one that ends is reset, and `final` holds its last observation."""
         rows = []
         share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
-        for env, unit in zip(self.envs, share, strict=True):
+        for i, (env, unit) in enumerate(zip(self.envs, share, strict=True)):
             action = self.low + unit.reshape(self.low.shape) * (self.high - self.low)
             observation, reward, terminated, truncated, info = env.step(action.astype(env.action_space.dtype))
+            self.seen[i] = observation, info
             final = following = self._flat(observation)
             if terminated or truncated:
-                following = self._flat(env.reset()[0])
+                following = self._begin(i)
             success = bool(info.get(self.facts["success"], False)) if self.facts["success"] else False
             rows.append((following, final, np.float32(reward), bool(terminated), bool(truncated), success))
         names = ("observation", "final", "reward", "terminated", "truncated", "success")
         return {name: np.stack(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
 
+    def demonstrate(self, seed: int, skill: str) -> dict[str, np.ndarray]:
+        """Let demonstrators of this skill begin where the environments are; `act` asks them."""
+        self.experts = [env.get_wrapper_attr("demonstrator")(skill) for env in self.envs]
+        seeds = np.random.SeedSequence(seed).generate_state(len(self.envs))
+        self.random = [np.random.RandomState(s).get_state() for s in seeds]
+        self.begins = [True] * len(self.envs)
+        return {}
+
+    def act(self) -> dict[str, np.ndarray]:
+        """Return the demonstrators' actions for the present observations, (n, A) in [-1, 1]."""
+        kept, rows = np.random.get_state(), []
+        for i, expert in enumerate(self.experts):
+            np.random.set_state(self.random[i])  # scripts draw from numpy's global generator
+            if self.begins[i]:
+                expert.begin(*self.seen[i])
+                self.begins[i] = False
+            share = (np.asarray(expert.act(*self.seen[i]), np.float64) - self.low) / (self.high - self.low)
+            rows.append(np.clip(2 * share.ravel() - 1, -1, 1).astype(np.float32))
+            self.random[i] = np.random.get_state()
+        np.random.set_state(kept)
+        return {"actions": np.stack(rows)}
+
     def close(self) -> None:
         for env in self.envs:
             env.close()
+
+
+def _make(name: str) -> Any:
+    """Make an environment of a suite of ours, or any by its Gymnasium id."""
+    import gymnasium as gym
+
+    suite, _, rest = name.partition(":")
+    if suite not in SUITES:
+        return gym.make(name)
+    path = Path(__file__).resolve().parent / "suites" / f"{suite}.py"
+    spec = importlib.util.spec_from_file_location(f"robot_rl_suite_{suite}", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules.get(spec.name)
+    if module is None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[spec.name] = module
+    return module.make(rest)
 
 
 def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -139,11 +209,8 @@ def serve(name: str, count: int) -> None:
             header, arrays = receive(questions)
         except EOFError:
             break
-        if header["call"] == "step":
-            result = batch.step(arrays["actions"])
-        else:
-            result = batch.reset(arrays.get("seeds"))
-        send(answers, {}, result)
+        call, words = header["call"], header["words"]
+        send(answers, {}, getattr(batch, call)(*words, *arrays.values()))
     batch.close()
 
 

@@ -17,7 +17,8 @@ class Collect:
     dataset."""
 
     task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK; or gym:ID with --policy."""
+    """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK; or gym:ID, with --policy
+    where it has no demonstrator of its own."""
     policy: Path | None = None
     """Bundle or run whose policy acts instead of the demonstrator."""
     episodes: PositiveInt = 20
@@ -31,7 +32,7 @@ class Collect:
     image_size: Annotated[int, Interval(ge=0, le=960)] = 96
     """Height and width of the pictures of cameras that the policy does not see, pixels; 0 records none of these."""
     skill: str = "CLUMSY"
-    """Skill of the demonstrator: CLUMSY or STEADY; for a testbed also WEAK or MIXED."""
+    """Skill of the demonstrator: CLUMSY or STEADY; for a testbed also WEAK or MIXED, for OGBench also PLAY."""
     keep_failures: bool = False
     """Keep failed episodes too."""
     resume: bool = False

@@ -1,0 +1,192 @@
+"""OGBench's manipulation tasks (Park et al. 2024, arXiv 2410.20092), demonstrated by its plan oracles.
+
+An oracle moves one part of the scene (a cube, a button, the drawer, the window) to a target. The expert here says which
+part comes next: one that the task still needs, or in PLAY a random one, as in the suite's own datasets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import ogbench.manipspace  # noqa: F401 - registers
+from ogbench.manipspace.envs.manipspace_env import ManipSpaceEnv
+from ogbench.manipspace.oracles.plan.button_plan import ButtonPlanOracle
+from ogbench.manipspace.oracles.plan.cube_plan import CubePlanOracle
+from ogbench.manipspace.oracles.plan.drawer_plan import DrawerPlanOracle
+from ogbench.manipspace.oracles.plan.window_plan import WindowPlanOracle
+
+Info = dict[str, Any]
+NOISE = {"CLUMSY": 0.1, "STEADY": 0.0, "PLAY": 0.1}
+"""Noise of an oracle's plan, as a share of the action range; 0.1 is the suite's."""
+ORACLES = {"cube": CubePlanOracle, "button": ButtonPlanOracle, "drawer": DrawerPlanOracle, "window": WindowPlanOracle}
+REACHED = 0.035
+"""Distance from its target at which a part counts as moved, m; the suite's success takes 0.04."""
+SLIDES = {"drawer": (0.0, -0.16), "window": (0.0, 0.2)}
+"""Closed and open position of a sliding part, m; button 0 locks the drawer, button 1 the window."""
+
+
+class Demonstrated(gym.Wrapper):
+    """A single-task environment that offers a demonstrator; it ends when its goal is reached."""
+
+    success_terminates = True
+    skills = tuple(NOISE)
+    metadata = {"render_fps": 20}  # noqa: RUF012 - the suite leaves its control rate out
+
+    def demonstrator(self, skill: str) -> Expert:
+        """Return an expert of this skill for this copy."""
+        return Expert(self.env.unwrapped, NOISE[skill], skill == "PLAY")
+
+
+def make(name: str) -> gym.Env[Any, Any]:
+    """Make an environment; those of a single manipulation task have a demonstrator."""
+    env = gym.make(name)
+    single = isinstance(env.unwrapped, ManipSpaceEnv) and env.unwrapped._reward_task_id is not None
+    return Demonstrated(env) if single else env
+
+
+class Expert:
+    """Oracles one after another; each plans from the state in which the one before it ended."""
+
+    def __init__(self, env: Any, noise: float, play: bool):
+        self.env, self.play = env, play
+        self.parts = {
+            name: cls(env=env, noise=noise) for name, cls in ORACLES.items() if name != "button"
+        } | {"button": ButtonPlanOracle(env=env, noise=noise, gripper_always_closed=hasattr(env, "_num_rows"))}
+        self.oracle: Any = None
+
+    def begin(self, observation: np.ndarray, info: Info) -> None:
+        """Begin an episode."""
+        self.oracle = None
+
+    def act(self, observation: np.ndarray, info: Info) -> np.ndarray:
+        """Return an action (5,) in [-1, 1]: hand x, y, z, yaw, and the gripper's change."""
+        if self.oracle is None or self.oracle.done:
+            part, target = self._next(info)
+            self.oracle = self.parts[part]
+            self.oracle.reset(observation, info | target)
+        action: np.ndarray = self.oracle.select_action(observation, info)
+        return np.clip(action, -1, 1)
+
+    def _next(self, info: Info) -> tuple[str, Info]:
+        """Return the part to move next, and the keys that its oracle reads the target from."""
+        if hasattr(self.env, "_num_rows"):
+            return self._puzzle()
+        return self._scene(info) if hasattr(self.env, "_drawer_site_id") else self._cubes(info)
+
+    def _puzzle(self) -> tuple[str, Info]:
+        env = self.env
+        wrong = presses(env._cur_button_states != env._target_button_states, env._num_rows, env._num_cols)
+        return self._press(np.arange(env._num_buttons) if self.play else np.flatnonzero(wrong))
+
+    def _press(self, buttons: Any) -> tuple[str, Info]:
+        """Press one of these buttons, or any if there are none."""
+        chosen = np.random.choice(buttons if len(buttons) else self.env._num_buttons)
+        return "button", {"privileged/target_button_top_pos": self.env._data.site_xpos[
+            self.env._button_site_ids[chosen]].copy()}  # fmt: skip
+
+    def _cubes(self, info: Info) -> tuple[str, Info]:
+        """Move the lowest cube whose goal is free; where all goals are taken, make room."""
+        at, goals = self._places(info)
+        tops = [i for i, p in enumerate(at) if not any(beside(p, q) and q[2] > p[2] for q in at)]
+        if self.play:
+            chosen, below = np.random.choice(tops), np.random.choice(tops)
+            stacks = chosen != below and np.random.uniform() < 0.5
+            place = at[below] + [0, 0, 0.04] if stacks else self._spot()
+            return self._carry(chosen, place, np.random.uniform(0, 2 * np.pi))
+        away = [i for i in tops if np.linalg.norm(at[i] - goals[i]) > REACHED]
+        taken = [any(beside(goals[i], p) and p[2] > goals[i][2] - 0.02 for j, p in enumerate(at) if j != i)
+                 for i in range(len(at))]  # fmt: skip
+        for i in sorted(away, key=lambda i: goals[i][2]):
+            if not taken[i]:
+                return self._carry(i, goals[i])
+        chosen = away[0] if away else tops[0]
+        around = np.concatenate([at, goals])
+        spots = [self._spot() for _ in range(50)]
+        return self._carry(chosen, max(spots, key=lambda s: np.linalg.norm(around - s, axis=1).min()))
+
+    def _scene(self, info: Info) -> tuple[str, Info]:
+        """Slide, carry and press in the order that locks allow: a cube goes into the open drawer, buttons come last."""
+        env, (at, goals) = self.env, self._places(info)
+        state = {part: env._data.joint(f"{part}_slide").qpos[0] for part in SLIDES}
+        inside = env._is_in_drawer(at[0])
+        if self.play:
+            return self._scene_play(state, inside)
+        stored = goals[0][1] < -0.2
+        placed = inside if stored else np.linalg.norm(at[0] - goals[0]) <= REACHED
+        wanted = {"drawer": env._target_drawer_pos if placed or not stored else SLIDES["drawer"][1]}
+        if abs(state["drawer"] - wanted["drawer"]) > REACHED:
+            return self._slide(info, "drawer", wanted["drawer"])
+        if not placed:
+            return self._carry(0, env._drawer_center if stored else goals[0])
+        if abs(state["window"] - env._target_window_pos) > REACHED:
+            return self._slide(info, "window", env._target_window_pos)
+        return self._press(np.flatnonzero(env._cur_button_states != env._target_button_states))
+
+    def _scene_play(self, state: dict[str, float], inside: bool) -> tuple[str, Info]:
+        """Draw a part and a target with the probabilities of the suite's datasets."""
+        env, info = self.env, self.env.compute_ob_info()
+        weights = np.array([0.0 if inside else 1.0, 1.0, *(1.0 if s else 0.25 for s in env._cur_button_states)])
+        part = np.random.choice(["cube", "button", *SLIDES], p=weights / weights.sum())
+        if part == "button":
+            return self._press([])
+        if part == "cube":
+            store = state["drawer"] < -0.12 and np.random.uniform() < 0.3
+            place = env._drawer_center if store else self._spot()
+            return self._carry(0, place, np.random.uniform(0, 2 * np.pi))
+        shut, wide = SLIDES[part]
+        return self._handle(info, part, wide if abs(state[part] - shut) < abs(state[part] - wide) else shut)
+
+    def _slide(self, info: Info, part: str, target: float) -> tuple[str, Info]:
+        """Slide the drawer or window, or unlock it first."""
+        lock = list(SLIDES).index(part)
+        return self._handle(info, part, target) if self.env._cur_button_states[lock] else self._press([lock])
+
+    def _handle(self, info: Info, part: str, target: float) -> tuple[str, Info]:
+        joint = self.env._model.joint(f"{part}_slide").id
+        change = target - self.env._data.joint(f"{part}_slide").qpos[0]
+        place = info[f"privileged/{part}_handle_pos"] + change * self.env._data.xaxis[joint]
+        return part, {f"privileged/target_{part}_handle_pos": place}
+
+    def _carry(self, cube: int, place: Any, yaw: float = 0.0) -> tuple[str, Info]:
+        keys = {"": cube, "_pos": np.array(place), "_yaw": np.array([yaw])}
+        return "cube", {f"privileged/target_block{key}": value for key, value in keys.items()}
+
+    def _spot(self) -> np.ndarray:
+        """Return a random place (3,) on the table, m."""
+        return np.array([*np.random.uniform(*self.env._target_sampling_bounds), 0.02])
+
+    def _places(self, info: Info) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the cubes are and should be, (cubes, 3) each, m."""
+        ids = self.env._cube_target_mocap_ids
+        at = np.stack([info[f"privileged/block_{i}_pos"] for i in range(len(ids))])
+        return at, self.env._data.mocap_pos[ids].copy()
+
+
+def beside(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two different places (3,) are in the same column of cubes."""
+    return bool(np.any(one != other) and np.linalg.norm((one - other)[:2]) < 0.03)
+
+
+def presses(wrong: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Return the buttons to press (bool) that toggle the buttons `wrong` (rows * columns,), by elimination modulo 2.
+
+    A press toggles a button and its neighbours. Boards on which several sets do the same get one of them.
+    """
+    n = rows * columns
+    x, y = np.divmod(np.arange(n), columns)
+    table = np.abs(x[:, None] - x) + np.abs(y[:, None] - y) <= 1
+    table = np.concatenate([table, np.asarray(wrong, bool)[:, None]], 1)
+    pivots: list[int] = []
+    for column in range(n):
+        row = len(pivots)
+        found = row + np.flatnonzero(table[row:, column])
+        if len(found):
+            table[[row, found[0]]] = table[[found[0], row]]
+            others = np.flatnonzero(table[:, column])
+            table[others[others != row]] ^= table[row]
+            pivots.append(column)
+    result = np.zeros(n, bool)
+    result[pivots] = table[: len(pivots), n]
+    return result

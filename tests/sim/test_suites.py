@@ -1,0 +1,158 @@
+"""Scripts of Gymnasium environments as demonstrators, and those of the public suites."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.data import Dataset
+from robot_rl.rewards import reward_source
+from robot_rl.util.errors import ConfigError, UnknownName
+from sim.collect import collect
+from sim.demonstrators import demonstrator
+from sim.gym_env import GymEnv
+from sim.make import describe
+
+SCRIPTED = '''
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+
+class Line(gym.Env):
+    """A point that a script brings to 0 from 1 to 2 steps of 1 away, by actions between 0 and 4."""
+    action_space, observation_space = Box(0.0, 4.0, (1,)), Box(-9.0, 9.0, (1,))
+    success_terminates, skills = True, ("STEADY", "CLUMSY")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = self.np_random.uniform(1, 2, 1).astype(np.float32)
+        return self.x.copy(), {"begun": float(self.x[0])}
+
+    def step(self, action):
+        self.x = self.x - (action - 2)
+        near = abs(float(self.x[0])) < 0.1
+        return self.x.copy(), 0.0, near, False, {"success": near, "begun": 0.0}
+
+    def demonstrator(self, skill):
+        return Script(skill)
+
+class Script:
+    def __init__(self, skill):
+        self.noise = {"STEADY": 0.0, "CLUMSY": 0.2}[skill]
+
+    def begin(self, observation, info):
+        assert info["begun"] == observation[0], "an episode begins with the infos of its reset"
+        self.steps = 0
+
+    def act(self, observation, info):
+        self.steps += 1
+        assert (self.steps > 1) == (info["begun"] == 0)
+        return 2 + np.clip(observation, -1, 1) + self.noise * np.random.randn(1)
+
+gym.register("Line-v0", Line, max_episode_steps=20)
+'''
+LINE = "gym:scripted_line:Line-v0"
+
+
+@pytest.fixture(autouse=True)
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module that this process finds, and any Python that it starts."""
+    (tmp_path / "scripted_line.py").write_text(SCRIPTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    yield
+    sys.modules.pop("scripted_line", None)
+    gym.registry.pop("Line-v0", None)
+
+
+def demonstrated(env: GymEnv, skill: str, seed: int, steps: int = 12) -> list[Any]:
+    """What the environment's script does and sees."""
+    expert = demonstrator(env, skill, seed)
+    seen: list[Any] = [env.reset(seed=3)]
+    for _ in range(steps):
+        action = expert.act({})
+        seen.append((action, env.step(action)))
+    return seen
+
+
+def test_an_environments_script_demonstrates_in_any_python(same: Callable[..., bool]) -> None:
+    here, there = GymEnv(LINE, 3), GymEnv(LINE, 3, Path(sys.executable))
+    assert here.info == there.info and here.info.demonstrator and here.skills == ("STEADY", "CLUMSY")
+    seen = demonstrated(here, "CLUMSY", 0)
+    assert same(seen, demonstrated(there, "CLUMSY", 0))
+    np.random.seed(1)
+    before = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
+    assert same(seen, demonstrated(here, "CLUMSY", 0)) and not same(seen, demonstrated(here, "CLUMSY", 1))
+    assert (np.random.get_state()[1] == before).all(), "numpy's own stream is left alone"  # type: ignore[index]
+    assert not torch.equal(seen[1][0][0], seen[1][0][1])
+    there.close()
+
+
+def test_scripted_episodes_are_collected_and_success_ends_them(tmp_path: Path) -> None:
+    env = GymEnv(LINE, 2)
+    made = collect(env, tmp_path / "data", 4, seed=0, skill="STEADY")
+    assert (made.episodes, made.attempts, made.successes) == (4, 4, 4)
+    assert [e.length for e in Dataset(tmp_path / "data").episodes] == [2] * 4
+    assert reward_source("success", env.info).limits(0.9) == (0.0, 1.0)
+    with pytest.raises(UnknownName, match="WEAK"):
+        demonstrator(env, "WEAK", 0)
+    with pytest.raises(ConfigError, match="no scripted demonstrator"):
+        demonstrator(GymEnv("gym:Pendulum-v1"), "CLUMSY", 0)
+
+
+def test_a_suite_that_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("ogbench", "robot_rl_suite_"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ogbench", None)
+    with pytest.raises(ConfigError, match="gym:ogbench:cube-single.*not installed.*pip install ogbench"):
+        describe("gym:ogbench:cube-single-singletask-v0")
+
+
+needs_ogbench = pytest.mark.skipif(find_spec("ogbench") is None, reason="pip install ogbench")
+
+
+@needs_ogbench
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", ["cube-single", "cube-double", "scene", "puzzle-3x3"])
+def test_the_oracles_of_ogbench_reach_the_goal(name: str) -> None:
+    env = GymEnv(f"gym:ogbench:{name}-singletask-v0", 1)
+    assert env.info.success_terminates and env.info.reports_success and env.info.rate == 20
+    expert = demonstrator(env, "STEADY", 0)
+    env.reset(seed=0)
+    for _ in range(500):
+        _, _, terminated, truncated, infos = env.step(expert.act({}))
+        if terminated or truncated:
+            break
+    assert terminated and infos["success"]
+
+
+@needs_ogbench
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_play_moves_what_the_task_does_not_need() -> None:
+    env = GymEnv("gym:ogbench:scene-singletask-v0", 1)
+    expert = demonstrator(env, "PLAY", 0)
+    first = env.reset(seed=0)[0]["observation.state"]
+    rows = [first] + [env.step(expert.act({}))[0]["observation.state"] for _ in range(150)]
+    assert (rows[-1] - first).abs().max() > 0.5 and torch.stack(rows).isfinite().all()
+
+
+@needs_ogbench
+@pytest.mark.parametrize(("rows", "columns"), [(3, 3), (4, 4), (4, 6)])
+def test_lights_out_is_solved(rows: int, columns: int) -> None:
+    """Every board that presses can make, also where several sets of presses make it."""
+    describe("gym:ogbench:cube-single-singletask-v0")  # loads the suite
+    presses = sys.modules["robot_rl_suite_ogbench"].presses
+    rng, n = np.random.default_rng(0), rows * columns
+    x, y = np.divmod(np.arange(n), columns)
+    near = (np.abs(x[:, None] - x) + np.abs(y[:, None] - y) <= 1).astype(int)
+    for _ in range(50):
+        wrong = near @ rng.integers(0, 2, n) % 2
+        assert (near @ presses(wrong, rows, columns) % 2 == wrong).all()
