@@ -74,7 +74,7 @@ class Train(Generic[R]):
         seeds = seed_list(self.seeds) if self.seeds else []
         if seeds and self.seed:
             raise ConfigError("--seed and --seeds both name seeds; leave out --seed")
-        self._check_read(self.config.needs)  # type: ignore[attr-defined]
+        self._check_read([*self.config.needs, *self.config.may_use])  # type: ignore[attr-defined]
         unable = [] if without_robot(self.task) else nominal(tasks.get(self.task), self.engine)
         unable = [name for name in unable if name not in self.without]
         say_nominal(self.engine, unable)
@@ -116,7 +116,7 @@ class Train(Generic[R]):
             update(done, total, what + shown)
 
         job = open_job(settings, None, progress, folder / "diverged")
-        job.check(recipe.needs)
+        job.check(recipe.needs, recipe.may_use)
         opened = Run(folder, config, self.resume, extendable_setting)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             if self.resume and not self.seeds and not run.checkpoint_file.exists():
@@ -142,7 +142,8 @@ class Train(Generic[R]):
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": seed}
         # Inputs that are not read may be gone when the run is resumed.
         settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
-        settings |= {"base": str(self.base) if self.base else None} if "base" in recipe.needs else {}
+        may = (*recipe.needs, *recipe.may_use)
+        settings |= {"base": str(self.base) if self.base else None} if "base" in may else {}
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from robot_rl.interface.state import RobotState
-
-Override = Callable[[RobotState, float], tuple[bool, Tensor]]
-"""Return whether the person has control at a time of the episode, s, and their action (1, A)."""
-
 
 class OverriddenEnv:
     """One environment in which an operator overrides the policy; delegate everything else.
 
-    The operator reads true object poses. Infos have the `executed` action (1, A), and, (1,) bool each, `intervention`,
+    The operator is called with what is `seen` and the time of the episode, s, and returns whether they have control and
+    their action (1, A). Infos have the `executed` action (1, A), and, (1,) bool each, `intervention`,
     `takeover` and `handed_back`.
     """
 
@@ -41,12 +36,16 @@ class OverriddenEnv:
         self.steps, self.held = 0, False
         self.operator.reset(0.0)
 
-    def step(self, action: Tensor) -> tuple[Any, ...]:
-        """Execute the operator's action if they have control, else `action` (1, A)."""
+    def seen(self, action: Tensor) -> Any:
+        """Return what the operator sees before the policy's action (1, A): the robot's state, with true objects."""
         state, true = self.env.state, self.env.true
         objects = {name: torch.cat([true.objects[name][:, :3], pose[:, 3:]], 1) for name, pose in state.objects.items()}
+        return replace(state, objects=objects)
+
+    def step(self, action: Tensor) -> tuple[Any, ...]:
+        """Execute the operator's action if they have control, else `action` (1, A)."""
         before = self.held
-        self.held, hands = self.operator(replace(state, objects=objects), self.steps / self.env.rate)
+        self.held, hands = self.operator(self.seen(action), self.steps / self.env.rate)
         executed = hands if self.held else action
         self.steps += 1
         *rest, terminated, truncated, infos = self.env.step(executed)

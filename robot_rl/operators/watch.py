@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from robot_rl.interface.state import RobotState
+
 PATIENCE = 1.2
 """Time without progress before the operator takes over, s."""
 LONGEST = 5.0
@@ -17,6 +19,17 @@ ABOVE = 0.045
 """Height above the object, m, below which the policy does not correct a miss."""
 GLANCE = 0.1
 """Time descending beside the object before the operator takes over, s."""
+
+
+def lifted(offset: Tensor, height: float) -> float:
+    """Return how far a lift has come, m, from the tool's offset (3,) to the object and the object's height, m."""
+    return 3 * height - float(offset.norm())
+
+
+def progress(state: RobotState) -> float:
+    """Return how far an arm (n = 1) has come with its first object, m."""
+    place = next(iter(state.objects.values()))[0, :3]
+    return lifted(place - state.tool_position[0], float(place[2]))
 
 
 class Watch:
@@ -37,7 +50,7 @@ class Watch:
         `offset` (3,) is from the tool to the object and `height` that of the object, m; `width` is the gripper's
         opening, 0 to 1.
         """
-        score = 3 * height - float(offset.norm())
+        score = lifted(offset, height)
         if score > self.best + PROGRESS:
             self.best, self.improved = score, now
         missing = float(offset[:2].norm()) > BESIDE and float(offset[2]) > -ABOVE and width > 0.6

@@ -39,5 +39,6 @@ recipes = Registry(
             "robot_rl.recipes.hil_serl:HilSerl",
             "off-policy RL with a person's corrections",
         ),
+        "rlif": ("robot_rl.recipes.rlif:RLIF", "off-policy RL from a person's takeovers alone"),
     },
 )

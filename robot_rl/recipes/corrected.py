@@ -7,16 +7,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
+from policies.actor import GaussianPolicy
 from policies.bundle import Bundle
+from policies.gaussian import GaussianConfig
 from policies.residual import ResidualPolicy, residual_from
 from robot_rl.data.recording import load_episodes
+from robot_rl.data.sources import Demonstrations
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig, check_critics
+from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
 from robot_rl.rewards import SuccessReward
+from robot_rl.rewards.takeover import TakeoverReward
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
 from robot_rl.training.off_policy import demo_replay
 from robot_rl.training.practice import practise
@@ -24,40 +30,68 @@ from robot_rl.training.practice import practise
 
 @dataclass(frozen=True)
 class CorrectedRecipe(Recipe):
-    """An actor-critic that goes on from a bundle, with a person who takes over."""
+    """An actor-critic with a person who takes over: a bundle's, or in simulation one that starts from nothing."""
 
+    gaussian: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
+    """The policy that starts from nothing."""
     agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
     training: HumanInTheLoopConfig = field(default_factory=HumanInTheLoopConfig)
-    needs: ClassVar[tuple[Need, ...]] = ("base", "demonstrations", "environment")
+    operator: OperatorConfig = field(default_factory=OperatorConfig)
+    """The person in simulation."""
+    may_use: ClassVar[tuple[Need, ...]] = ("base",)
+    reward: ClassVar[SuccessReward | TakeoverReward] = SuccessReward()
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        judged: tuple[Need, ...] = ("base",) if self.operator.rule == "value-gap" else ()
+        return (*judged, "demonstrations", "environment") if self.training.demo_share else (*judged, "environment")
 
     def policy(self, bundle: Bundle) -> ResidualPolicy:
         """Return the bundle's policy, ready to go on learning; ConfigError if it or its critics cannot."""
-        if bundle.critic:
+        if self._goes_on_with_critics(bundle):
             check_critics(self.agent, bundle.agent)
         return residual_from(bundle.policy)
+
+    def _goes_on_with_critics(self, bundle: Bundle) -> bool:
+        """Return whether the bundle has critics, which are of success."""
+        return bool(bundle.critic) and isinstance(self.reward, SuccessReward)
+
+    def _agent(self, policy: ResidualPolicy | GaussianPolicy, seed: int) -> ActorCritic:
+        return ActorCritic(policy, self.agent, seed, self.reward.limits(self.agent.discount))
 
     def from_bundle(self, bundle: Bundle, seed: int) -> ActorCritic:
         """Return an agent that goes on from a bundle's policy and critics."""
         torch.manual_seed(seed)
-        agent = ActorCritic(self.policy(bundle), self.agent, seed, SuccessReward().limits(self.agent.discount))
-        if bundle.critic:
+        agent = self._agent(self.policy(bundle), seed)
+        if self._goes_on_with_critics(bundle):
             agent.critic.load_state_dict(bundle.critic)
             agent.target.load_state_dict(bundle.critic)
         return agent
 
     def learner(self, bundle: Bundle, dataset: Path, folder: Path, seed: int) -> Learner:
         """Return the learner process's part, with demonstrations from `dataset`."""
-        info, agent = EnvInfo.of(Pipeline(bundle.interface)), self.from_bundle(bundle, seed)
-        rng = torch.Generator().manual_seed(seed)
-        demos = demo_replay(agent, load_episodes(dataset, info), rng, self.training.capacity)
-        return Learner(agent, info, demos, self.training, folder, seed)
+        info = EnvInfo.of(Pipeline(bundle.interface))
+        return self._learner(self.from_bundle(bundle, seed), info, load_episodes(dataset, info), folder, seed)
+
+    def _learner(
+        self, agent: ActorCritic, info: EnvInfo, episodes: list[dict[str, Tensor]], folder: Path, seed: int
+    ) -> Learner:
+        rng, episodes = torch.Generator().manual_seed(seed), [self.reward.relabel(e) for e in episodes]
+        demos = demo_replay(agent, episodes, rng, self.training.capacity)
+        return Learner(agent, info, demos, self.training, folder, seed, self.reward.relabel)
 
     def build(self, job: Job, env: Any = None) -> ActorCritic:
-        return self.from_bundle(job.improvable(), job.seed)
+        if job.base is not None and self.operator.rule != "value-gap":  # there the base is the judge
+            return self.from_bundle(job.improvable(), job.seed)
+        torch.manual_seed(job.seed)
+        return self._agent(GaussianPolicy(job.size, self.gaussian), job.seed)
 
     def train(self, job: Job) -> Bundle:
-        env = job.overridden()
-        learner = self.learner(job.improvable(), job.dataset, job.opened.folder, job.seed)
+        env, agent = job.operated(self.operator), self.build(job)
+        episodes = job.demonstrations() if "demonstrations" in self.needs else []
+        if episodes and isinstance(agent.policy, GaussianPolicy):
+            agent.policy.fit(Demonstrations.of(episodes).columns)
+        learner = self._learner(agent, job.info, episodes, job.opened.folder, job.seed)
         practise(env, learner, job.opened, job.seed, job.counting("environment steps", self.training.steps))
         env.close()
-        return job.bundle(learner.agent)
+        return job.bundle(agent)

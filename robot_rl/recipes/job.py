@@ -13,8 +13,8 @@ from policies.base import Size
 from policies.bundle import Bundle, load_bundle
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
-from robot_rl.operators.corrector import Corrector
-from robot_rl.operators.override import OverriddenEnv
+from robot_rl.operators.judge import judge_of
+from robot_rl.operators.scripted import OperatedEnv, OperatorConfig, ScriptedOperator
 from robot_rl.rewards import RewardName
 from robot_rl.robots import robots
 from robot_rl.training.device import learner_device
@@ -57,9 +57,9 @@ class Job:
         """Return the progress of a loop that counts `what`."""
         return lambda step, metrics: self.progress(what, step, total, metrics)
 
-    def check(self, needs: Sequence[str]) -> None:
-        """Raise ConfigError where the job lacks what a recipe needs."""
-        if "base" in needs:
+    def check(self, needs: Sequence[str], may_use: Sequence[str] = ()) -> None:
+        """Raise ConfigError where the job lacks what a recipe needs, or names what it cannot use."""
+        if "base" in needs or ("base" in may_use and self.base is not None):
             self.improvable()
         if "demonstrations" in needs:
             self.check_demonstrations()
@@ -102,12 +102,21 @@ class Job:
         self.base.check_robot(robots.get(self.base.interface.robot))
         return self.base
 
-    def overridden(self) -> OverriddenEnv:
-        """Return one environment with a scripted operator, who does what the task's demonstrator would."""
+    def operated(self, operator: OperatorConfig) -> OperatedEnv:
+        """Return one environment with a scripted person; the critics of `base` judge if their rule takes a judge."""
+        from sim.demonstrators import demonstrator
+
+        if not self.info.demonstrator:
+            raise ConfigError(f"task {self.info.task!r} has no scripted person: it has no demonstrator")
+        judge = judge_of(self.improvable()) if operator.rule == "value-gap" else None
         env: Any = self.make_env(1)
-        if self.info.interface is None or not self.info.demonstrator or not env.pipeline.robot.tool:
-            raise ConfigError(f"task {self.info.task!r} has no scripted operator; it takes an arm and a demonstrator")
-        return OverriddenEnv(env, Corrector(env.pipeline, env.make_demonstrator(self.seed)))
+        if operator.rule == "stall" and not (
+            hasattr(env, "progress") or (env.task.scene.boxes and env.pipeline.robot.tool)
+        ):
+            env.close()
+            raise ConfigError(f"task {self.info.task!r} reports no progress; take another --operator.rule")
+        person = demonstrator(env, operator.skill, self.seed)
+        return OperatedEnv(env, ScriptedOperator(person, operator, self.seed, judge))
 
     def bundle(self, agent: Any) -> Bundle:
         """Return what the agent has learned so far, with its value functions and settings."""

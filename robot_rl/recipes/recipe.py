@@ -27,6 +27,8 @@ class Recipe:
 
     sim_idle_during_update: ClassVar[bool] = False
     """No simulation runs while it learns, so that learning may use every core."""
+    may_use: ClassVar[tuple[Need, ...]] = ()
+    """Parts of a job that it uses where they are named."""
     extendable_setting: ClassVar[str] = ""
     """A setting that may be increased on resume; learning must not depend on it."""
 

@@ -35,6 +35,8 @@ from robot_rl.training.run import Run
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 WEIGHTS = "weights.safetensors"
+Relabel = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+"""Return a recorded episode with other rewards."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class HumanInTheLoopConfig:
     """Updates between checkpoints."""
     capacity: PositiveInt = 100_000
     """Rows of each replay."""
+    correct_demos: bool = True
+    """Corrections are added to the demonstrations as well (HIL-SERL; RLIF keeps them apart)."""
     steps: PositiveInt = 6_000
     """Environment steps in simulation; on a robot the session's duration decides."""
 
@@ -117,8 +121,11 @@ class Learner:
         config: HumanInTheLoopConfig,
         folder: Path,
         seed: int,
+        relabel: Relabel = lambda episode: episode,
     ):
+        """`relabel` gives each new episode its rewards; `demos` have theirs."""
         self.agent, self.info, self.demos, self.config, self.folder = agent, info, demos, config, folder
+        self.relabel = relabel
         self.online = Replay(config.capacity, 1, agent.columns, agent.device)
         self.rng = torch.Generator().manual_seed(seed)
         self.dataset: Dataset | None = None
@@ -147,8 +154,9 @@ class Learner:
 
     def take(self, episode: dict[str, Tensor]) -> None:
         """Add an episode to the online replay, and its corrections also to the demonstrations."""
+        episode = self.relabel(episode)
         add_episode(self.online, self.agent, episode, self.rng)
-        for part in corrections(episode):
+        for part in corrections(episode) if self.config.correct_demos else []:
             add_episode(self.demos, self.agent, part, self.rng)
         self.corrected += int(episode["intervention"].sum())
 

@@ -55,6 +55,10 @@ class Testbed(ABC):
         episode."""
 
     @abstractmethod
+    def progress(self, s: Tensor) -> Tensor:
+        """Return how far states have come (n,), m or what stands for it, as a person who watches would tell."""
+
+    @abstractmethod
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
         """Return a demonstrator's actions (n, A); u (n, 4) in [0, 1) is drawn once per episode."""
 
@@ -79,7 +83,7 @@ class TestbedEnv:
 
     def __init__(self, testbed: Testbed, num_envs: int, device: str | torch.device = "cpu"):
         self.testbed, self.num_envs, self.device = testbed, num_envs, torch.device(device)
-        self.info = describe(testbed)
+        self.info, self.rate = describe(testbed), testbed.rate
         self.seed, self.episode, self.steps = (torch.zeros(num_envs, dtype=torch.long, device=device) for _ in range(3))
         self.state = testbed.start(self._draw())
 
@@ -125,6 +129,10 @@ class TestbedEnv:
     def still(self) -> Tensor:
         """Return zero actions (n, A), which hold position in every testbed but the pendulum."""
         return torch.zeros(self.num_envs, self.info.action, device=self.device)
+
+    def progress(self) -> Tensor:
+        """Return how far the running episodes have come (n,)."""
+        return self.testbed.progress(self.state)
 
     def make_demonstrator(self, seed: int, skill: str = "STEADY") -> NoisyExpert:
         """Return the testbed's demonstrator."""

@@ -33,6 +33,9 @@ class Fork(Testbed):
         success, failure = s[:, 1] > END, s.norm(dim=1) < RADIUS
         return success.float(), success, failure
 
+    def progress(self, s: Tensor) -> Tensor:
+        return s[:, 1]
+
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
         """Steer to one side, drawn for the episode, until the obstacle is passed."""
         x, y = observation.unbind(1)

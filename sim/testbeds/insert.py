@@ -48,6 +48,10 @@ class Insert(Testbed):
         success = s[:, 1] < -DEEP
         return success.float(), success, torch.zeros_like(success)
 
+    def progress(self, s: Tensor) -> Tensor:
+        x, y, tilt, slot = s.unbind(1)
+        return -(x - slot).abs() - 0.2 * tilt.abs() - y
+
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
         """Go above the slot, straighten, then press down, with an aim that is off by up to 4 mm in an episode."""
         y, tilt, off = observation[:, 1] / 10, observation[:, 2] / 2, observation[:, 4] / 50

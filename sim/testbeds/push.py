@@ -53,6 +53,13 @@ class Push(Testbed):
         success = (s[:, 2:4] - s[:, 4:6]).norm(dim=1) < NEAR
         return success.float(), success, torch.zeros_like(success)
 
+    def progress(self, s: Tensor) -> Tensor:
+        """The puck's way to the goal counts three times the finger's way to the puck's far side."""
+        finger, puck, goal = s[:, :2], s[:, 2:4], s[:, 4:]
+        left = (goal - puck).norm(dim=1)
+        behind = puck - CONTACT * (goal - puck) / left[:, None].clamp_min(1e-6)
+        return -3 * left - (behind - finger).norm(dim=1)
+
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
         """Go around the puck to the side away from the goal, then push."""
         puck, goal = observation[:, 6:8], observation[:, 8:10]  # seen from the finger; from the puck

@@ -46,6 +46,9 @@ class Reach(Testbed):
         success = (tip(s[:, :2]) - s[:, 2:]).norm(dim=1) < NEAR
         return success.float(), success, torch.zeros_like(success)
 
+    def progress(self, s: Tensor) -> Tensor:
+        return -(tip(s[:, :2]) - s[:, 2:]).norm(dim=1)
+
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
         cos, sin = observation[:, :2], observation[:, 2:4]
         both = torch.stack(

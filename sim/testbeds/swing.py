@@ -35,6 +35,9 @@ class Swing(Testbed):
         never = torch.zeros_like(cost, dtype=torch.bool)
         return -cost, never, never
 
+    def progress(self, s: Tensor) -> Tensor:
+        return s[:, 0].cos()
+
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
         """Pump energy, then catch (Astrom & Furuta 2000)."""
         cos, sin, speed = observation.unbind(1)

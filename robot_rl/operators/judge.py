@@ -1,0 +1,42 @@
+"""The critics of a trained policy, by which a scripted person judges what another policy does."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from policies.actor import GaussianPolicy
+from policies.base import Observation
+from policies.bundle import Bundle
+from robot_rl.learning.critics import Critic
+from robot_rl.learning.heads import build_head
+from robot_rl.operators.scripted import Judge
+from robot_rl.util.errors import ConfigError
+
+
+def judge_of(bundle: Bundle) -> Judge:
+    """Return the values of a bundle's critics, the mean of the ensemble; ConfigError for a bundle that has none.
+
+    The best action known is that of the bundle's policy.
+    """
+    policy, saved = bundle.policy, bundle.agent
+    if not isinstance(policy, GaussianPolicy) or policy.horizon > 1 or not bundle.critic or "critics" not in saved:
+        raise ConfigError(
+            f"{bundle.called} cannot judge actions: rule value-gap takes a policy with critics of single actions as "
+            "--base, for example one of rlpd"
+        )
+    head = build_head(saved["head"], 0.0, 1.0, saved["bins"])  # success is worth 1
+    critic = Critic(
+        policy.encoder.size, policy.size.action, saved["critics"], tuple(saved["hidden"]), head, saved["layer_norm"]
+    )
+    critic.load_state_dict(bundle.critic)
+    policy.eval()
+
+    @torch.no_grad()
+    def judge(observation: Observation, action: Tensor) -> tuple[float, float]:
+        features = policy.features(observation)
+        both = torch.cat([action, policy.actor.mean(policy.actor_features(observation))])
+        ours, best = critic.value(features.expand(2, -1), both).mean(0).tolist()
+        return ours, best
+
+    return judge

@@ -1,0 +1,126 @@
+"""Recipes with a person in simulation, on a testbed: what is stored, what is rewarded, and what nobody changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from robot_rl.cli.main import main
+from robot_rl.learning.actor_critic import ActorCriticConfig
+from robot_rl.operators.override import OverriddenEnv
+from robot_rl.operators.scripted import OperatorConfig
+from robot_rl.recipes import corrected
+from robot_rl.recipes.corrected import CorrectedRecipe
+from robot_rl.recipes.hil_serl import HilSerl
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.rlif import RLIF
+from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
+from robot_rl.training.practice import practise
+from robot_rl.training.run import Run, read_metrics
+from sim.make import describe, make
+
+PUSH = "testbed:push"
+RANDOM = OperatorConfig("random", length=4, rate=0.1)
+SMALL = ActorCriticConfig(hidden=(16,), entropy=True)
+SHORT = HumanInTheLoopConfig(batch=16, updates_per_step=0.1, capacity=2000, steps=250, checkpoint_every=100)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    words = ["collect", PUSH, "--episodes", "3", "--num-envs", "4", "--out", str(tmp_path / "data")]
+    assert main(words) == 0
+    return tmp_path / "data"
+
+
+def job(data: Path, run: Run | None) -> Job:
+    return Job(describe(PUSH), lambda count: make(PUSH, count), run, 0, data, None, lambda *_: None)
+
+
+def trained(recipe: CorrectedRecipe, data: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Learner, int]:
+    """Train; return the learner and how many demonstrated steps it began with."""
+    kept: list[Any] = []
+
+    def watch(env: Any, learner: Learner, *rest: Any) -> None:
+        kept.extend([learner, learner.demos.size])
+        practise(env, learner, *rest)
+
+    monkeypatch.setattr(corrected, "practise", watch)
+    recipe.train(job(data, run))
+    return kept[0], kept[1]
+
+
+def stored(learner: Learner, name: str) -> Tensor:
+    """Return a column of the online replay, one row per step."""
+    return learner.online.columns[name][0, learner.online.flags["starts"][0]]
+
+
+def test_corrections_are_in_both_replays_with_the_action_that_was_executed(
+    data: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, before = trained(HilSerl(agent=SMALL, training=SHORT, operator=RANDOM), data, run(), monkeypatch)
+    held = stored(learner, "intervention")
+    assert 0 < int(held.sum()) == learner.corrected == learner.demos.size - before
+    online = {tuple(row.tolist()) for row in stored(learner, "action")[held]}
+    starts = learner.demos.flags["starts"][0].nonzero().flatten()[before:]
+    assert {tuple(row.tolist()) for row in learner.demos.columns["action"][0, starts]} == online
+    assert bool(learner.demos.columns["intervention"][0, starts].all())
+    person = make(PUSH, 1).make_demonstrator(0)  # type: ignore[attr-defined]
+    wanted = person.testbed.expert(stored(learner, "observation.state")[held], person.u)
+    assert float((stored(learner, "action")[held] - wanted).abs().max()) < 0.25, "a steady hand's, noise apart"
+
+
+def test_takeovers_are_the_only_reward(data: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = replace(SHORT, correct_demos=False)
+    learner, before = trained(RLIF(agent=SMALL, training=keep, operator=RANDOM), data, run(), monkeypatch)
+    held, paid = stored(learner, "intervention"), stored(learner, "reward")
+    assert learner.demos.size == before and not bool(learner.demos.columns["reward"].any())
+    began = held[1:] & ~held[:-1]
+    assert int(began.sum()) > 5, "no takeover begins with an episode"
+    assert torch.equal(paid[:-1] == -1, began) and set(paid.tolist()) == {0.0, -1.0}
+
+
+class Nobody:
+    """Never in control."""
+
+    def reset(self, now: float) -> None:
+        """Do nothing."""
+
+    def __call__(self, seen: Any, now: float) -> tuple[bool, Tensor | None]:
+        return False, None
+
+
+class Unseen(OverriddenEnv):
+    """An environment that is not watched."""
+
+    def seen(self, action: Tensor) -> None:
+        """Return nothing."""
+
+
+@pytest.mark.parametrize("recipe", [HilSerl, RLIF])
+def test_without_takeovers_it_is_the_parent_to_the_bit(
+    recipe: type[CorrectedRecipe], data: Path, run: Any, monkeypatch: pytest.MonkeyPatch, same: Any
+) -> None:
+    config = recipe(agent=SMALL, training=SHORT, operator=OperatorConfig("none"))
+    one, before = trained(config, data, run("one"), monkeypatch)
+    assert one.corrected == 0 and one.demos.size == before
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "operated", lambda job, _: Unseen(job.make_env(1), Nobody()))
+        two, _ = trained(config, data, run("two"), monkeypatch)
+    assert one.agent.updates.critic == two.agent.updates.critic > 10
+    assert same(one.agent.state_dict(), two.agent.state_dict())
+
+
+def test_through_the_command_and_on_from_a_judge(data: Path, tmp_path: Path) -> None:
+    small = ["--training.steps", "200", "--training.batch", "16", "--agent.hidden", "16"]
+    words = ["train", PUSH, "--recipe", "hil-serl", "--dataset", str(data), *small, "--operator.rule", "random"]
+    assert main([*words, "--operator.skill", "WEAK", "--out", str(tmp_path / "one")]) == 0
+    assert read_metrics(tmp_path / "one")[-1]["train/corrected_share"] > 0
+    words = ["train", PUSH, "--recipe", "rlif", "--training.demo-share", "0", *small, "--operator.rule", "value-gap"]
+    assert main([*words, "--out", str(tmp_path / "two")]) == 2, "it takes a judge"
+    assert main([*words, "--base", str(tmp_path / "one"), "--out", str(tmp_path / "two")]) == 0
+    assert read_metrics(tmp_path / "two")[-1]["train/corrected_share"] > 0
