@@ -32,10 +32,10 @@ from robot_rl.training.practice import practise
 class CorrectedRecipe(Recipe):
     """An actor-critic with a person who takes over: a bundle's, or in simulation one that starts from nothing."""
 
-    gaussian: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
-    """The policy that starts from nothing."""
     agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
     training: HumanInTheLoopConfig = field(default_factory=HumanInTheLoopConfig)
+    gaussian: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
+    """The policy that starts from nothing."""
     operator: OperatorConfig = field(default_factory=OperatorConfig)
     """The person in simulation."""
     may_use: ClassVar[tuple[Need, ...]] = ("base",)
