@@ -1,4 +1,4 @@
-"""The critics of a trained policy, by which a scripted person judges what another policy does."""
+"""The critics of a trained policy, by which a scripted operator judges what another policy does."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ def judge_of(bundle: Bundle) -> Judge:
     The best action known is that of the bundle's policy.
     """
     policy, saved = bundle.policy, bundle.agent
+    unsuitable = ConfigError(
+        f"{bundle.called} cannot judge actions: rule value-gap takes a policy with critics of single actions as "
+        "--base, for example one of rlpd"
+    )
     if not isinstance(policy, GaussianPolicy) or policy.horizon > 1 or not bundle.critic or "critics" not in saved:
-        raise ConfigError(
-            f"{bundle.called} cannot judge actions: rule value-gap takes a policy with critics of single actions as "
-            "--base, for example one of rlpd"
-        )
+        raise unsuitable
     head = build_head(saved["head"], 0.0, 1.0, saved["bins"])  # success is worth 1
     critic = Critic(
         policy.encoder.size, policy.size.action, saved["critics"], tuple(saved["hidden"]), head, saved["layer_norm"]
     )
-    critic.load_state_dict(bundle.critic)
+    try:
+        critic.load_state_dict(bundle.critic)
+    except RuntimeError:  # critics of another form, as those of i-qn
+        raise unsuitable from None
     policy.eval()
 
     @torch.no_grad()

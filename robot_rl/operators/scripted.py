@@ -1,4 +1,4 @@
-"""A person in simulation: they act as the task's demonstrator does, and a rule decides when they take over."""
+"""A scripted operator: acts as the task's demonstrator, and takes over by a rule."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Judge = Callable[[Observation, Tensor], tuple[float, float]]
 
 @dataclass(frozen=True)
 class OperatorConfig:
-    """A scripted person who watches one environment."""
+    """When a scripted operator of one environment takes over, for how long, and how well it acts."""
 
     rule: Rule = "stall"
-    """Takes over when nothing advances; when the policy's action is worth less than the judge's (Luo et al. 2023,
-    RLIF); at random; or never."""
+    """Take over when nothing advances (stall), when the policy's action is worth less than the judge's (value-gap; Luo
+    et al. 2023, RLIF), at random, or never (none)."""
     skill: str = "STEADY"
-    """Skill of the task's demonstrator, whose actions are theirs."""
+    """Skill of the task's demonstrator, which gives the actions."""
     reaction: NonNegativeInt = 0
-    """Steps from the reason to take over until they do."""
+    """Steps from the reason to take over to the takeover."""
     length: PositiveInt = 20
     """Steps of a takeover."""
     patience: PositiveInt = 20
@@ -47,7 +47,7 @@ class OperatorConfig:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a scripted person sees before a step."""
+    """Inputs of a scripted operator before a step."""
 
     observation: Observation
     action: Tensor
@@ -82,7 +82,7 @@ class ScriptedOperator:
         self.best, self.waited = float("-inf"), 0
 
     def __call__(self, seen: Seen, now: float) -> tuple[bool, Tensor]:
-        """Return whether the person has control in this step, and the action (1, A) then."""
+        """Return whether the operator has control in this step, and the action (1, A) then."""
         if not self.left:
             if self.due is not None:
                 self.due -= 1
@@ -133,7 +133,7 @@ class OperatedEnv(OverriddenEnv):
         return result
 
     def seen(self, action: Tensor) -> Seen:
-        """Return what the person sees; of a robot the true poses of objects, not the tracker's."""
+        """Return what the operator sees; of a robot the true poses of objects, not the tracker's."""
         if hasattr(self.env, "progress"):
             return Seen(self.observation, action, lambda: float(self.env.progress()[0]))
         state = super().seen(action)

@@ -37,7 +37,7 @@ class CorrectedRecipe(Recipe):
     gaussian: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
     """The policy that starts from nothing."""
     operator: OperatorConfig = field(default_factory=OperatorConfig)
-    """The person in simulation."""
+    """The scripted operator of simulation; on a robot a person takes its place."""
     may_use: ClassVar[tuple[Need, ...]] = ("base",)
     reward: ClassVar[SuccessReward | TakeoverReward] = SuccessReward()
 

@@ -2,7 +2,8 @@
 
 Policy: tanh-Gaussian; critics: 2, minimum, backed up by an expectile of their values over the data's actions; actor:
 advantage-weighted cloning; data: offline updates, then half demonstrations, half online; reward: success, or the
-task's. Numbers as in the paper's AntMaze experiments where the reward is sparse (expectile 0.9, temperature 10)."""
+task's. Numbers as in the paper's AntMaze experiments (expectile 0.9, temperature 10), whose reward is -1 per step: for
+a 1 at success advantages are 1 - discount times as large."""
 
 from __future__ import annotations
 

@@ -103,11 +103,11 @@ class Job:
         return self.base
 
     def operated(self, operator: OperatorConfig) -> OperatedEnv:
-        """Return one environment with a scripted person; the critics of `base` judge if their rule takes a judge."""
+        """Return one environment with a scripted operator; the critics of `base` judge if its rule takes a judge."""
         from sim.demonstrators import demonstrator
 
         if not self.info.demonstrator:
-            raise ConfigError(f"task {self.info.task!r} has no scripted person: it has no demonstrator")
+            raise ConfigError(f"task {self.info.task!r} has no scripted operator: it has no demonstrator")
         judge = judge_of(self.improvable()) if operator.rule == "value-gap" else None
         env: Any = self.make_env(1)
         if operator.rule == "stall" and not (
@@ -115,8 +115,8 @@ class Job:
         ):
             env.close()
             raise ConfigError(f"task {self.info.task!r} reports no progress; take another --operator.rule")
-        person = demonstrator(env, operator.skill, self.seed)
-        return OperatedEnv(env, ScriptedOperator(person, operator, self.seed, judge))
+        expert = demonstrator(env, operator.skill, self.seed)
+        return OperatedEnv(env, ScriptedOperator(expert, operator, self.seed, judge))
 
     def bundle(self, agent: Any) -> Bundle:
         """Return what the agent has learned so far, with its value functions and settings."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -9,8 +11,6 @@ from sim.testbeds.base import Testbed
 
 STEP = 0.08
 """Largest motion per step, m."""
-RADIUS = 0.35
-"""Of the obstacle at the origin, m."""
 END = 0.9
 """The episode ends beyond this y, m."""
 
@@ -19,6 +19,8 @@ class Fork(Testbed):
     """State: x, y, m. Touching the obstacle fails."""
 
     name, horizon, observation, action, draws = "fork", 60, 2, 2, 2
+    radius: ClassVar[float] = 0.35
+    """Of the obstacle at the origin, m."""
 
     def start(self, u: Tensor) -> Tensor:
         return torch.stack([0.1 * (2 * u[:, 0] - 1), -0.9 + 0.1 * (2 * u[:, 1] - 1)], 1)
@@ -30,7 +32,7 @@ class Fork(Testbed):
         return s
 
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        success, failure = s[:, 1] > END, s.norm(dim=1) < RADIUS
+        success, failure = s[:, 1] > END, s.norm(dim=1) < self.radius
         return success.float(), success, failure
 
     def progress(self, s: Tensor) -> Tensor:
@@ -52,7 +54,7 @@ class ForkRight(Fork):
     name = "fork-right"
 
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        passed, hit = s[:, 1] > END, s.norm(dim=1) < RADIUS
+        passed, hit = s[:, 1] > END, s.norm(dim=1) < self.radius
         right = s[:, 0] > 0
         success = passed & right
         return success.float(), success, hit | (passed & ~right)
@@ -62,19 +64,13 @@ class ForkFast(Fork):
     """State: x, y, m. The point moves forward by itself: the obstacle leaves no time to choose a side on the way, and
     who takes the mean of both runs into it."""
 
-    name, horizon, action = "fork-fast", 30, 1
-    radius = 0.57
-    """Of the obstacle, m."""
+    name, horizon, action, radius = "fork-fast", 30, 1, 0.57
 
     def start(self, u: Tensor) -> Tensor:
         return torch.stack([0.02 * (2 * u[:, 0] - 1), -0.9 + 0.02 * (2 * u[:, 1] - 1)], 1)
 
     def advance(self, s: Tensor, a: Tensor) -> Tensor:
         return torch.stack([(s[:, 0] + STEP * a[:, 0]).clamp(-1.2, 1.2), s[:, 1] + STEP], 1)
-
-    def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        success, failure = s[:, 1] > END, s.norm(dim=1) < self.radius
-        return success.float(), success, failure
 
     def expert(self, observation: Tensor, u: Tensor) -> Tensor:
         """Steer to one side at once, drawn for the episode."""

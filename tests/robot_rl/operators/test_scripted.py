@@ -93,6 +93,9 @@ def test_a_judge_knows_the_bundles_values() -> None:
     assert judge(observation, action) == pytest.approx((float(ours), float(best)))
     with pytest.raises(ConfigError, match="cannot judge"):
         judge_of(Bundle(policy, None, {}, task="testbed:x"))
+    other = Bundle(policy, None, {}, critic=agent.value_state(), agent=saved | {"critics": 2}, task="testbed:x")
+    with pytest.raises(ConfigError, match="cannot judge"):
+        judge_of(other)
 
 
 def job(task: str) -> Job:
