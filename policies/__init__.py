@@ -14,6 +14,7 @@ policy_classes = Registry(
         "feedforward": ("policies.feedforward:FeedforwardPolicy", "Gaussian with its own normalizer and history"),
         "diffusion": ("policies.diffusion:DiffusionPolicy", "diffusion over action chunks"),
         "generative": ("policies.generative:GenerativePolicy", "a flow or one-step map from noise to actions"),
+        "coarse-to-fine": ("policies.coarse_to_fine:CoarseToFinePolicy", "zoom into the most valuable bins"),
         "flow": ("policies.flow:FlowPolicy", "flow matching over action chunks"),
     },
     group="robot_rl.policies",

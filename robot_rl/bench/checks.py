@@ -125,6 +125,12 @@ checks: dict[str, Check] = {
         "testbed:push", Arm("rlpd", (*SPARSE, "--agent.head", "hl-gauss")), Arm("rlpd", SPARSE), ("--episodes", "20"),
         at_least=0.8,
     ),
+    "cqn": Check(
+        "With 20 demonstrations, bins learn a sparse reward in steps that are too few without.",
+        "testbed:reach", Arm("cqn", ("--training.steps", "12000")),
+        Arm("cqn", ("--training.steps", "12000", "--training.demo-share", "0", "--training.no-keep-successes")),
+        ("--episodes", "20"), at_least=0.9,
+    ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",
         "testbed:insert", Arm("resfit", ("--training.steps", "30000")), Arm("diffusion-bc"), ("--episodes", "20"),

@@ -13,6 +13,9 @@ Batch = dict[str, Tensor]
 NEXT = "next."
 """Prefix of a sample's columns for the observation after its last step, as in LeRobot."""
 
+DEMONSTRATION = "demonstration"
+"""Column of agents that treat demonstrations differently: whether the row is of one."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -131,6 +134,17 @@ class Replay:
         self._write(torch.tensor([lane]), rows[-1:], final, starts=False)
         self._advance(torch.tensor([lane]), steps + 1)
         self.transitions += steps
+
+    def newest(self, lane: int) -> dict[str, Tensor]:
+        """Return the episode that has just ended in a lane, as `add_episode` takes it, but for an overwritten start."""
+        final = int(self.head[lane]) - 1
+        before = (final - torch.arange(1, int(self.filled[lane]))) % self.length
+        count = int(self.flags["starts"][lane, before].long().cumprod(0).sum())
+        rows = before[:count].flip(0)
+        whole = torch.cat([rows, torch.tensor([final % self.length])])
+        at, also = rows.to(self.device), whole.to(self.device)
+        episode = {name: self.columns[name][lane, also if c.observed else at] for name, c in self.spec.items()}
+        return episode | {name: self.flags[name][lane, rows] for name in ("decides", "terminated")}
 
     # ---- sampling ----------------------------------------------------------------------------------------------
     def sample(self, count: int, how: Sampling, rng: torch.Generator) -> Batch:

@@ -24,7 +24,7 @@ from robot_rl.data.replay import NEXT, Batch, Column, Sampling
 from robot_rl.learning.agent import Phase
 from robot_rl.learning.chunking import ActionQueue, flatten_chunks
 from robot_rl.learning.critics import Critic
-from robot_rl.learning.explore import ExplorationConfig, Noise
+from robot_rl.learning.explore import ExplorationConfig, Noise, explored
 from robot_rl.learning.heads import HeadName, build_head
 from robot_rl.learning.objectives import (
     Pooling,
@@ -183,22 +183,11 @@ class ActorCritic:
     # ---- acting ------------------------------------------------------------------------------------------------
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator, phase: Phase) -> tuple[Tensor, Observation]:
-        policy, explore = self.policy, self.config.exploration
-        rows = len(observation["observation.state"])
+        policy, rows = self.policy, len(observation["observation.state"])
         noise = self.noise.step(rows, policy.latent, rng)
         inputs = policy.sample_inputs(observation, rng)
         seen = observation | inputs
-        epsilon = explore.warmup_epsilon if phase == Phase.WARMUP else 0.0
-        if epsilon is None and explore.warmup_noise is not None:
-            u = explore.warmup_noise * noise
-        elif epsilon is None:
-            u = self._uniform(rows, rng)
-        else:
-            u = self._explore(seen, noise, rng)
-        if epsilon:
-            random = torch.rand(rows, 1, generator=rng, device=rng.device).to(self.device) < epsilon
-            u = torch.where(random, self._uniform(rows, rng), u)
-        u = u.clamp(-1, 1)
+        u = explored(self.config.exploration, phase, lambda: self._explore(seen, noise, rng), noise, rng)
         kept = inputs | ({"latent": u, "decides": self.queue.due(rows)} if self.judged == "latent" else {})
         return self.queue.step(policy.transform(u, seen).unflatten(1, (policy.horizon, -1))), kept
 
@@ -206,9 +195,6 @@ class ActorCritic:
         """Return exploring u (n, latent); `noise` (n, latent) is that of an actor with a fixed std."""
         actor, features = self.policy.actor, self.policy.actor_features(seen)
         return actor.sample(features, rng)[0] if actor.std is None else actor.mean(features) + actor.std * noise
-
-    def _uniform(self, rows: int, rng: torch.Generator) -> Tensor:
-        return 2 * torch.rand(rows, self.policy.latent, generator=rng, device=rng.device).to(self.device) - 1
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         return self.policy.peek_inputs(observation, rows, rng)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from policies.base import normal
+from robot_rl.learning.agent import Phase
 from robot_rl.util.limits import Fraction, NonNegativeFloat
 
 
@@ -38,3 +40,22 @@ class Noise:
             self.value = torch.zeros(rows, actions, device=self.device)
         self.value = self.memory * self.value + self.fresh * normal((rows, actions), rng, self.device)
         return self.value
+
+
+def explored(
+    config: ExplorationConfig, phase: Phase, act: Callable[[], Tensor], noise: Tensor, rng: torch.Generator
+) -> Tensor:
+    """Return what `act` does (n, A), or what the warm-up draws instead, in [-1, 1]; `noise` (n, A) is normal."""
+
+    def uniform() -> Tensor:
+        return 2 * torch.rand(noise.shape, generator=rng, device=rng.device).to(noise.device) - 1
+
+    epsilon = config.warmup_epsilon if phase == Phase.WARMUP else 0.0
+    if epsilon is None:
+        u = uniform() if config.warmup_noise is None else config.warmup_noise * noise
+    else:
+        u = act()
+    if epsilon:
+        random = torch.rand(len(noise), 1, generator=rng, device=rng.device).to(noise.device) < epsilon
+        u = torch.where(random, uniform(), u)
+    return u.clamp(-1, 1)

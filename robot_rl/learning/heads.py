@@ -97,13 +97,17 @@ class HLGauss(Bins):
 
 @dataclass(frozen=True)
 class C51(Bins):
-    """Bins whose target is the next distribution, shifted, shrunk and projected back onto the bins (algorithm 1)."""
+    """Bins whose target is the next distribution, shifted, shrunk and projected back onto the bins (algorithm 1).
+
+    There may be several distributions (B, ..., outputs) per reward.
+    """
 
     def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
         width = (self.high - self.low) / (self.outputs - 1)
         moved = (reward[:, None] + discount[:, None] * self.centers(reward)).clamp(self.low, self.high)
         distance = (moved[:, :, None] - self.centers(reward)).abs() / width  # (B, from, to)
-        return ((1 - distance).clamp_min(0) * following.softmax(-1)[:, :, None]).sum(1)
+        mass = following.softmax(-1)
+        return (mass.view(len(mass), -1, self.outputs) @ (1 - distance).clamp_min(0)).view(mass.shape)
 
 
 class GaussianHead(nn.Module):

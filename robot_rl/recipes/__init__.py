@@ -28,6 +28,7 @@ recipes = Registry(
         "qc": ("robot_rl.recipes.qc:QChunking", "the most valuable chunk of a cloned flow, offline, then online"),
         "chunks-to-steps": ("robot_rl.recipes.chunks_to_steps:ChunksToSteps", "qc first, rlpd later, on one replay"),
         "expo": ("robot_rl.recipes.expo:EXPO", "the most valuable of a cloned flow's actions and edits of them"),
+        "cqn": ("robot_rl.recipes.cqn:CoarseToFineQ", "values of bins, coarse to fine, without an actor"),
         "dsrl": (
             "robot_rl.recipes.dsrl:Steering",
             "RL on the noise of a frozen flow or diffusion policy, needs --base",

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from policies.actor import ActorPolicy
 from policies.base import Policy
 from policies.bundle import Bundle
 from robot_rl.data.sources import Demonstrations
@@ -48,12 +47,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class OffPolicyRecipe(Recipe):
-    """An actor-critic in a vector environment, with demonstrations where `training.demo_share` is above 0."""
+    """An off-policy agent in a vector environment, with demonstrations where `training.demo_share` is above 0."""
 
     agent: Any
     """Hyperparameters of `agent_class`."""
     training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
-    agent_class: ClassVar[type[ActorCritic]] = ActorCritic
+    agent_class: ClassVar[type[Any]] = ActorCritic
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -61,7 +60,7 @@ class OffPolicyRecipe(Recipe):
         return ("environment", "demonstrations") if reads else ("environment",)
 
     @abstractmethod
-    def make_policy(self, job: Job) -> ActorPolicy:
+    def make_policy(self, job: Job) -> Policy:
         """Return the policy with fresh weights."""
 
     def build(self, job: Job, env: Any = None) -> Any:
@@ -77,7 +76,8 @@ class OffPolicyRecipe(Recipe):
             episodes = job.demonstrations(self.training.reward, self.training.demos == "successes")
             if "base" not in self.needs:  # a base brings its normalizer
                 agent.policy.fit(Demonstrations.of(episodes, job.device).columns)
-            demos = demo_replay(agent, episodes, torch.Generator().manual_seed(job.seed))
+            rows = self.training.capacity if self.training.keep_successes else 0
+            demos = demo_replay(agent, episodes, torch.Generator().manual_seed(job.seed), rows)
         train_off_policy(
             env, agent, demos, reward_source(self.training.reward, job.info), self.training, job.opened, job.seed,
             job.counting("steps", self.training.offline_updates + self.training.steps),

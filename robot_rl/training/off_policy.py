@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation
-from robot_rl.data.replay import Batch, Replay
+from robot_rl.data.replay import DEMONSTRATION, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
 from robot_rl.learning.agent import Agent, Phase
 from robot_rl.rewards import RewardName, RewardSource
@@ -45,6 +45,8 @@ class OffPolicyConfig:
     """Share of each batch that comes from demonstrations."""
     demos: Literal["successes", "all"] = "successes"
     """Episodes of the dataset that are learned from; a task that reports no success has only "all"."""
+    keep_successes: bool = False
+    """Add online episodes that succeed to the demonstrations as well."""
     warmup: NonNegativeInt = 4_000
     """Environment steps with random actions, during which only the critic learns."""
     learning_starts: NonNegativeInt = 1_000
@@ -104,6 +106,10 @@ def train_off_policy(
     progress: Progress,
 ) -> None:
     """Train the agent in `env`; resume from the run's checkpoint."""
+    if config.keep_successes and demos is None:
+        raise ConfigError(
+            "--training.keep-successes adds to demonstrations, and there are none: use --training.no-keep-successes"
+        )
     env, span = on_device(env, agent.device), agent.sampling.span
     if config.capacity // env.num_envs <= span:
         raise ConfigError(
@@ -123,6 +129,8 @@ def train_off_policy(
         episodes.load_state_dict(saved["episodes"])
         agent.load_state_dict(saved["agent"])
         replay.load_state_dict(saved["replay"])
+        if demos is not None and "demos" in saved:
+            demos.load_state_dict(saved["demos"])
         rng.set_state(saved["rng"])
         if "env" in saved:
             observation = env.load_state_dict(saved["env"])
@@ -144,7 +152,8 @@ def train_off_policy(
     def save() -> None:
         done = offline + step
         check_finite(run, done, figures())
-        run.save(done, _checkpoint(env, agent, replay, episodes, rng, offline, step, owed, observation))
+        grown = {"demos": demos.state_dict()} if demos is not None and config.keep_successes else {}
+        run.save(done, grown | _checkpoint(env, agent, replay, episodes, rng, offline, step, owed, observation))
         run.end_if_stopped(done)
 
     while offline < config.offline_updates:
@@ -174,6 +183,10 @@ def train_off_policy(
                 final = final | agent.peek(final, ended, rng)
                 agent.reset(ended.nonzero().squeeze(-1))
             replay.add(row, final)
+            if config.keep_successes and demos is not None:
+                for lane in (ended & infos["success"].cpu()).nonzero().flatten().tolist():
+                    kept = replay.newest(lane)
+                    demos.add_episode(kept | {DEMONSTRATION: torch.ones(len(kept["action"]))})
             episodes.add(paid, done, infos.get("success"))
             observation = following
             step += env.num_envs

@@ -264,3 +264,20 @@ def test_interventions_are_marked() -> None:
     )
     batch = replay.sample(100, Sampling(1, 0.9), rng())
     assert torch.equal(batch["intervention"], batch["observation.state"][:, 0].long() % 2 == 1)
+
+
+def test_the_episode_that_has_just_ended_is_what_was_added() -> None:
+    columns = {"observation.state": Column((1,), observed=True), "action": Column((1,))}
+    replay, other = Replay(16, 2, columns), Replay(40, 1, columns)
+    for t in range(11):  # lane 1 ends every 4 steps, and the ring of 8 rows wraps
+        last = torch.tensor([False, t % 4 == 3])
+        state = torch.tensor([[0.0], [float(t)]])
+        step = {"observation.state": state, "action": state + 0.5, "reward": last.float(), "last": last}
+        replay.add(step | {"terminated": last}, {"observation.state": state + 100})
+        if bool(last[1]):
+            episode = replay.newest(1)
+            assert episode["observation.state"][:, 0].tolist() == [t - 3, t - 2, t - 1, t, t + 100]
+            assert (episode["action"][:, 0] - 0.5).tolist() == [t - 3, t - 2, t - 1, t]
+            assert episode["terminated"].tolist() == [False] * 3 + [True] and episode["reward"].tolist() == [0, 0, 0, 1]
+            other.add_episode(episode)
+    assert other.size == 8 and other.newest(0)["action"][:, 0].tolist() == [4.5, 5.5, 6.5, 7.5]

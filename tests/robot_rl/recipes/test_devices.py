@@ -40,7 +40,7 @@ Build = Callable[..., Any]
 META = torch.device("meta")
 OFF_POLICY = [
     "sac", "td3", "rlpd", "resfit", "hil-serl", "iql", "td3-bc", "cal-ql", "fql", "ofql", "cfgrl", "qc", "expo", "dsrl",
-    "porl",
+    "porl", "cqn",
 ]  # fmt: skip
 ROWS = 4
 
@@ -85,7 +85,7 @@ def on_meta(values: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", OFF_POLICY)
-def test_actor_critics_act_store_and_update(name: str) -> None:
+def test_off_policy_agents_act_store_and_update(name: str) -> None:
     agent, rng = built(name), torch.Generator()
     replay = Replay(400, ROWS, agent.columns, agent.device)
     ended = torch.tensor([True, False, False, False])
@@ -101,11 +101,11 @@ def test_actor_critics_act_store_and_update(name: str) -> None:
             agent.reset(done.nonzero().squeeze(-1))
         replay.add(row | {"terminated": done, "last": done}, final)
     assert on_meta(replay.columns) and replay.size == 12 * ROWS
-    batches = sample_batches([(replay, 16)], 2 * agent.config.actor_delay, agent.sampling, rng)
+    batches = sample_batches([(replay, 16)], 2 * getattr(agent.config, "actor_delay", 1), agent.sampling, rng)
     for k, batch in enumerate(batches):
         assert on_meta(batch)
         metrics = agent.update(batch, Phase.LEARN if k else Phase.WARMUP)
-    assert on_meta(metrics) and (agent.updates.actor > 0 or name == "qc")
+    assert on_meta(metrics) and (name in ("qc", "cqn") or agent.updates.actor > 0)
     agent.finish()
     assert on_meta(agent.policy.state_dict()) and on_meta(agent.value_state())
 

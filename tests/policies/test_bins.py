@@ -1,0 +1,78 @@
+"""Bins of actions: what is encoded comes back, and zooming finds the peak of values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from policies.base import Size, build_policy
+from policies.bins import BinsConfig, Codec
+from policies.bundle import Bundle, load_bundle, save_bundle
+from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.integers(1, 4), st.integers(2, 7), st.integers(0, 99))
+def test_an_action_comes_back_within_half_a_bin(levels: int, bins: int, seed: int) -> None:
+    codec = Codec(levels, bins)
+    action = torch.cat([2 * torch.rand(50, 3, generator=rng(seed)) - 1, torch.tensor([[-1.0, 0.0, 1.0]])])
+    code = codec.encode(action)
+    assert code.shape == (51, levels, 3) and code.min() >= 0 and code.max() < bins
+    assert (codec.decode(code) - action).abs().max() <= codec.width / 2 + 1e-6
+    assert torch.equal(codec.encode(codec.decode(code)), code) and torch.equal(codec.centers(code)[:, 0], 0 * action)
+
+
+class Peak(nn.Module):
+    """Values of bins that fall with the distance of their centre from `at`."""
+
+    def __init__(self, at: Tensor, codec: Codec):
+        super().__init__()
+        self.at, self.codec = at, codec
+
+    def forward(self, features: Tensor, center: Tensor, level: Tensor) -> Tensor:
+        width = (2 / self.codec.bins ** (level[:, None, None] + 1)).float()
+        places = torch.arange(self.codec.bins) - (self.codec.bins - 1) / 2
+        distance = (center[:, :, None] + places * width - self.at[None, :, None]).abs()
+        return torch.stack([distance, -distance], -1)  # two atoms, the higher one likelier near the peak
+
+
+@pytest.mark.parametrize("bins", [3, 5])
+def test_zooming_finds_the_peak(bins: int) -> None:
+    policy = CoarseToFinePolicy(Size(2, 3), BinsConfig(levels=3, bins=bins), Atoms(2, 0.0, 1.0))
+    peak = torch.tensor([0.73, -0.31, 0.02])
+    chosen = policy.greedy(Peak(peak, policy.codec), torch.zeros(4, 2))  # type: ignore[arg-type]
+    assert (policy.codec.decode(chosen) - peak).abs().max() <= policy.codec.width / 2 + 1e-6
+
+
+def test_levels_are_valued_at_once_as_one_by_one() -> None:
+    torch.manual_seed(0)
+    policy = CoarseToFinePolicy(Size(2, 3), BinsConfig(hidden=(16,)))
+    nn.init.normal_(policy.network.advantage.weight)
+    features, bins = torch.randn(5, 2), torch.randint(0, 5, (5, 3, 3))
+    together = policy.logits(policy.network, features, bins)
+    for level in range(3):
+        alone = policy.network(features, policy.codec.centers(bins)[:, level], torch.full((5,), level))
+        assert torch.allclose(together[:, level], alone, atol=1e-6)
+    best = policy.greedy(policy.network, features)
+    assert torch.equal(policy.atoms.mean(policy.logits(policy.network, features, best)).argmax(-1), best)
+
+
+def test_a_bundle_acts_the_same(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    policy = CoarseToFinePolicy(Size(4, 2), BinsConfig(levels=2, bins=3, hidden=(16,)), Atoms(7, -2.0, 1.0))
+    nn.init.normal_(policy.network.advantage.weight)
+    policy.fit({"observation.state": 3 + torch.randn(20, 4)})
+    save_bundle(Bundle(policy, None, {}, task="testbed:push"), tmp_path / "b")
+    again = load_bundle(tmp_path / "b").policy
+    seen = {"observation.state": torch.randn(6, 4)}
+    assert torch.equal(again.act(seen, rng()), policy.act(seen, rng())) and again.describe() == policy.describe()
+    assert build_policy(policy.describe()).act(seen, rng()).shape == (6, 1, 2)

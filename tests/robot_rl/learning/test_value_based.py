@@ -1,0 +1,118 @@
+"""Value-based agents: limits at which a loss is a simpler one, known answers, and exact resumption."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from policies.base import Size
+from policies.bins import BinsConfig
+from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
+from robot_rl.data.replay import DEMONSTRATION, NEXT
+from robot_rl.learning.agent import Phase
+from robot_rl.learning.cqn import CQN, CQNConfig
+from robot_rl.learning.heads import C51
+from robot_rl.learning.value_based import ValueBased
+
+ATOMS = Atoms(11, -1.0, 1.0)
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def cqn(levels: int = 2, bins: int = 3, actions: int = 2, **changes: Any) -> CQN:
+    torch.manual_seed(0)
+    policy = CoarseToFinePolicy(Size(2, actions), BinsConfig(levels, bins, hidden=(32, 32)), ATOMS)
+    return CQN(policy, CQNConfig(**({"lr": 3e-3} | changes)))
+
+
+def batch_of(count: int = 64, seed: int = 0, actions: int = 2) -> dict[str, Tensor]:
+    """Return one-step episodes whose reward falls with the distance of the first action from 0.6; half demonstrated."""
+    generator = rng(seed)
+    state, action = torch.randn(count, 2, generator=generator), 2 * torch.rand(count, actions, generator=generator) - 1
+    return {
+        "observation.state": state, NEXT + "observation.state": state, "action": action,
+        "reward": 1 - (action[:, 0] - 0.6).abs(), "discount": torch.zeros(count),
+        DEMONSTRATION: torch.arange(count) % 2 == 0,
+    }  # fmt: skip
+
+
+def acted(agent: ValueBased, rows: int = 50) -> Tensor:
+    """Return the deployed actions (rows, A)."""
+    agent.finish()
+    return agent.policy.act({"observation.state": torch.randn(rows, 2, generator=rng(9))}, rng())[:, 0]
+
+
+def test_the_best_action_of_a_bandit_is_found_without_demonstrations() -> None:
+    agent = cqn(imitation=0.0, td_weight=1.0)
+    for seed in range(300):
+        agent.update(batch_of(seed=seed))
+    assert (acted(agent)[:, 0] - 0.6).abs().mean() < agent.policy.codec.width
+
+
+def test_imitation_alone_repeats_the_demonstrations() -> None:
+    agent = cqn(td_weight=0.0)
+    for seed in range(200):
+        batch = batch_of(seed=seed)
+        batch["action"][batch[DEMONSTRATION]] = torch.tensor([-0.6, 0.3])
+        agent.update(batch)
+    assert (acted(agent) - torch.tensor([-0.6, 0.3])).abs().max() <= agent.policy.codec.width
+
+
+def test_one_level_without_imitation_is_c51() -> None:
+    """One step of AdamW on the cross-entropy with the double target, as a few lines of torch take it."""
+    agent, batch = cqn(levels=1, actions=1, imitation=0.0, td_weight=1.0, grad_clip=None), batch_of(actions=1)
+    batch["discount"] = torch.full_like(batch["discount"], 0.9)
+    plain, head = copy.deepcopy(agent.online), C51(ATOMS.low, ATOMS.high, ATOMS.count)
+    optimizer = torch.optim.AdamW(plain.parameters(), 3e-3, weight_decay=0.0, fused=True)
+    middle, first, rows = torch.zeros(64, 1), torch.zeros(64, dtype=torch.long), torch.arange(64)
+    with torch.no_grad():
+        after = [net(batch["next.observation.state"], middle, first)[:, 0] for net in (plain, agent.policy.network)]
+        best = head.mean(after[0]).argmax(-1)  # type: ignore[arg-type]
+        target = head.target(batch["reward"], batch["discount"], after[1][rows, best])
+    chosen = ((batch["action"][:, 0] + 1) * 1.5).long()
+    loss = head.loss(plain(batch["observation.state"], middle, first)[rows, 0, chosen], target).mean()
+    loss.backward()
+    optimizer.step()
+    metrics = agent.update(batch)
+    assert float(metrics["values/loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+    for ours, theirs in zip(agent.online.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+
+
+def test_without_demonstrations_imitation_changes_nothing() -> None:
+    agents = [cqn(imitation=weight) for weight in (0.0, 1.0)]
+    for seed in range(3):
+        batch = batch_of(seed=seed)
+        batch[DEMONSTRATION] = torch.zeros_like(batch[DEMONSTRATION])
+        for agent in agents:
+            agent.update(batch)
+    for one, two in zip(agents[0].online.parameters(), agents[1].online.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_what_is_executed_is_a_bin_and_without_noise_the_policys() -> None:
+    agent, seen = cqn(noise=0.3), {"observation.state": torch.randn(30, 2)}
+    for phase in Phase:
+        action, kept = agent.act(seen, rng(), phase)
+        assert kept == {} and torch.equal(agent.policy.codec.snap(action), action)
+    calm = cqn(noise=0.0)
+    calm.update(batch_of())
+    assert torch.equal(calm.act(seen, rng(), Phase.LEARN)[0], calm.policy.act(seen, rng())[:, 0])
+
+
+def test_an_agent_resumes_exactly() -> None:
+    first, second = cqn(), cqn()
+    for seed in range(3):
+        first.update(batch_of(seed=seed))
+    first.act({"observation.state": torch.randn(3, 2)}, rng(), Phase.LEARN)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.load_memory(first.memory(), {})
+    one, other = first.update(batch_of()), second.update(batch_of())
+    assert {k: float(v) for k, v in one.items()} == {k: float(v) for k, v in other.items()}
+    assert torch.equal(acted(first), acted(second))
