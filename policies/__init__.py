@@ -15,6 +15,7 @@ policy_classes = Registry(
         "diffusion": ("policies.diffusion:DiffusionPolicy", "diffusion over action chunks"),
         "generative": ("policies.generative:GenerativePolicy", "a flow or one-step map from noise to actions"),
         "coarse-to-fine": ("policies.coarse_to_fine:CoarseToFinePolicy", "zoom into the most valuable bins"),
+        "autoregressive": ("policies.autoregressive:AutoregressivePolicy", "bins of each dimension in turn"),
         "flow": ("policies.flow:FlowPolicy", "flow matching over action chunks"),
     },
     group="robot_rl.policies",

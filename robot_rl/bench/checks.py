@@ -56,6 +56,7 @@ DENSE = ("--training.reward", "task")
 CHEETAH = ("--training.steps", "20000")
 PENDULUM = ("--training.steps", "4000")
 SPARSE = ("--training.steps", "7000")
+OFFLINE_BINS = ("--training.offline-updates", "4000", "--training.steps", "0")
 
 checks: dict[str, Check] = {
     "diffusion-bc": Check(
@@ -130,6 +131,11 @@ checks: dict[str, Check] = {
         "testbed:reach", Arm("cqn", ("--training.steps", "12000")),
         Arm("cqn", ("--training.steps", "12000", "--training.demo-share", "0", "--training.no-keep-successes")),
         ("--episodes", "20"), at_least=0.9,
+    ),
+    "arsq": Check(
+        "Dimensions in turn tell good pairs from bad mixes of the same parts; independent ones average them.",
+        "testbed:stones", Arm("arsq", OFFLINE_BINS), Arm("arsq", (*OFFLINE_BINS, "--policy.no-conditional")), WEAK,
+        at_least=0.9,
     ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",

@@ -29,6 +29,7 @@ recipes = Registry(
         "chunks-to-steps": ("robot_rl.recipes.chunks_to_steps:ChunksToSteps", "qc first, rlpd later, on one replay"),
         "expo": ("robot_rl.recipes.expo:EXPO", "the most valuable of a cloned flow's actions and edits of them"),
         "cqn": ("robot_rl.recipes.cqn:CoarseToFineQ", "values of bins, coarse to fine, without an actor"),
+        "arsq": ("robot_rl.recipes.arsq:AutoregressiveSoftQ", "soft values of bins, each dimension knowing the last"),
         "dsrl": (
             "robot_rl.recipes.dsrl:Steering",
             "RL on the noise of a frozen flow or diffusion policy, needs --base",

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from policies.base import Size, build_policy
-from policies.bins import BinsConfig, Codec
+from policies.bins import BinsConfig, BinsPolicy, Codec
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
 
@@ -66,10 +67,62 @@ def test_levels_are_valued_at_once_as_one_by_one() -> None:
     assert torch.equal(policy.atoms.mean(policy.logits(policy.network, features, best)).argmax(-1), best)
 
 
-def test_a_bundle_acts_the_same(tmp_path: Path) -> None:
+def every_action(codec: Codec, actions: int) -> Tensor:
+    """Return the bins (N, L, A) of all actions."""
+    places = [torch.arange(codec.bins)] * (codec.levels * actions)
+    return torch.cartesian_prod(*places).view(-1, codec.levels, actions)
+
+
+def autoregressive(conditional: bool = True, temperature: float = 0.3) -> AutoregressivePolicy:
     torch.manual_seed(0)
-    policy = CoarseToFinePolicy(Size(4, 2), BinsConfig(levels=2, bins=3, hidden=(16,)), Atoms(7, -2.0, 1.0))
-    nn.init.normal_(policy.network.advantage.weight)
+    config = AutoregressiveConfig(2, 3, hidden=(16,), temperature=temperature, conditional=conditional)
+    policy = AutoregressivePolicy(Size(4, 2), config)
+    for parameter in policy.network.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return policy
+
+
+def test_advantages_are_a_distribution_over_actions() -> None:
+    policy, alpha = autoregressive(), 0.3
+    bins = every_action(policy.codec, 2)
+    with torch.no_grad():
+        heads = policy.advantages(policy.network, torch.randn(1, 4).expand(len(bins), -1), bins)
+        assert ((heads / alpha).exp().sum(-1) - 1).abs().max() < 1e-5
+        whole = heads.gather(-1, bins[None, ..., None].expand(2, -1, -1, -1, -1)).sum((2, 3, 4))
+    torch.testing.assert_close((whole / alpha).exp().sum(1), torch.ones(2), atol=1e-5, rtol=0)
+
+
+def test_bins_are_sampled_by_their_probability() -> None:
+    policy = autoregressive()
+    features = torch.randn(1, 4)
+    seen = features.expand(20_000, -1)
+    bins = policy.choose(seen, rng(), explore=True)
+    first = torch.zeros(1, 2, 2, dtype=torch.long)
+    with torch.no_grad():
+        least = policy.advantages(policy.network, features, first)[:, 0, 0, 0].amin(0)
+    shares = torch.bincount(bins[:, 0, 0], minlength=3) / len(bins)
+    torch.testing.assert_close(shares, (least / 0.3).softmax(-1), atol=0.015, rtol=0)
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_a_dimension_knows_those_before_it_at_its_level(conditional: bool) -> None:
+    policy = autoregressive(conditional)
+    bins = torch.zeros(2, 2, 2, dtype=torch.long)
+    bins[1, 0, 0] = 2  # another first dimension at the first level
+    with torch.no_grad():
+        one, two = policy.advantages(policy.network, torch.randn(1, 4).expand(2, -1), bins).unbind(1)
+    assert torch.equal(one[:, 0, 0], two[:, 0, 0]), "nobody reads its own bin"
+    assert torch.equal(one[:, 0, 1], two[:, 0, 1]) is not conditional
+    assert not torch.equal(one[:, 1], two[:, 1]), "the next level lies elsewhere"
+
+
+@pytest.mark.parametrize("name", ["coarse-to-fine", "autoregressive"])
+def test_a_bundle_acts_the_same(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    policy: BinsPolicy = autoregressive()
+    if name == "coarse-to-fine":
+        policy = CoarseToFinePolicy(Size(4, 2), BinsConfig(levels=2, bins=3, hidden=(16,)), Atoms(7, -2.0, 1.0))
+        nn.init.normal_(policy.network.advantage.weight)
     policy.fit({"observation.state": 3 + torch.randn(20, 4)})
     save_bundle(Bundle(policy, None, {}, task="testbed:push"), tmp_path / "b")
     again = load_bundle(tmp_path / "b").policy

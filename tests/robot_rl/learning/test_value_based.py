@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from policies.base import Size
 from policies.bins import BinsConfig
 from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
 from robot_rl.data.replay import DEMONSTRATION, NEXT
 from robot_rl.learning.agent import Phase
+from robot_rl.learning.arsq import ARSQ, ARSQConfig
 from robot_rl.learning.cqn import CQN, CQNConfig
 from robot_rl.learning.heads import C51
 from robot_rl.learning.value_based import ValueBased
@@ -48,6 +52,12 @@ def acted(agent: ValueBased, rows: int = 50) -> Tensor:
     return agent.policy.act({"observation.state": torch.randn(rows, 2, generator=rng(9))}, rng())[:, 0]
 
 
+def arsq(conditional: bool = True, actions: int = 2, **changes: Any) -> ARSQ:
+    torch.manual_seed(0)
+    shape = AutoregressiveConfig(2, 3, hidden=(32, 32), temperature=0.05, conditional=conditional)
+    return ARSQ(AutoregressivePolicy(Size(2, actions), shape), ARSQConfig(**({"lr": 3e-3, "noise": 0.0} | changes)))
+
+
 def test_the_best_action_of_a_bandit_is_found_without_demonstrations() -> None:
     agent = cqn(imitation=0.0, td_weight=1.0)
     for seed in range(300):
@@ -73,7 +83,7 @@ def test_one_level_without_imitation_is_c51() -> None:
     middle, first, rows = torch.zeros(64, 1), torch.zeros(64, dtype=torch.long), torch.arange(64)
     with torch.no_grad():
         after = [net(batch["next.observation.state"], middle, first)[:, 0] for net in (plain, agent.policy.network)]
-        best = head.mean(after[0]).argmax(-1)  # type: ignore[arg-type]
+        best = head.mean(after[0]).argmax(-1)
         target = head.target(batch["reward"], batch["discount"], after[1][rows, best])
     chosen = ((batch["action"][:, 0] + 1) * 1.5).long()
     loss = head.loss(plain(batch["observation.state"], middle, first)[rows, 0, chosen], target).mean()
@@ -106,8 +116,9 @@ def test_what_is_executed_is_a_bin_and_without_noise_the_policys() -> None:
     assert torch.equal(calm.act(seen, rng(), Phase.LEARN)[0], calm.policy.act(seen, rng())[:, 0])
 
 
-def test_an_agent_resumes_exactly() -> None:
-    first, second = cqn(), cqn()
+@pytest.mark.parametrize("made", [cqn, arsq])
+def test_an_agent_resumes_exactly(made: Callable[[], ValueBased]) -> None:
+    first, second = made(), made()
     for seed in range(3):
         first.update(batch_of(seed=seed))
     first.act({"observation.state": torch.randn(3, 2)}, rng(), Phase.LEARN)
@@ -116,3 +127,66 @@ def test_an_agent_resumes_exactly() -> None:
     one, other = first.update(batch_of()), second.update(batch_of())
     assert {k: float(v) for k, v in one.items()} == {k: float(v) for k, v in other.items()}
     assert torch.equal(acted(first), acted(second))
+
+
+def pairs(seed: int, count: int = 128) -> dict[str, Tensor]:
+    """Return one-step episodes of mixed quality: left-slow and right-fast pay 1, the mixes, half of the data, 0."""
+    batch, side = batch_of(count, seed), 1 - 2 * torch.randint(0, 2, (count, 2), generator=rng(seed)).float()
+    batch["action"] = 0.6 * side
+    return batch | {"reward": (side.prod(1) > 0).float(), DEMONSTRATION: torch.zeros(count, dtype=torch.bool)}
+
+
+@pytest.mark.parametrize(("conditional", "low", "high"), [(True, 0.9, 1.0), (False, 0.0, 0.6)])
+def test_dependent_dimensions_are_told_from_mixed_data_only_in_turn(
+    conditional: bool, low: float, high: float
+) -> None:
+    """The paper's motivating example (section 3): values of single dimensions average the good with the bad."""
+    agent = arsq(conditional)
+    for seed in range(400):
+        agent.update(pairs(seed))
+    seen = torch.randn(500, 2, generator=rng())
+    bins = agent.policy.choose(seen, rng(), explore=True)
+    centers = agent.policy.codec.centers(bins)[:, 1]
+    valid = float(((centers.prod(1) > 0.1) | (centers == 0).all(1)).float().mean())
+    assert low <= valid <= high, valid
+
+
+def test_values_of_a_bandit_are_soft_values() -> None:
+    """Q is the reward and V = alpha log sum exp(Q / alpha) over all 81 actions, which the data visit uniformly."""
+    agent = arsq(lr=1e-2)
+    for seed in range(600):
+        batch = batch_of(256, seed) | {"reward": torch.zeros(256)}
+        agent.update(batch | {DEMONSTRATION: torch.zeros(256, dtype=torch.bool)})
+    with torch.no_grad():
+        value = agent.policy.network.value(torch.randn(50, 2, generator=rng()))
+    assert float(value.mean()) == pytest.approx(0.05 * math.log(81), abs=0.01)
+
+
+def test_one_dimension_is_the_same_in_turn_or_not() -> None:
+    agents = [arsq(conditional, actions=1) for conditional in (True, False)]
+    for seed in range(3):
+        for agent in agents:
+            agent.update(batch_of(seed=seed, actions=1))
+    for one, two in zip(agents[0].online.values.parameters(), agents[1].online.values.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_imitation_of_arsq_stops_at_its_margin() -> None:
+    """Demonstrated bins that lead by more than the margin get no gradient, and other rows never do."""
+    agent, batch = arsq(margin=0.2, imitation=1.0), batch_of()
+    batch["action"] = torch.full((64, 2), 0.6)
+    for _ in range(200):
+        metrics = agent.update(batch)
+    assert (acted(agent) - 0.6).abs().max() <= agent.policy.codec.width
+    assert float(metrics["values/imitation"]) == pytest.approx(-0.2 * 2 * 2 * 2 * 2), "two others in each of 8 heads"
+    without = arsq(margin=0.2, imitation=0.0)
+    without.load_state_dict(copy.deepcopy(agent.state_dict()))
+    for each in (agent, without):
+        each.update(batch)
+    for one, two in zip(agent.online.parameters(), without.online.parameters(), strict=True):
+        torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
+    other, plain = arsq(), arsq(imitation=0.0)
+    for each in (other, plain):
+        each.update(batch | {DEMONSTRATION: torch.zeros(64, dtype=torch.bool)})
+    for one, two in zip(other.online.parameters(), plain.online.parameters(), strict=True):
+        assert torch.equal(one, two)

@@ -40,7 +40,7 @@ Build = Callable[..., Any]
 META = torch.device("meta")
 OFF_POLICY = [
     "sac", "td3", "rlpd", "resfit", "hil-serl", "iql", "td3-bc", "cal-ql", "fql", "ofql", "cfgrl", "qc", "expo", "dsrl",
-    "porl", "cqn",
+    "porl", "cqn", "arsq",
 ]  # fmt: skip
 ROWS = 4
 
@@ -105,7 +105,7 @@ def test_off_policy_agents_act_store_and_update(name: str) -> None:
     for k, batch in enumerate(batches):
         assert on_meta(batch)
         metrics = agent.update(batch, Phase.LEARN if k else Phase.WARMUP)
-    assert on_meta(metrics) and (name in ("qc", "cqn") or agent.updates.actor > 0)
+    assert on_meta(metrics) and (name in ("qc", "cqn", "arsq") or agent.updates.actor > 0)
     agent.finish()
     assert on_meta(agent.policy.state_dict()) and on_meta(agent.value_state())
 

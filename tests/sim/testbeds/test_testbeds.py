@@ -82,6 +82,14 @@ def test_only_the_right_side_counts_in_fork_right() -> None:
     assert demonstrated("testbed:fork", "STEADY")[0] > 0.95
 
 
+def test_a_mix_of_two_stones_is_water() -> None:
+    env = make("testbed:stones", 4)
+    env.reset(seed=0)
+    jumps = torch.tensor([[0.8, 0.8], [-0.8, -0.8], [0.8, -0.8], [0.0, 0.8]])
+    assert env.step(jumps)[2].tolist() == [False, False, True, True]
+    assert env.step(jumps)[4]["success"].tolist() == [True, True, False, False]
+
+
 def test_the_fast_fork_takes_a_steady_hand() -> None:
     steady, clumsy, weak = (demonstrated("testbed:fork-fast", skill)[0] for skill in ("STEADY", "CLUMSY", "WEAK"))
     assert steady > 0.98 and 0.6 < clumsy < 0.9 and weak < clumsy - 0.2

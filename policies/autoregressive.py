@@ -1,0 +1,109 @@
+"""Choose bins one after the other: Liu et al. 2025, "Learning from Suboptimal Data in Continuous Control via
+Auto-Regressive Soft Q-Network" (ARSQ, 2502.00288).
+
+Bins are chosen coarse to fine, at each level dimension by dimension, each knowing those before:
+
+    A(s, a) = sum over bins of A_d(s, bin | bins before),   sum over a dimension's bins of exp(A_d / alpha) = 1
+
+so exp(A_d / alpha) is the probability of a bin: the policy is read off the advantages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import Size
+from policies.bins import BinsConfig, BinsPolicy
+from policies.ensemble import ActionValues
+from robot_rl.util.limits import PositiveFloat, PositiveInt
+
+
+@dataclass(frozen=True)
+class AutoregressiveConfig(BinsConfig):
+    """Bins of an action, and the network that gives their advantages."""
+
+    levels: PositiveInt = 2
+    """Times L that a dimension's range is refined."""
+    temperature: PositiveFloat = 0.01
+    """Alpha, in units of the return: values hold this much per nat of entropy."""
+    conditional: bool = True
+    """Each dimension's bin depends on those that are chosen before it at this level; False: dimensions are
+    independent at a level, as in CQN."""
+
+
+class BinAdvantages(nn.Module):
+    """Two independent values V(s), and normalized advantages of bins."""
+
+    MEMBERS = 2
+
+    def __init__(self, features: int, actions: int, config: AutoregressiveConfig):
+        super().__init__()
+        self.actions, self.config = actions, config
+        known = actions + config.levels + actions + actions * config.bins
+        self.values = ActionValues(features, 0, self.MEMBERS, config.hidden, True)
+        self.raw = ActionValues(features, known, self.MEMBERS, config.hidden, True, config.bins)
+        for parameter in self.raw.net[-1].parameters():  # every action is equally likely at first
+            nn.init.zeros_(parameter)
+
+    def value(self, features: Tensor) -> Tensor:
+        """Return values (2, B) of features (B, F)."""
+        return self.values(features, features[:, :0]).squeeze(-1)
+
+    def advantages(self, features: Tensor, center: Tensor, level: int, bins: Tensor, dimension: Tensor) -> Tensor:
+        """Return normalized advantages (2, N, bins) of a dimension's bins.
+
+        Args:
+            features: (N, F)
+            center: (N, A) of the intervals before this level
+            level: of the bins
+            bins: (N, A) of this level; only those before `dimension` are read
+            dimension: (N,)
+        """
+        c, kind = self.config, features.dtype
+        before = torch.arange(self.actions, device=bins.device) < dimension[:, None]
+        shown = nn.functional.one_hot(bins, c.bins) * before[:, :, None] * c.conditional
+        which = nn.functional.one_hot(dimension, self.actions)
+        at = torch.zeros(len(bins), c.levels, dtype=kind, device=bins.device)
+        at[:, level] = 1
+        raw = self.raw(features, torch.cat([center, at, which.to(kind), shown.flatten(1).to(kind)], 1))
+        return raw - c.temperature * (raw / c.temperature).logsumexp(-1, keepdim=True)
+
+
+class AutoregressivePolicy(BinsPolicy):
+    """Take the likeliest bin of each dimension in turn, or sample it, by the lesser of two advantages."""
+
+    class_name, config_class = "autoregressive", AutoregressiveConfig
+    network: BinAdvantages
+    config: AutoregressiveConfig
+
+    def __init__(self, size: Size, config: AutoregressiveConfig | None = None):
+        super().__init__(size, config or AutoregressiveConfig())
+        self.network = BinAdvantages(self.encoder.size, size.action, self.config)
+
+    def advantages(self, network: BinAdvantages, features: Tensor, bins: Tensor) -> Tensor:
+        """Return advantages (2, B, L, A, bins) of every bin, given those of bins (B, L, A) before it."""
+        count, levels, actions = bins.shape
+        center = self.codec.centers(bins)
+        dimension = torch.arange(actions, device=bins.device).repeat(count)
+        each = features.repeat_interleave(actions, 0)
+        rows = []
+        for level in range(levels):
+            middle, chosen = (t.repeat_interleave(actions, 0) for t in (center[:, level], bins[:, level]))
+            rows.append(network.advantages(each, middle, level, chosen, dimension).unflatten(1, (count, actions)))
+        return torch.stack(rows, 2)
+
+    def choose(self, features: Tensor, rng: torch.Generator, explore: bool = False) -> Tensor:
+        bins = torch.zeros(len(features), self.codec.levels, self.size.action, dtype=torch.long, device=features.device)
+        for level in range(self.codec.levels):
+            center = self.codec.centers(bins)[:, level]
+            for d in range(self.size.action):
+                dimension = torch.full((len(features),), d, device=features.device)
+                least = self.network.advantages(features, center, level, bins[:, level], dimension).amin(0)
+                if explore:  # the Gumbel-max trick: argmax samples the softmax
+                    u = torch.rand(least.shape, generator=rng, device=rng.device).to(least.device)
+                    least = least - self.config.temperature * (-u.clamp(1e-7, 1 - 1e-7).log()).log()
+                bins[:, level, d] = least.argmax(-1)
+        return bins
