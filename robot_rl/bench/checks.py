@@ -121,6 +121,10 @@ checks: dict[str, Check] = {
         "gym:Pendulum-v1", Arm("i-qn", PENDULUM), Arm("i-qn", (*PENDULUM, "--agent.iterates", "1")), figure="return",
         at_least=-400.0,
     ),
+    "flash-sac": Check(
+        "Normalized critics without target networks learn to run in steps that are too few for sac.",
+        "gym:HalfCheetah-v5", Arm("flash-sac", CHEETAH), Arm("sac", CHEETAH), figure="return", at_least=2000.0,
+    ),
     "hl-gauss": Check(
         "Classified values learn a sparse reward in fewer steps than regressed ones.",
         "testbed:push", Arm("rlpd", (*SPARSE, "--agent.head", "hl-gauss")), Arm("rlpd", SPARSE), ("--episodes", "20"),

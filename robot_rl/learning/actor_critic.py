@@ -25,7 +25,7 @@ from robot_rl.learning.agent import Phase
 from robot_rl.learning.chunking import ActionQueue, flatten_chunks
 from robot_rl.learning.critics import Critic
 from robot_rl.learning.explore import ExplorationConfig, Noise, explored
-from robot_rl.learning.heads import HeadName, build_head
+from robot_rl.learning.heads import Head, HeadName, build_head
 from robot_rl.learning.objectives import (
     Pooling,
     annealed,
@@ -111,19 +111,6 @@ class ActorCriticConfig:
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
 
 
-def check_critics(config: ActorCriticConfig, saved: dict[str, Any]) -> None:
-    """Raise ConfigError if critics saved with the settings `saved` are not those of `config`."""
-    for name in ("critics", "hidden", "layer_norm", "head", "bins"):
-        ours, theirs = getattr(config, name), saved.get(name)
-        if theirs is not None and theirs != (list(ours) if isinstance(theirs, list) else ours):
-            flag = (
-                f"--agent.{name.replace('_', '-')} {' '.join(map(str, theirs)) if isinstance(theirs, list) else theirs}"
-            )
-            raise ConfigError(
-                f"the bundle's critics have {name} {theirs}, not {ours}; pass {flag} to continue with them"
-            )
-
-
 @dataclass
 class Updates:
     """Numbers of updates made."""
@@ -153,8 +140,7 @@ class ActorCritic:
         self.judged = config.critic_on
         """Return the replay column that critics take as input."""
         judged = policy.horizon * size.action if self.judged == "action" else policy.latent
-        self.critic = Critic(policy.encoder.size, judged, config.critics, config.hidden, head, config.layer_norm)
-        self.critic.to(self.device)
+        self.critic = self._build_critic(judged, head).to(self.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.average = copy.deepcopy(policy.actor).requires_grad_(False)
         """The actor averaged over updates: steadier than the latest one."""
@@ -179,6 +165,11 @@ class ActorCritic:
         self.columns |= {} if self.judged == "action" else {self.judged: Column((judged,))}
         chunk = policy.horizon
         self.sampling = Sampling(config.n_step if chunk == 1 else chunk, config.discount, chunk)
+
+    def _build_critic(self, judged: int, head: Head) -> Critic:
+        """Return the critics of encoded observations and `judged` numbers."""
+        c = self.config
+        return Critic(self.policy.encoder.size, judged, c.critics, c.hidden, head, c.layer_norm)
 
     # ---- acting ------------------------------------------------------------------------------------------------
     @torch.no_grad()
@@ -264,6 +255,12 @@ class ActorCritic:
             reward = reward - batch["discount"] * self.log_alpha.exp() * log_prob
         return head.target(reward, batch["discount"], pessimistic(head, out, c.subset, self.rng))
 
+    def _outputs(self, batch: Batch, following: Observation) -> tuple[Tensor, Tensor]:
+        """Return the critics' outputs (E, B, outputs) for the batch, and the head's targets."""
+        with torch.no_grad():
+            target = self._backup(batch, following)
+        return self.critic(self.policy.features(batch), batch[self.judged]), target
+
     def _critic_loss(self, batch: Batch, out: Tensor, target: Tensor) -> Tensor:
         """Return the loss of the critics' outputs (E, B, outputs) against the targets."""
         head, c = self.critic.head, self.config
@@ -273,10 +270,8 @@ class ActorCritic:
         return 2 * expectile_error(target - head.mean(out), tau).mean(1).sum()  # 2: what it is at 0.5
 
     def _update_critic(self, batch: Batch) -> dict[str, Tensor]:
-        c, policy, head = self.config, self.policy, self.critic.head
-        with torch.no_grad():
-            target = self._backup(batch, {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)})
-        out = self.critic(policy.features(batch), batch[self.judged])
+        c, head = self.config, self.critic.head
+        out, target = self._outputs(batch, {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)})
         loss = self._critic_loss(batch, out, target)
         self.critic_optimizer.zero_grad(set_to_none=True)
         loss.backward()

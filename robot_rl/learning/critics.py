@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from policies.base import RunningNormalizer, elu, mlp
-from policies.ensemble import ActionValues
+from policies.ensemble import ActionValues, EnsembleBatchNorm, EnsembleLinear, Skip
 from robot_rl.learning.heads import Head
+from robot_rl.util.errors import ConfigError
 
 
 class Critic(ActionValues):
@@ -21,6 +24,36 @@ class Critic(ActionValues):
     def value(self, features: Tensor, action: Tensor) -> Tensor:
         """Return values (E, B)."""
         return self.head.mean(self(features, action))
+
+
+class BatchNormCritic(Critic):
+    """The same with batch normalization before each layer, and a skip around each between equal widths.
+
+    Its statistics are a batch's own in training, `train()`, and running ones otherwise, `eval()`, where it starts.
+    """
+
+    def __init__(self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head):
+        super().__init__(features, actions, members, hidden, head, layer_norm=False)
+        sizes = (features + actions, *hidden, head.outputs)
+        layers: list[nn.Module] = []
+        for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+            block = [EnsembleBatchNorm(members, a), *([nn.ReLU()] if k else []), EnsembleLinear(members, a, b)]
+            layers += [Skip(*block)] if a == b else block
+        self.net = nn.Sequential(*layers)
+        self.eval()
+
+
+def check_critics(config: Any, saved: dict[str, Any]) -> None:
+    """Raise ConfigError if critics saved with the settings `saved` are not those of an agent's `config`."""
+    for name in ("critics", "hidden", "layer_norm", "head", "bins"):
+        ours, theirs = getattr(config, name), saved.get(name)
+        if theirs is not None and theirs != (list(ours) if isinstance(theirs, list) else ours):
+            flag = (
+                f"--agent.{name.replace('_', '-')} {' '.join(map(str, theirs)) if isinstance(theirs, list) else theirs}"
+            )
+            raise ConfigError(
+                f"the bundle's critics have {name} {theirs}, not {ours}; pass {flag} to continue with them"
+            )
 
 
 class StateValue(nn.Module):

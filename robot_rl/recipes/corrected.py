@@ -17,7 +17,8 @@ from robot_rl.data.recording import load_episodes
 from robot_rl.data.sources import Demonstrations
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig, check_critics
+from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.critics import check_critics
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe

@@ -1,0 +1,74 @@
+"""How far the fast default comes in 200,000 steps of four Gymnasium tasks, and in how many minutes.
+
+    python -m benchmarks.fast_default --work /tmp/fast [--only HalfCheetah-v5] [--recipe sac] [--steps 20000]
+
+Runs that --work holds already go on, or are not run again. Once all tasks have run their 200,000 steps, the curves,
+returns on held-out episodes, shares of FlashSAC's published returns, minutes, machine and versions go to
+benchmarks/results/fast_default.json, by recipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from robot_rl.training.run import provenance, read_metrics, write_json
+
+RESULTS = Path(__file__).parent / "results" / "fast_default.json"
+STEPS = 200_000
+PUBLISHED = {"HalfCheetah-v5": 10_800.0, "Walker2d-v5": 5_300.0, "Ant-v5": 5_300.0, "Humanoid-v5": 9_600.0}
+"""FlashSAC's mean returns after 200,000 steps (Kim et al. 2026, results in its repository, on version 4 of the
+tasks)."""
+POINTS = 40
+"""Most points of a curve."""
+
+
+def robot_rl(*words: object) -> None:
+    """Run a command as a user would; an error ends the benchmark."""
+    subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *map(str, words)], check=True)
+
+
+def run(task: str, recipe: str, steps: int, seed: int, episodes: int, work: Path) -> dict[str, Any]:
+    """Return the curve, the held-out return and the minutes of one run, after running what is missing."""
+    folder = work / f"{recipe}-{task}-{steps}-{seed}"
+    result = folder / "evaluation.json"
+    robot_rl("train", f"gym:{task}", "--recipe", recipe, "--training.steps", steps, "--seed", seed, "--threads", 1,
+             "--out", folder, "--resume")  # fmt: skip
+    if not result.exists():
+        robot_rl("evaluate", folder, "--episodes", episodes, "--num-envs", episodes, "--threads", 1, "--out", result)
+    rows = [(r["step"], r["seconds"], r["train/return"]) for r in read_metrics(folder) if "train/return" in r]
+    found = json.loads(result.read_text())["return"]
+    return {
+        "seed": seed, "return": found, "share": found["mean"] / PUBLISHED[task], "minutes": rows[-1][1] / 60,
+        "curve": {"columns": ["step", "seconds", "return"], "rows": rows[:: -(-len(rows) // POINTS)] + rows[-1:]},
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Run the tasks and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--only", nargs="*", default=list(PUBLISHED), choices=list(PUBLISHED), help="tasks")
+    parser.add_argument("--recipe", default="flash-sac", help="recipe")
+    parser.add_argument("--steps", type=int, default=STEPS, help="environment steps; fewer are not published")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each task")
+    parser.add_argument("--episodes", type=int, default=20, help="held-out episodes")
+    a = parser.parse_args()
+    tasks: dict[str, Any] = {}
+    for task in a.only:
+        runs = [run(task, a.recipe, a.steps, seed, a.episodes, a.work) for seed in range(a.seeds)]
+        share, minutes = (sum(r[name] for r in runs) / len(runs) for name in ("share", "minutes"))
+        tasks[task] = {"published": PUBLISHED[task], "share": share, "minutes": minutes, "runs": runs}
+        sys.stdout.write(f"{a.recipe} {task}: {share:.0%} of {PUBLISHED[task]:.0f} in {minutes:.1f} minutes\n")
+    if a.steps >= STEPS and set(tasks) == set(PUBLISHED):
+        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        write_json(RESULTS, kept | {a.recipe: {"steps": a.steps, "tasks": tasks, "provenance": provenance()}})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
