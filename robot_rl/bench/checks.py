@@ -54,6 +54,7 @@ EVERY = ("--training.demos", "all")
 OFFLINE = ("--training.offline-updates", "15000")
 DENSE = ("--training.reward", "task")
 CHEETAH = ("--training.steps", "20000")
+HOPPER = ("--training.steps", "6000")
 PENDULUM = ("--training.steps", "4000")
 SPARSE = ("--training.steps", "7000")
 OFFLINE_BINS = ("--training.offline-updates", "4000", "--training.steps", "0")
@@ -124,6 +125,10 @@ checks: dict[str, Check] = {
     "flash-sac": Check(
         "Normalized critics without target networks learn to run in steps that are too few for sac.",
         "gym:HalfCheetah-v5", Arm("flash-sac", CHEETAH), Arm("sac", CHEETAH), figure="return", at_least=2000.0,
+    ),
+    "mr-q": Check(
+        "An embedding that predicts what follows learns to hop in steps that are too few for td3.",
+        "gym:Hopper-v5", Arm("mr-q", HOPPER), Arm("td3", HOPPER), figure="return", at_least=300.0,
     ),
     "hl-gauss": Check(
         "Classified values learn a sparse reward in fewer steps than regressed ones.",

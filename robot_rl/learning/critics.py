@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from policies.base import RunningNormalizer, elu, mlp
+from policies.embedded import embedding
 from policies.ensemble import ActionValues, EnsembleBatchNorm, EnsembleLinear, Skip
 from robot_rl.learning.heads import Head
 from robot_rl.util.errors import ConfigError
@@ -41,6 +43,22 @@ class BatchNormCritic(Critic):
             layers += [Skip(*block)] if a == b else block
         self.net = nn.Sequential(*layers)
         self.eval()
+
+
+class EmbeddedCritic(Critic):
+    """The same of an embedding g(features, action) that the values' own loss leaves as it is."""
+
+    def __init__(
+        self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head, layer_norm: bool = True
+    ):
+        super().__init__(features, 0, members, hidden, head, layer_norm)
+        self.pair = embedding(features + actions, features)
+
+    def forward(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return outputs (E, B, outputs); gradients pass the embedding towards the action alone."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and action.requires_grad):
+            z = self.pair(torch.cat([features, action], -1))
+        return self.net(z.expand(self.members, *z.shape))
 
 
 def check_critics(config: Any, saved: dict[str, Any]) -> None:

@@ -1,0 +1,123 @@
+"""Values on an embedding that predicts: what trains what, and what the embedding knows."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from policies.base import Size, build_policy
+from policies.embedded import EmbeddedConfig, EmbeddedPolicy
+from robot_rl.data.replay import Replay, Sampling
+from robot_rl.learning.agent import Phase
+from robot_rl.learning.mr_q import MRQ, Model, transitions, two_hot
+from robot_rl.recipes.mr_q import ModelRepresentations
+from robot_rl.util.errors import ConfigError
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def build(**changes: Any) -> MRQ:
+    torch.manual_seed(0)
+    policy = EmbeddedPolicy(Size(2, 1), EmbeddedConfig(hidden=(32,), std=0.2, embedding=32))
+    return MRQ(policy, replace(ModelRepresentations().agent, **({"hidden": (32,), "synchronize": 20} | changes)))
+
+
+def episodes(learner: MRQ, scale: float = 1.0) -> Replay:
+    """A point in [-1, 1] that actions push; the reward is 1 - |place|, and some episodes terminate."""
+    generator, replay = rng(), Replay(4000, 1, learner.columns)
+    for _ in range(60):
+        action = 2 * torch.rand(20, 1, generator=generator) - 1
+        place = [2 * torch.rand(1, generator=generator) - 1]
+        for push in action:
+            place.append((place[-1] + 0.3 * push).clamp(-1, 1))
+        state = torch.stack([torch.cat([x, x * x]) for x in place])
+        ended = torch.zeros(20, dtype=torch.bool)
+        ended[-1] = bool(torch.rand(1, generator=generator) < 0.5)
+        reward = scale * (1 - state[1:, 0].abs())
+        replay.add_episode({"observation.state": state, "action": action, "reward": reward, "terminated": ended})
+    return replay
+
+
+def test_two_hot_weights_have_the_value_for_their_mean() -> None:
+    bins = Model(nn.Identity(), 4, 1).bins
+    value = torch.cat([torch.randn(50, generator=rng()) * 30, torch.tensor([0.0, -1.0, 1e9])])
+    weights = two_hot(value, bins)
+    assert ((weights > 0).sum(1) <= 2).all()
+    torch.testing.assert_close(weights.sum(1), torch.ones(53))
+    torch.testing.assert_close((weights @ bins)[:-1], value[:-1], rtol=1e-4, atol=1e-4)
+    assert (weights @ bins)[-1] == bins[-1], "beyond the bins it is the last"
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_transitions_are_those_of_the_replay(steps: int) -> None:
+    """The same rows as samples over several steps have the same returns, discounts and next observations."""
+    learner = build()
+    replay = episodes(learner)
+    whole = replay.sample(300, Sampling(1, 0.9, 5, sequence=True), rng(1))
+    wanted = replay.sample(300, replace(Sampling(steps, 0.9), chunk=5), rng(1))
+    found = transitions(whole, steps, 0.9)
+    for name in ("observation.state", "next.observation.state", "reward", "discount"):
+        torch.testing.assert_close(found[name], wanted[name])
+    torch.testing.assert_close(found["action"], wanted["action"][:, 0])
+
+
+def test_values_leave_the_embedding_as_it_is_between_synchronizations() -> None:
+    learner = build(synchronize=4)
+    replay, known = episodes(learner), []
+    for k in range(9):
+        learner.update(replay.sample(32, learner.sampling, rng(k)))
+        states = (learner.policy.encoder.state_dict(), learner.critic.pair.state_dict())
+        known.append(torch.cat([v.flatten() for state in states for v in state.values()]).clone())
+    still = [torch.equal(a, b) for a, b in zip(known, known[1:], strict=False)]
+    assert still == [True, True, True, False] * 2
+
+
+def test_the_embedding_predicts_rewards_and_values_have_no_scale() -> None:
+    """A linear probe of z_sa finds the reward; rewards 100 times as large give values of nearly the same size."""
+    sizes = []
+    for scale in (1.0, 100.0):
+        learner = build(model_lr=1e-3, n_step=1)
+        replay = episodes(learner, scale)
+        for k in range(400):
+            learner.update(replay.sample(64, learner.sampling, rng(k)), Phase.WARMUP)
+        batch = replay.sample(500, learner.sampling, rng(999))
+        with torch.no_grad():
+            z = learner.policy.encoder(batch["observation.state"][:, 0], {})
+            action, wanted = batch["action"][:, 0], batch["reward"][:, 0]
+            read = torch.cat([learner.critic.pair(torch.cat([z, action], -1)), torch.ones(500, 1)], -1)
+            found = read @ torch.linalg.lstsq(read, wanted[:, None]).solution[:, 0]
+            q = learner.critic.value(z, action).mean()
+        assert 1 - (found - wanted).square().mean() / wanted.var() > 0.9
+        sizes.append(float(q))
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
+
+
+def test_resumed_equals_uninterrupted_and_a_bundle_builds_its_policy() -> None:
+    one, other = build(synchronize=3), build(synchronize=3)
+    replay = episodes(one)
+    for k in range(4):
+        one.update(replay.sample(32, one.sampling, rng(k)))
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for k in range(4, 9):
+        batch = replay.sample(32, one.sampling, rng(k))
+        a, b = one.update(batch), other.update(batch)
+        assert {n: float(v) for n, v in a.items()} == {n: float(v) for n, v in b.items()}
+    one.finish()
+    made = build_policy(one.policy.describe())
+    made.load_state_dict(one.policy.state_dict())
+    seen: dict[str, Tensor] = {"observation.state": torch.randn(5, 2)}
+    assert torch.equal(made.act(seen, rng()), one.policy.act(seen, rng()))
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="unroll"):
+        build(n_step=6)
+    with pytest.raises(ConfigError, match="scalar head"):
+        build(head="gaussian")
