@@ -15,11 +15,10 @@ from policies.base import Size
 from policies.ensemble import EnsembleBatchNorm
 from policies.gaussian import GaussianConfig
 from robot_rl.data.replay import NEXT
-from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.learning.agent import Phase
 from robot_rl.learning.cross_q import CrossQ
 from robot_rl.recipes.flash_sac import FlashSAC
-from robot_rl.recipes.sac import SAC
 
 
 def policy() -> GaussianPolicy:
@@ -55,9 +54,9 @@ def test_batch_norm_is_torchs_member_by_member() -> None:
 
 def test_without_batch_norm_it_is_sac_with_a_target_that_is_the_critic() -> None:
     """One batch of both halves gives the numbers of two, up to rounding."""
-    changes: dict[str, Any] = dict(hidden=(16, 16), critic_lr=1e-3, actor_lr=1e-3, actor_delay=3, tau=1.0)
-    plain = ActorCritic(policy(), replace(SAC().agent, **changes))
     joint = build(hidden=(16, 16), batch_norm=False)
+    settings = {k: v for k, v in vars(joint.config).items() if k != "batch_norm"} | {"tau": 1.0}
+    plain = ActorCritic(policy(), ActorCriticConfig(**settings))
     for seed in range(6):
         one, other = plain.update(batch(seed)), joint.update(batch(seed))
         assert {k: float(v) for k, v in one.items()} == pytest.approx({k: float(v) for k, v in other.items()}, rel=1e-3)
