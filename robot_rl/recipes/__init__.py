@@ -44,5 +44,6 @@ recipes = Registry(
             "off-policy RL with a person's corrections",
         ),
         "rlif": ("robot_rl.recipes.rlif:RLIF", "off-policy RL from a person's takeovers alone"),
+        "hg-dagger": ("robot_rl.recipes.hg_dagger:HGDAgger", "clone demonstrations and a person's corrections"),
     },
 )

@@ -15,13 +15,18 @@ from robot_rl.learning.actor_critic import ActorCriticConfig
 from robot_rl.operators.override import OverriddenEnv
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes import corrected
+from robot_rl.recipes.bc import BC
 from robot_rl.recipes.corrected import CorrectedRecipe
+from robot_rl.recipes.hg_dagger import HGDAgger
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.rlif import RLIF
+from robot_rl.training import dagger
+from robot_rl.training.dagger import DaggerConfig
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
 from robot_rl.training.practice import practise
 from robot_rl.training.run import Run, read_metrics
+from robot_rl.training.supervised import SupervisedConfig
 from sim.make import describe, make
 
 PUSH = "testbed:push"
@@ -113,6 +118,35 @@ def test_without_takeovers_it_is_the_parent_to_the_bit(
         two, _ = trained(config, data, run("two"), monkeypatch)
     assert one.agent.updates.critic == two.agent.updates.critic > 10
     assert same(one.agent.state_dict(), two.agent.state_dict())
+
+
+def test_dagger_without_takeovers_is_cloning_to_the_bit(data: Path, run: Any, same: Any) -> None:
+    short = DaggerConfig(steps=250, every=100, updates=60, batch=16)
+    one = HGDAgger(training=short, operator=OperatorConfig("none")).train(job(data, run("one")))
+    two = BC(training=SupervisedConfig(updates=60, batch=16)).train(job(data, run("two")))
+    assert same(one.policy.state_dict(), two.policy.state_dict())
+
+
+def test_dagger_clones_what_the_person_did_and_goes_on_from_a_checkpoint(
+    data: Path, run: Any, monkeypatch: pytest.MonkeyPatch, same: Any
+) -> None:
+    short = DaggerConfig(steps=250, every=100, updates=20, batch=16)
+    cloned: list[int] = []
+    clone = dagger.clone
+
+    def count(agent: Any, episodes: list[Any], *rest: Any) -> float:
+        cloned.append(len(episodes))
+        return clone(agent, episodes, *rest)
+
+    monkeypatch.setattr(dagger, "clone", count)
+    recipe = HGDAgger(training=short, operator=RANDOM)
+    with run() as first:
+        one = recipe.train(job(data, first))
+    assert cloned[0] == 3 and len(cloned) > 2 and cloned == sorted(set(cloned)), "each time from more"
+    with run(resume=True) as second:
+        assert all(bool(part["intervention"].all()) for part in second.load()["taken"])
+        two = recipe.train(job(data, second))
+    assert cloned[-1] == cloned[-2] and same(one.policy.state_dict(), two.policy.state_dict()), "there is no more to do"
 
 
 def test_through_the_command_and_on_from_a_judge(data: Path, tmp_path: Path) -> None:

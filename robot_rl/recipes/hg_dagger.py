@@ -1,0 +1,49 @@
+"""Cloning with a person who takes over: Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human
+Experts" (arXiv 1810.02890).
+
+Policy and loss: as `bc`; data: demonstrations, and what the person executed while the policy practised; cloned again
+from fresh weights as data come in. It ends where the person does: values take `hil-serl` beyond."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from policies.actor import GaussianPolicy
+from policies.bundle import Bundle
+from policies.gaussian import GaussianConfig
+from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.operators.scripted import OperatorConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import Need, Recipe
+from robot_rl.training.dagger import DaggerConfig, aggregate
+
+
+@dataclass(frozen=True)
+class HGDAgger(Recipe):
+    """Clone demonstrations and takeovers."""
+
+    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1))
+    agent: CloningConfig = field(default_factory=CloningConfig)
+    training: DaggerConfig = field(default_factory=DaggerConfig)
+    operator: OperatorConfig = field(default_factory=OperatorConfig)
+    """The person in simulation."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        judged: tuple[Need, ...] = ("base",) if self.operator.rule == "value-gap" else ()
+        return (*judged, "demonstrations", "environment")
+
+    def build(self, job: Job, env: object = None) -> Cloning:
+        torch.manual_seed(job.seed)
+        return Cloning(GaussianPolicy(job.size, self.policy).to(job.device), self.agent, self.training.updates)
+
+    def train(self, job: Job) -> Bundle:
+        env, demos = job.operated(self.operator), job.demonstrations()
+        agent = aggregate(
+            env, lambda: self.build(job), demos, self.training, job.opened, job.seed,
+            job.counting("environment steps", self.training.steps),
+        )  # fmt: skip
+        env.close()
+        return job.bundle(agent)

@@ -1,0 +1,91 @@
+"""Cloning with a person who takes over: practise, add what they did to the data, clone again.
+
+Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human Experts" (arXiv 1810.02890), without its
+measure of doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.execution import ChunkExecutor
+from robot_rl.data.sources import Demonstrations
+from robot_rl.learning.cloning import Cloning
+from robot_rl.training.human_in_the_loop import corrections, play_episode
+from robot_rl.training.metrics import Episodes, Progress, check_update, counts, report
+from robot_rl.training.practice import EpisodeRecord
+from robot_rl.training.run import Run
+from robot_rl.util.limits import PositiveInt
+from robot_rl.util.seeds import training_seed
+
+
+@dataclass(frozen=True)
+class DaggerConfig:
+    """Hyperparameters of the loop."""
+
+    steps: PositiveInt = 6_000
+    """Environment steps."""
+    every: PositiveInt = 1_500
+    """Environment steps between clonings."""
+    updates: PositiveInt = 2_000
+    """Gradient steps of each cloning, from fresh weights."""
+    batch: PositiveInt = 256
+    """Chunks per gradient step."""
+
+
+def clone(agent: Cloning, episodes: list[dict[str, Tensor]], config: DaggerConfig, run: Run, seed: int) -> float:
+    """Fit an agent's policy to episodes as `train_supervised` would; return the last loss."""
+    data, rng = Demonstrations.of(episodes, agent.device), torch.Generator().manual_seed(seed)
+    agent.policy.fit(data.columns)
+    agent.policy.train()
+    rows, loss = data.rows(agent.policy.horizon), 0.0
+    for k in range(config.updates):
+        pick = torch.randint(0, len(rows), (config.batch,), generator=rng).to(agent.device)
+        batch = data.sample(pick, rows)
+        loss = float(check_update(run, k, agent.update(batch, rng), batch)["bc/loss"])
+    agent.finish()
+    return loss
+
+
+def aggregate(
+    env: Any,
+    fresh: Callable[[], Cloning],
+    demos: list[dict[str, Tensor]],
+    config: DaggerConfig,
+    run: Run,
+    seed: int,
+    progress: Progress,
+) -> Cloning:
+    """Return the agent cloned from demonstrations and from what the person of `env` (`OperatedEnv`) executed.
+
+    Resume from the run's checkpoint, with new episodes.
+    """
+    step, taken = 0, []
+    if saved := run.load():
+        step, taken = saved["step"], saved["taken"]
+    rng, counted, changed, loss = torch.Generator().manual_seed(seed + step), Episodes(1), True, 0.0
+    observation = env.reset(seed=training_seed(seed) + step)[0]
+    while True:
+        if changed:
+            agent = fresh()
+            loss = clone(agent, demos + taken, config, run, seed)
+        if step >= config.steps:
+            return agent
+        executor, until, before = ChunkExecutor(agent.policy, 1), min(step + config.every, config.steps), len(taken)
+        while step < until:
+            record = EpisodeRecord(counted)
+            observation = play_episode(env, executor, observation, rng, record.add)
+            episode = record.episode()
+            step += len(episode["action"])
+            taken.extend(corrections(episode))
+        changed = len(taken) > before
+        corrected = sum(len(part["action"]) for part in taken)
+        row = {"bc/loss": loss, "train/corrected_share": corrected / step} | counted.summary() | counts(env, step)
+        report(run, step, row, progress)
+        run.save(step, {"step": step, "taken": taken})
+        run.end_if_stopped(step)
