@@ -21,6 +21,7 @@ from robot_rl.recipes.hg_dagger import HGDAgger
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.rlif import RLIF
+from robot_rl.rewards.takeover import TakeoverReward
 from robot_rl.training import dagger
 from robot_rl.training.dagger import DaggerConfig
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
@@ -87,6 +88,50 @@ def test_takeovers_are_the_only_reward(data: Path, run: Any, monkeypatch: pytest
     began = held[1:] & ~held[:-1]
     assert int(began.sum()) > 5, "no takeover begins with an episode"
     assert torch.equal(paid[:-1] == -1, began) and set(paid.tolist()) == {0.0, -1.0}
+
+
+def practised(rng: torch.Generator) -> dict[str, Tensor]:
+    """Return an episode at random, in which a person takes over for a step after each action above 0 in the first
+    dimension."""
+    action, held = 2 * torch.rand(40, 2, generator=rng) - 1, torch.zeros(40, dtype=torch.bool)
+    for t in range(1, 40):
+        held[t] = bool(action[t - 1, 0] > 0) and not held[t - 1]
+    episode = {"observation.state": torch.randn(40, 10, generator=rng), "action": action, "intervention": held}
+    return episode | {"reward": torch.zeros(40), "terminated": torch.zeros(40, dtype=torch.bool)}
+
+
+def learned(data: Path, shuffled: bool) -> tuple[float, float, float]:
+    """Return the values of actions above and below 0, and the mean action, after learning from takeovers."""
+    numbers: dict[str, Any] = dict(hidden=(32,), critics=2, discount=0.0, tau=0.1, actor_delay=1, ema_decay=0.9)
+    agent = replace(RLIF().agent, critic_lr=3e-3, actor_lr=3e-3, **numbers)
+    recipe = RLIF(agent=agent, training=replace(SHORT, batch=128))
+    built, rng = recipe.build(job(data, None)), torch.Generator().manual_seed(0)
+    learner = recipe._learner(built, describe(PUSH), [], data, 0)
+    if shuffled:
+
+        def mixed(episode: dict[str, Tensor]) -> dict[str, Tensor]:
+            labelled = TakeoverReward().relabel(episode)
+            return labelled | {"reward": labelled["reward"][torch.randperm(40, generator=rng)]}
+
+        learner.relabel = mixed
+    learner.config = replace(learner.config, demo_share=0.0, updates_per_step=0.15, critic_only=0)
+    for _ in range(120):
+        learner.take(practised(rng))
+    while learner.update():
+        pass
+    with torch.no_grad():
+        seen, action = torch.randn(400, 10), 2 * torch.rand(400, 2) - 1
+        value, first = built.critic.value(seen, action).mean(0), action[:, 0]
+        mean = built.average.mean(seen)[:, 0].mean()
+    return float(value[first > 0.2].mean()), float(value[first < -0.2].mean()), float(mean)
+
+
+def test_it_learns_what_leads_to_a_takeover_and_not_from_shuffled_labels(data: Path) -> None:
+    """A third of the steps is a person's, so an action above 0 leads to a takeover in two of three."""
+    above, below, mean = learned(data, shuffled=False)
+    assert (above, below) == pytest.approx((-2 / 3, 0), abs=0.1) and mean < -0.3
+    above, below, _ = learned(data, shuffled=True)
+    assert (above, below) == pytest.approx((-1 / 3, -1 / 3), abs=0.1)
 
 
 class Nobody:
