@@ -58,6 +58,15 @@ HOPPER = ("--training.steps", "6000")
 PENDULUM = ("--training.steps", "4000")
 SPARSE = ("--training.steps", "7000")
 OFFLINE_BINS = ("--training.offline-updates", "4000", "--training.steps", "0")
+WATCHED = (
+    "--training.steps", "15000", "--training.batch", "128", "--training.updates-per-step", "1",
+    "--operator.patience", "10",
+)  # fmt: skip
+NOTHING = (
+    "--agent.imitation", "0.3", "--agent.l2", "0", "--agent.n-step", "1", "--agent.initial-temperature", "0.01",
+    "--agent.target-entropy", "-1",
+)  # fmt: skip
+"""hil-serl from nothing: as published, but for a little cloning of corrections."""
 
 checks: dict[str, Check] = {
     "diffusion-bc": Check(
@@ -145,6 +154,22 @@ checks: dict[str, Check] = {
         "Dimensions in turn tell good pairs from bad mixes of the same parts; independent ones average them.",
         "testbed:stones", Arm("arsq", OFFLINE_BINS), Arm("arsq", (*OFFLINE_BINS, "--policy.no-conditional")), WEAK,
         at_least=0.9,
+    ),
+    "hil-serl": Check(
+        "With a person's corrections a sparse reward is learned from 5 demonstrations, by practice alone it is not.",
+        "testbed:push", Arm("hil-serl", (*WATCHED, *NOTHING)),
+        Arm("hil-serl", (*WATCHED, *NOTHING, "--operator.rule", "none")), ("--episodes", "5"), at_least=0.9,
+    ),
+    "hil-serl-cloned": Check(
+        "Values go on where cloning the same person's corrections ends.",
+        "testbed:push", Arm("hil-serl", (*WATCHED, *NOTHING)),
+        Arm("hg-dagger", ("--training.steps", "15000", "--operator.patience", "10")), ("--episodes", "5"),
+        at_least=0.9,
+    ),
+    "rlif": Check(
+        "Who acts so that a weak person does not take over does better than that person.",
+        "testbed:push", Arm("rlif", (*WATCHED, "--operator.skill", "WEAK")), Arm(EXPERT, ("--skill", "WEAK")),
+        ("--episodes", "5"), at_least=0.55,
     ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",
