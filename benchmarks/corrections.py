@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from policies.actor import ActorPolicy
 from policies.bundle import load_bundle
 from policies.execution import ChunkExecutor
-from policies.residual import ResidualPolicy
 from real.twin.arm import HiddenArm
 from robot_rl.evaluation import evaluate
 from robot_rl.operators.corrector import Corrector
@@ -93,7 +93,7 @@ class BiasedSampler(EpisodeSampler):
         return sample
 
 
-def success(task: Task, policy: ResidualPolicy, episodes: int) -> float:
+def success(task: Task, policy: ActorPolicy, episodes: int) -> float:
     """Return the success rate, one episode in each environment."""
     policy.eval()
     explores, policy.explore = policy.explore, False

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from policies.actor import ActorPolicy
 from policies.execution import ChunkExecutor
-from policies.residual import ResidualPolicy
 from real.env import RobotEnv
 from real.journal import Journal
 from real.recorder import Recorder, RobotCameras
@@ -100,7 +100,7 @@ class LearnerProcess:
 class Session:
     """Run episodes on the robot, with the newest weights between them."""
 
-    def __init__(self, env: RobotEnv, policy: ResidualPolicy, run: Run, seed: int, film: VideoRecorder):
+    def __init__(self, env: RobotEnv, policy: ActorPolicy, run: Run, seed: int, film: VideoRecorder):
         self.env, self.policy, self.run, self.seed = env, policy, run, seed
         self.version = -1
         self.rng = torch.Generator().manual_seed(seed)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from policies.actor import GaussianPolicy
+from policies.actor import ActorPolicy, GaussianPolicy, gaussian_from
 from policies.bundle import Bundle
 from policies.gaussian import GaussianConfig
-from policies.residual import ResidualPolicy, residual_from
+from policies.residual import residual_from
 from robot_rl.data.recording import load_episodes
 from robot_rl.data.sources import Demonstrations
 from robot_rl.interface.environment import EnvInfo
@@ -36,7 +36,7 @@ class CorrectedRecipe(Recipe):
     agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
     training: HumanInTheLoopConfig = field(default_factory=HumanInTheLoopConfig)
     gaussian: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
-    """The policy that starts from nothing."""
+    """The policy that starts from nothing; from a Gaussian one its standard deviation begins anew."""
     operator: OperatorConfig = field(default_factory=OperatorConfig)
     """The scripted operator of simulation; on a robot a person takes its place."""
     may_use: ClassVar[tuple[Need, ...]] = ("base",)
@@ -47,17 +47,19 @@ class CorrectedRecipe(Recipe):
         judged: tuple[Need, ...] = ("base",) if self.operator.rule == "value-gap" else ()
         return (*judged, "demonstrations", "environment") if self.training.demo_share else (*judged, "environment")
 
-    def policy(self, bundle: Bundle) -> ResidualPolicy:
+    def policy(self, bundle: Bundle) -> ActorPolicy:
         """Return the bundle's policy, ready to go on learning; ConfigError if it or its critics cannot."""
         if self._goes_on_with_critics(bundle):
             check_critics(self.agent, bundle.agent)
+        if isinstance(bundle.policy, GaussianPolicy):
+            return gaussian_from(bundle.policy, self.gaussian.initial_std)
         return residual_from(bundle.policy)
 
     def _goes_on_with_critics(self, bundle: Bundle) -> bool:
         """Return whether the bundle has critics, which are of success."""
         return bool(bundle.critic) and isinstance(self.reward, SuccessReward)
 
-    def _agent(self, policy: ResidualPolicy | GaussianPolicy, seed: int) -> ActorCritic:
+    def _agent(self, policy: ActorPolicy, seed: int) -> ActorCritic:
         return ActorCritic(policy, self.agent, seed, self.reward.limits(self.agent.discount))
 
     def from_bundle(self, bundle: Bundle, seed: int) -> ActorCritic:
@@ -81,8 +83,12 @@ class CorrectedRecipe(Recipe):
         demos = demo_replay(agent, episodes, rng, self.training.capacity)
         return Learner(agent, info, demos, self.training, folder, seed, self.reward.relabel)
 
+    def _starts_from(self, job: Job) -> bool:
+        """Return whether learning starts from the job's base: with value-gap it is the judge."""
+        return job.base is not None and self.operator.rule != "value-gap"
+
     def build(self, job: Job, env: Any = None) -> ActorCritic:
-        if job.base is not None and self.operator.rule != "value-gap":  # there the base is the judge
+        if self._starts_from(job):
             return self.from_bundle(job.improvable(), job.seed)
         torch.manual_seed(job.seed)
         return self._agent(GaussianPolicy(job.size, self.gaussian), job.seed)
@@ -90,7 +96,7 @@ class CorrectedRecipe(Recipe):
     def train(self, job: Job) -> Bundle:
         env, agent = job.operated(self.operator), self.build(job)
         episodes = job.demonstrations() if "demonstrations" in self.needs else []
-        if episodes and isinstance(agent.policy, GaussianPolicy):
+        if episodes and not self._starts_from(job):  # a base brings its normalizer
             agent.policy.fit(Demonstrations.of(episodes).columns)
         learner = self._learner(agent, job.info, episodes, job.opened.folder, job.seed)
         practise(env, learner, job.opened, job.seed, job.counting("environment steps", self.training.steps))

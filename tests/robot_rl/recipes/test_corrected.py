@@ -165,6 +165,17 @@ def test_without_takeovers_it_is_the_parent_to_the_bit(
     assert same(one.agent.state_dict(), two.agent.state_dict())
 
 
+def test_it_starts_from_a_cloned_policy_and_new_values(data: Path, run: Any) -> None:
+    cloned = BC(training=SupervisedConfig(updates=60, batch=16)).train(job(data, run()))
+    for recipe in (HilSerl(), RLIF()):
+        agent = recipe.build(replace(job(data, None), base=cloned))
+        observation = {"observation.state": torch.randn(5, 10)}
+        features = agent.policy.actor_features(observation)
+        ours, std = agent.policy.actor.mean(features), agent.policy.actor(features)[1].exp()
+        assert torch.allclose(ours, cloned.policy.act(observation, torch.Generator())[:, 0], atol=1e-6)
+        assert torch.allclose(std, torch.tensor(recipe.gaussian.initial_std)), "it explores"
+
+
 def test_dagger_without_takeovers_is_cloning_to_the_bit(data: Path, run: Any, same: Any) -> None:
     short = DaggerConfig(steps=250, every=100, updates=60, batch=16)
     one = HGDAgger(training=short, operator=OperatorConfig("none")).train(job(data, run("one")))
