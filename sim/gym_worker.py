@@ -21,7 +21,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-SUITES = {"ogbench": "pip install ogbench"}
+SUITES = {
+    "ogbench": "pip install ogbench",
+    "metaworld": "pip install metaworld packaging in a virtual environment of its own, and name its Python with "
+    "--env-python",
+}
 """Suites with a file in sim/suites that makes their environments, and how to install them."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -108,12 +109,18 @@ def test_scripted_episodes_are_collected_and_success_ends_them(tmp_path: Path) -
         demonstrator(GymEnv("gym:Pendulum-v1"), "CLUMSY", 0)
 
 
-def test_a_suite_that_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("ogbench", "robot_rl_suite_"))]:
+@pytest.mark.parametrize(
+    ("suite", "task", "remedy"),
+    [("ogbench", "cube-single-singletask-v0", "pip install ogbench"), ("metaworld", "pick-place-v3", "--env-python")],
+)
+def test_a_suite_that_is_missing_says_how_to_install_it(
+    suite: str, task: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith((suite, "robot_rl_suite_"))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "ogbench", None)
-    with pytest.raises(ConfigError, match="gym:ogbench:cube-single.*not installed.*pip install ogbench"):
-        describe("gym:ogbench:cube-single-singletask-v0")
+    monkeypatch.setitem(sys.modules, suite, None)
+    with pytest.raises(ConfigError, match=f"gym:{suite}:{task}.*not installed.*{remedy}"):
+        describe(f"gym:{suite}:{task}")
 
 
 needs_ogbench = pytest.mark.skipif(find_spec("ogbench") is None, reason="pip install ogbench")
@@ -156,3 +163,24 @@ def test_lights_out_is_solved(rows: int, columns: int) -> None:
     for _ in range(50):
         wrong = near @ rng.integers(0, 2, n) % 2
         assert (near @ presses(wrong, rows, columns) % 2 == wrong).all()
+
+
+METAWORLD = os.environ.get("METAWORLD_PYTHON", "")
+
+
+@pytest.mark.skipif(not METAWORLD, reason="METAWORLD_PYTHON names no Python with metaworld, which pins another MuJoCo")
+def test_the_scripts_of_metaworld_succeed_and_success_ends_an_episode(same: Callable[..., bool]) -> None:
+    env = GymEnv("gym:metaworld:pick-place-v3", 2, Path(METAWORLD))
+    assert env.info.success_terminates and (env.info.observation, env.info.action, env.info.rate) == (39, 4, 80)
+    first = [env.reset(seed=seed)[0]["observation.state"] for seed in (0, 0, 9)]
+    assert same(first[0], first[1]) and not (first[0] == first[2]).all(), "goals depend on the seed"
+    assert not torch.equal(first[0][0], first[0][1])
+    expert, won = demonstrator(env, "STEADY", 0), 0
+    for _ in range(150):
+        _, _, terminated, truncated, infos = env.step(expert.act({}))
+        assert torch.equal(terminated, infos["success"]) and not truncated.any()
+        won += int(terminated.sum())
+    assert won >= 2
+    with pytest.raises(ConfigError, match="no task 'lift-v3'.*pick-place-v3"):
+        GymEnv("gym:metaworld:lift-v3", 1, Path(METAWORLD))
+    env.close()
