@@ -160,6 +160,8 @@ def _make(name: str) -> Any:
     suite, _, rest = name.partition(":")
     if suite not in SUITES:
         return gym.make(name)
+    if ":" in rest:  # or a file could name any module behind a suite that it may name
+        raise gym.error.NameNotFound(f"{rest!r} is no id of {suite}")
     path = Path(__file__).resolve().parent / "suites" / f"{suite}.py"
     spec = importlib.util.spec_from_file_location(f"robot_rl_suite_{suite}", path)
     assert spec is not None and spec.loader is not None

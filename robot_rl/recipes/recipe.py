@@ -53,6 +53,7 @@ class OffPolicyRecipe(Recipe):
     """Hyperparameters of `agent_class`."""
     training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
     agent_class: ClassVar[type[Any]] = ActorCritic
+    extendable_setting: ClassVar[str] = "training.steps"
 
     @property
     def needs(self) -> tuple[Need, ...]:

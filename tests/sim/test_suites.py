@@ -17,6 +17,8 @@ import torch
 from robot_rl.data import Dataset
 from robot_rl.rewards import reward_source
 from robot_rl.util.errors import ConfigError, UnknownName
+from robot_rl.util.registry import SUITES, check_trusted_task
+from sim import gym_worker
 from sim.collect import collect
 from sim.demonstrators import demonstrator
 from sim.gym_env import GymEnv
@@ -121,6 +123,17 @@ def test_a_suite_that_is_missing_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, suite, None)
     with pytest.raises(ConfigError, match=f"gym:{suite}:{task}.*not installed.*{remedy}"):
         describe(f"gym:{suite}:{task}")
+
+
+def test_a_file_may_name_a_suite_and_nothing_behind_it() -> None:
+    assert set(SUITES) == set(gym_worker.SUITES)
+    for suite in SUITES:
+        check_trusted_task(f"gym:{suite}:some-v0")
+        with pytest.raises(ConfigError, match="'scripted_line:Line-v0' is no id"):
+            describe(f"gym:{suite}:scripted_line:Line-v0")
+        with pytest.raises(ConfigError):
+            check_trusted_task(f"{suite}:TASK")
+    assert "scripted_line" not in sys.modules
 
 
 needs_ogbench = pytest.mark.skipif(find_spec("ogbench") is None, reason="pip install ogbench")

@@ -52,6 +52,21 @@ def test_a_finished_run_goes_on_with_the_floats_of_a_longer_one(train: Train) ->
     assert learned("longer") == learned("whole")
 
 
+def test_an_off_policy_run_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From offline updates alone to environment steps, and to more of them."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["collect", "testbed:push", "--skill", "WEAK", "--keep-failures", "--out", "data"]) == 0
+    words = ["train", "testbed:push", "--recipe", "iql", "--dataset", "data", "--policy.hidden", "16"]
+    words += ["--agent.hidden", "16", "--training.offline-updates", "20", "--training.log-every", "20"]
+    words += ["--training.batch", "32", "--training.learning-starts", "20"]
+    for out, steps in (("whole", [120]), ("longer", [0, 40, 120])):
+        for count in steps:
+            assert main([*words, "--training.steps", str(count), "--out", out, *["--resume"] * bool(count)]) == 0
+    torch.set_num_threads(1)
+    assert learned("longer") == learned("whole")
+    assert [row["step"] for row in curves("longer")] == [20, 40, 60, 80, 100, 120, 140]
+
+
 def test_nothing_else_may_differ(train: Train) -> None:
     assert train("r", 80)[0] == 0
     for more in (["--agent.epochs", "2"], ["--seed", "1"]):

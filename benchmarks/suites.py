@@ -1,0 +1,108 @@
+"""Run one suite: collect with its demonstrators, train, and evaluate after several numbers of environment steps.
+
+Used by `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a command that a user would type. What --work
+holds already is not run again, and training goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robot_rl.data import Dataset
+from robot_rl.training.run import provenance, read_metrics, write_json
+from robot_rl.util.files import file_name
+
+CURVE = 40
+"""Most points of a curve."""
+KEPT = ("episodes", "success", "success_low", "success_high", "return", "steps_of_successes")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is run for every task of a suite."""
+
+    name: str
+    tasks: tuple[str, ...]
+    """gym: tasks without that prefix."""
+    recipe: str
+    collect: str
+    """Options of `collect`."""
+    train: str
+    """Options of `train`, without the number of steps."""
+    points: tuple[int, ...]
+    """Environment steps after which the policy is evaluated."""
+    own_python: bool = False
+    """The suite needs a Python of its own."""
+
+
+def robot_rl(*words: str) -> None:
+    """Run a command as a user would; an error ends the benchmark."""
+    subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *words], check=True)
+
+
+def versions(package: str, python: Path | None) -> dict[str, str]:
+    """Return the versions of a suite and of its MuJoCo in the Python that runs it."""
+    code = f"from importlib.metadata import version; print(version({package!r}), version('mujoco'))"
+    told = subprocess.run([str(python or sys.executable), "-c", code], check=True, capture_output=True, text=True)
+    return dict(zip((package, "mujoco"), told.stdout.split(), strict=True))
+
+
+def measure(
+    suite: Suite, task: str, work: Path, points: Sequence[int], episodes: int, seed: int, python: Path | None,
+    train: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return data, curve and evaluations of one task, after running what is missing."""
+    called = f"gym:{task}"
+    data, run = work / f"{file_name(task)}-data", work / f"{file_name(task)}-seed{seed}"
+    where = ["--env-python", str(python)] if python else []
+    robot_rl("collect", called, *suite.collect.split(), *where, "--out", str(data), "--resume")
+    evaluations = {}
+    for steps in points:
+        result = run / f"evaluation-{steps}.json"
+        if not result.exists():
+            robot_rl("train", called, "--recipe", suite.recipe, "--dataset", str(data), *where, *train.split(),
+                     "--training.steps", str(steps), "--seed", str(seed), "--out", str(run), "--resume")  # fmt: skip
+            robot_rl("evaluate", str(run), *where, "--episodes", str(episodes), "--num-envs", str(min(episodes, 10)),
+                     "--out", str(result))  # fmt: skip
+        found = json.loads(result.read_text())
+        evaluations[str(steps)] = {key: found[key] for key in KEPT if key in found}
+    rows = [(r["step"], r["seconds"], r["train/success"]) for r in read_metrics(run)
+            if r.get("train/success") is not None]  # fmt: skip
+    dataset = Dataset(data)
+    return {
+        "recipe": suite.recipe, "options": train, "seed": seed,
+        "data": {"options": suite.collect, "episodes": dataset.num_episodes, "frames": dataset.num_frames},
+        "curve": {"columns": ["step", "seconds", "train/success"],
+                  "rows": rows[:: -(-len(rows) // CURVE)] + rows[-1:] if rows else []},
+        "evaluations": evaluations, "suite": versions(suite.name, python), "provenance": provenance(),
+    }  # fmt: skip
+
+
+def main(suite: Suite, description: str | None) -> int:
+    """Run the tasks and write benchmarks/results/<suite>.json after each."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder of datasets and runs")
+    parser.add_argument("--task", nargs="*", default=list(suite.tasks), help="tasks; default: all of the benchmark")
+    parser.add_argument("--points", nargs="*", type=int, default=list(suite.points), help="steps of evaluations")
+    parser.add_argument("--episodes", type=int, default=50, help="held-out episodes of an evaluation")
+    parser.add_argument("--seed", type=int, default=0, help="seed of training")
+    parser.add_argument("--train", default="", help="further options of train, to try the benchmark short")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / f"{suite.name}.json")
+    parser.add_argument("--env-python", type=Path, required=suite.own_python, help="Python that has the suite")
+    a = parser.parse_args()
+    results = json.loads(a.out.read_text()) if a.out.exists() else {}
+    for task in a.task:
+        found = measure(
+            suite, task, a.work, sorted(a.points), a.episodes, a.seed, a.env_python, f"{suite.train} {a.train}".strip()
+        )
+        results.setdefault(task, {})[f"seed{a.seed}"] = found
+        write_json(a.out, results)
+        sys.stdout.write(f"{task}: {json.dumps(found['evaluations'])}\n")
+    return 0
