@@ -1,0 +1,176 @@
+"""Time until panda-lift succeeds for sure: SAC of stable-baselines3 beside `robot-rl demo --no-robot`.
+
+    python -m benchmarks.sb3_panda_lift --seeds 3 --work /tmp/sb3
+
+Both have the same task, reward (1 for success, which ends the episode) and demonstrations: those of the demo, which are
+in SAC's replay before it begins. SAC has its defaults, but as many environments as ours, stepped as one batch, and
+--updates-per-step. It is stopped every --every seconds, and evaluated on the 200 held-out episodes until the lower end
+of the 95 % interval reaches 0.95, at most --limit seconds. Evaluation is not counted, and stopping at the first time
+that it succeeds favours SAC. Runs that --work holds are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3 import SAC
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from benchmarks.panda_lift import one_seed
+from policies.base import Policy
+from robot_rl.data.recording import load_episodes
+from robot_rl.evaluation import evaluate
+from robot_rl.training.run import provenance, write_json
+from robot_rl.util.seeds import training_seed
+from sim.env import TaskEnv
+
+RESULTS = Path(__file__).parent / "results" / "sb3_panda_lift.json"
+TASK, STATE, ENOUGH = "panda-lift", "observation.state", 0.95
+
+
+class Batched(VecEnv):
+    """Our batch of environments as one of stable-baselines3, with success as the reward."""
+
+    def __init__(self, env: TaskEnv, seed: int):
+        self.env, self.first = env, seed
+        super().__init__(env.num_envs, env.single_observation_space[STATE], env.single_action_space)
+
+    def reset(self) -> np.ndarray:
+        """Begin episodes everywhere."""
+        return self.env.reset(seed=self.first)[0][STATE].numpy()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.actions = torch.from_numpy(actions)
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        """Step all; infos have the last observation of an episode, and whether time ended it."""
+        observation, _, terminated, truncated, infos = self.env.step(self.actions)
+        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for i in (terminated | truncated).nonzero().flatten().tolist():
+            cut = bool(truncated[i] and not terminated[i])
+            told[i] = {"terminal_observation": infos["final_obs"][STATE][i].numpy(), "TimeLimit.truncated": cut}
+        done = (terminated | truncated).numpy()
+        return observation[STATE].numpy().copy(), infos["success"].float().numpy(), done, told
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [None] * self.num_envs  # only the render mode is asked for
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+
+class Mode(Policy):
+    """The mean action of SAC."""
+
+    horizon = execute = 1
+
+    def __init__(self, model: SAC):
+        super().__init__()
+        self.predict = model.predict
+
+    def act(self, observation: dict[str, torch.Tensor], rng: torch.Generator) -> torch.Tensor:
+        action, _ = self.predict(observation[STATE].numpy(), deterministic=True)
+        return torch.from_numpy(action)[:, None]
+
+
+def remember(model: SAC, episodes: list[dict[str, torch.Tensor]]) -> int:
+    """Put demonstrations into the replay; return how many transitions. The last ones do not bootstrap."""
+    rows = [(e[STATE], torch.cat([e[STATE][1:], e[STATE][-1:]]), e["action"], e["reward"], e["terminated"].float())
+            for e in episodes]  # fmt: skip
+    columns = [torch.cat(part).numpy() for part in zip(*rows, strict=True)]
+    buffer, n = model.replay_buffer, model.n_envs
+    assert buffer is not None
+    whole = len(columns[0]) // n
+    for k in range(whole):
+        buffer.add(*(column[k * n : (k + 1) * n] for column in columns), [{}] * n)
+    return whole * n
+
+
+class Clock(BaseCallback):
+    """Evaluate every so often, and stop when it is enough or time is over; evaluation stops the clock."""
+
+    def __init__(self, every: float, limit: float, since: float):
+        super().__init__()
+        self.every, self.limit, self.spent, self.before = every, limit, since, time.monotonic()
+        self.next, self.rows, self.judge = since + every, [], TaskEnv(TASK, 100)
+
+    def _on_step(self) -> bool:
+        now = time.monotonic()
+        self.spent, self.before = self.spent + now - self.before, now
+        if self.spent < self.next:
+            return True
+        self.next += self.every
+        found = evaluate(Mode(self.model), self.judge, 200).summary()  # type: ignore[arg-type]
+        row = {"seconds": self.spent, "steps": self.num_timesteps}
+        self.rows.append(row | {key: found[key] for key in ("success", "success_low", "success_high")})
+        sys.stdout.write(json.dumps(self.rows[-1]) + "\n")
+        self.before = time.monotonic()
+        return found["success_low"] < ENOUGH and self.spent < self.limit
+
+
+def theirs(seed: int, data: Path, collected: float, a: argparse.Namespace) -> dict[str, Any]:
+    """Train SAC; times are from the start of `collect`, as ours are, s."""
+    start = time.monotonic()
+    env = TaskEnv(TASK, a.num_envs)
+    model = SAC(
+        "MlpPolicy", Batched(env, training_seed(seed)), seed=seed, device="cpu", learning_starts=1000,
+        gradient_steps=max(1, round(a.updates_per_step * a.num_envs)),
+    )  # fmt: skip
+    demonstrations = remember(model, load_episodes(data, env.info, "success"))
+    clock = Clock(a.every, a.limit, collected + time.monotonic() - start)
+    model.learn(10**9, callback=clock)
+    reached = [row["seconds"] for row in clock.rows if row["success_low"] >= ENOUGH]
+    return {"demonstrations": demonstrations, "updates": model._n_updates, "curve": clock.rows,
+            "seconds_to_success": min(reached, default=None)}  # fmt: skip
+
+
+def main() -> int:
+    """Run the seeds and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--work", type=Path, required=True, help="folder of our runs")
+    parser.add_argument("--num-envs", type=int, default=32, help="environments of SAC")
+    parser.add_argument("--updates-per-step", type=float, default=0.4, help="gradient steps per environment step")
+    parser.add_argument("--every", type=float, default=60, help="seconds between evaluations")
+    parser.add_argument("--limit", type=float, default=900, help="seconds of SAC at most, demonstrations included")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    a = parser.parse_args()
+    torch.set_num_threads(2)
+    rows = []
+    for seed in range(a.first, a.first + a.seeds):
+        folder = a.work / str(seed)
+        kept = folder / "ours.json"
+        if not kept.exists():
+            write_json(kept, one_seed(seed, folder))
+        ours = json.loads(kept.read_text())
+        sac = theirs(seed, folder / "collect" / "dataset", ours["seconds"]["collect"], a)
+        rows.append({"seed": seed, "robot-rl": ours, "stable-baselines3": sac})
+        options = {key: getattr(a, key) for key in ("num_envs", "updates_per_step", "every", "limit")}
+        table = {"task": TASK, "enough": ENOUGH, "options": options, "rows": rows}
+        write_json(a.out, table | {"provenance": provenance()})
+        lower, seconds = ours["improved"]["success_low"], ours["seconds_to_improved"]
+        sys.stdout.write(f"seed {seed}: ours at least {lower:.3f} after {seconds:.0f} s, ")
+        sys.stdout.write(f"SAC {ENOUGH} after {sac['seconds_to_success']} s\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
