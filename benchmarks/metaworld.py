@@ -21,7 +21,7 @@ HARD = (
 SUITE = Suite(
     "metaworld",
     tuple(f"metaworld:{name}-v3" for name in HARD),
-    "rlpd",
+    {"rlpd": "rlpd", "qc-fql": "fql --policy.horizon 5"},
     "--episodes 20 --num-envs 4",
     "",
     (20_000, 50_000),

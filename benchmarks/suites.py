@@ -31,11 +31,12 @@ class Suite:
     name: str
     tasks: tuple[str, ...]
     """gym: tasks without that prefix."""
-    recipe: str
+    methods: dict[str, str]
+    """Recipe and options of each method that can be trained; the first is the default."""
     collect: str
     """Options of `collect`."""
     train: str
-    """Options of `train`, without the number of steps."""
+    """Options of `train` for every method, without the number of steps."""
     points: tuple[int, ...]
     """Environment steps after which the policy is evaluated."""
     own_python: bool = False
@@ -55,20 +56,21 @@ def versions(package: str, python: Path | None) -> dict[str, str]:
 
 
 def measure(
-    suite: Suite, task: str, work: Path, points: Sequence[int], episodes: int, seed: int, python: Path | None,
-    train: str,
+    suite: Suite, task: str, work: Path, method: str, points: Sequence[int], episodes: int, seed: int,
+    python: Path | None, train: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Return data, curve and evaluations of one task, after running what is missing."""
     called = f"gym:{task}"
-    data, run = work / f"{file_name(task)}-data", work / f"{file_name(task)}-seed{seed}"
+    data, run = work / f"{file_name(task)}-data", work / f"{file_name(task)}-{method}-seed{seed}"
     where = ["--env-python", str(python)] if python else []
     robot_rl("collect", called, *suite.collect.split(), *where, "--out", str(data), "--resume")
     evaluations = {}
     for steps in points:
         result = run / f"evaluation-{steps}.json"
         if not result.exists():
-            robot_rl("train", called, "--recipe", suite.recipe, "--dataset", str(data), *where, *train.split(),
-                     "--training.steps", str(steps), "--seed", str(seed), "--out", str(run), "--resume")  # fmt: skip
+            words = [*suite.methods[method].split(), "--dataset", str(data), *where, *train.split()]
+            robot_rl("train", called, "--recipe", *words, "--training.steps", str(steps), "--seed", str(seed),
+                     "--out", str(run), "--resume")  # fmt: skip
             robot_rl("evaluate", str(run), *where, "--episodes", str(episodes), "--num-envs", str(min(episodes, 10)),
                      "--out", str(result))  # fmt: skip
         found = json.loads(result.read_text())
@@ -77,7 +79,7 @@ def measure(
             if r.get("train/success") is not None]  # fmt: skip
     dataset = Dataset(data)
     return {
-        "recipe": suite.recipe, "options": train, "seed": seed,
+        "recipe": suite.methods[method], "options": train, "seed": seed,
         "data": {"options": suite.collect, "episodes": dataset.num_episodes, "frames": dataset.num_frames},
         "curve": {"columns": ["step", "seconds", "train/success"],
                   "rows": rows[:: -(-len(rows) // CURVE)] + rows[-1:] if rows else []},
@@ -90,6 +92,7 @@ def main(suite: Suite, description: str | None) -> int:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="folder of datasets and runs")
     parser.add_argument("--task", nargs="*", default=list(suite.tasks), help="tasks; default: all of the benchmark")
+    parser.add_argument("--method", default=next(iter(suite.methods)), choices=list(suite.methods), help="what learns")
     parser.add_argument("--points", nargs="*", type=int, default=list(suite.points), help="steps of evaluations")
     parser.add_argument("--episodes", type=int, default=50, help="held-out episodes of an evaluation")
     parser.add_argument("--seed", type=int, default=0, help="seed of training")
@@ -99,10 +102,10 @@ def main(suite: Suite, description: str | None) -> int:
     a = parser.parse_args()
     results = json.loads(a.out.read_text()) if a.out.exists() else {}
     for task in a.task:
-        found = measure(
-            suite, task, a.work, sorted(a.points), a.episodes, a.seed, a.env_python, f"{suite.train} {a.train}".strip()
-        )
-        results.setdefault(task, {})[f"seed{a.seed}"] = found
+        train = f"{suite.train} {a.train}".strip()
+        points = sorted(a.points)
+        found = measure(suite, task, a.work, a.method, points, a.episodes, a.seed, a.env_python, train)
+        results.setdefault(task, {})[f"{a.method}-seed{a.seed}"] = found
         write_json(a.out, results)
         sys.stdout.write(f"{task}: {json.dumps(found['evaluations'])}\n")
     return 0
