@@ -90,6 +90,11 @@ class ChunkPolicy(Policy):
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
         """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically; they continue a prefix."""
 
+    @abstractmethod
+    def one_step(self, observation: Observation, noise: Tensor) -> Tensor:
+        """Return the network's output (B, horizon, A) for pure noise, with gradients, not clipped: the clean chunk if
+        `prediction` is sample, and then, clipped, what `base` returns with a single sample step."""
+
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         return Chunk(self.base(observation, self.noise(len(observation["observation.state"]), rng), prefix))
 

@@ -82,6 +82,10 @@ class DiffusionPolicy(ChunkPolicy):
         prediction = self._predict(noisy, time, condition)
         return (prediction - target).square().mean((1, 2))
 
+    def one_step(self, observation: Observation, noise: Tensor) -> Tensor:
+        time = torch.full((len(noise),), self.config.train_steps - 1, device=noise.device)
+        return self._predict(noise, time, self.condition(observation))
+
     @torch.no_grad()
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
         """DDIM with eta = 0 (Song et al. 2020)."""

@@ -59,6 +59,9 @@ class FlowPolicy(ChunkPolicy):
         condition = self.condition(self.encoder.augment(observation, rng))
         return velocity_error(self._velocity(condition), chunk, rng).mean((1, 2))
 
+    def one_step(self, observation: Observation, noise: Tensor) -> Tensor:
+        return self._output(self.condition(observation))(noise, noise.new_zeros(len(noise)))
+
     @torch.no_grad()
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
         """Integrate the velocity field from noise in `sample_steps` Euler steps."""

@@ -112,6 +112,11 @@ checks: dict[str, Check] = {
         "testbed:fork-right", Arm("dsrl", ("--training.steps", "5000")), Arm("flow-bc", EVERY), ONE_SIDE,
         Arm("flow-bc", EVERY), at_least=0.9,
     ),
+    "consistency": Check(
+        "One step distilled from ten keeps to one of two ways, one step of a diffusion policy takes their mean.",
+        "testbed:fork-fast", Arm("consistency"), Arm("diffusion-bc", ("--policy.sample-steps", "1")), BOTH_SIDES,
+        Arm("diffusion-bc"), at_least=0.9,
+    ),
     "rlpd": Check(
         "With 20 demonstrations a sparse reward is learned in steps that are too few without.",
         "testbed:push", Arm("rlpd", ("--training.steps", "10000")), Arm("sac", ("--training.steps", "10000")),

@@ -64,7 +64,7 @@ class Cloning:
 
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
         """Take one gradient step on observed columns (B, ...) and action chunks (B, horizon, A); return metrics."""
-        loss = self.policy.loss(batch, batch["action"], rng).mean()  # type: ignore[operator]
+        loss = self._loss(batch, rng).mean()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)
@@ -72,6 +72,11 @@ class Cloning:
         self.schedule.step()
         self.average.step(self.parameters)
         return {"bc/loss": loss.detach(), "bc/lr": torch.tensor(self.schedule.get_last_lr()[0])}
+
+    def _loss(self, batch: Batch, rng: torch.Generator) -> Tensor:
+        """Return the loss (B,) of a batch."""
+        loss: Tensor = self.policy.loss(batch, batch["action"], rng)  # type: ignore[operator]
+        return loss
 
     def finish(self) -> None:
         """Leave the averaged weights in the policy."""

@@ -13,6 +13,10 @@ recipes = Registry(
             "clone demonstrations with a chunked diffusion policy",
         ),
         "flow-bc": ("robot_rl.recipes.flow_bc:FlowBC", "clone demonstrations with a chunked flow policy"),
+        "consistency": (
+            "robot_rl.recipes.consistency:Consistency",
+            "distill a diffusion or flow policy into one step, needs --base",
+        ),
         "sac": ("robot_rl.recipes.sac:SAC", "off-policy RL from nothing, stochastic policy"),
         "dsac-t": ("robot_rl.recipes.dsac_t:DistributionalSAC", "sac with the spread of returns, whatever their scale"),
         "annealed-q": ("robot_rl.recipes.annealed_q:AnnealedQ", "sac that first values the best action, then its own"),

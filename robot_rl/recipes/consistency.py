@@ -1,0 +1,37 @@
+"""A one-step head: Song et al. 2023, "Consistency Models" (arXiv 2303.01469), as RL-100 deploys its policies (Lei et
+al. 2025, arXiv 2510.14830).
+
+Policy: the base's network with a single sample step, begun from the base's weights; loss: distance from the frozen
+base's chunk for the same noise; data: observations of demonstrations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from policies.chunks import ChunkPolicy
+from robot_rl.learning.cloning import CloningConfig
+from robot_rl.learning.consistency import Distillation, student_of
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import CloningRecipe, Need
+from robot_rl.training.supervised import SupervisedConfig
+
+
+@dataclass(frozen=True)
+class Consistency(CloningRecipe):
+    """Distill a diffusion or flow policy into one that evaluates its network once."""
+
+    agent: CloningConfig = field(default_factory=CloningConfig)
+    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=4_000))
+    needs: ClassVar[tuple[Need, ...]] = ("base", "demonstrations")
+
+    def make_policy(self, job: Job) -> ChunkPolicy:
+        return student_of(job.improvable().policy)
+
+    def build(self, job: Job, env: Any = None) -> Distillation:
+        torch.manual_seed(job.seed)
+        teacher = job.improvable().policy.to(job.device)
+        assert isinstance(teacher, ChunkPolicy)
+        return Distillation(self.make_policy(job).to(job.device), teacher, self.agent, self.training.updates)
