@@ -80,6 +80,17 @@ def test_a_perfect_velocity_leads_to_the_chunk(monkeypatch: pytest.MonkeyPatch) 
         assert times == pytest.approx([k / steps for k in range(steps)])
 
 
+def test_a_perfect_sample_leads_to_the_chunk_whatever_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clean = torch.rand(4, 2, 1) - 0.5
+    for steps in (1, 10):
+        policy = flow(sample_steps=steps, prediction="sample")
+        monkeypatch.setattr(policy, "_predict", lambda chunk, time, condition: clean)
+        chunk = policy.base({"observation.state": torch.zeros(4, 1)}, policy.noise(4, rng()))
+        torch.testing.assert_close(chunk, clean, atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match="choose velocity or sample"):
+        flow(prediction="noise")
+
+
 def test_flow_is_a_function_of_observation_and_noise() -> None:
     policy, seen = flow(), {"observation.state": torch.randn(5, 1, generator=rng())}
     noise = policy.noise(5, rng(3))
