@@ -70,9 +70,9 @@ class ChunkPolicy(Policy):
         hidden = [config.hidden] * config.layers
         self.denoiser = Denoiser(config.horizon * size.action, self.encoder.size, hidden)
 
-    def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor) -> Tensor:
-        """Evaluate the network on chunks (B, horizon, A) at times (B,)."""
-        return self.denoiser(chunk.flatten(1), condition, time).view_as(chunk)
+    def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None = None) -> Tensor:
+        """Evaluate the network, or a frozen copy of it, on chunks (B, horizon, A) at times (B,)."""
+        return (frozen or self.denoiser)(chunk.flatten(1), condition, time).view_as(chunk)
 
     def condition(self, observation: Observation) -> Tensor:
         """Return the network's input for an observation (B, F)."""

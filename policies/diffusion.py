@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation, Prefix, Size, normal
-from policies.chunks import ChunkConfig, ChunkPolicy, freeze, pull
-from robot_rl.util.limits import Interval
+from policies.chunks import ChunkConfig, ChunkPolicy, Denoiser, freeze, pull
+from robot_rl.util.limits import Interval, NonNegativeInt
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,15 @@ class DiffusionConfig(ChunkConfig):
     """The network's output: sample (the clean chunk) or epsilon (the noise). At the first denoising step epsilon is
     divided by almost 0, which amplifies errors (success on panda-lift: 0.95 with sample, 0.01 with epsilon)."""
 
+    frozen_steps: NonNegativeInt = 0
+    """First denoising steps, which a frozen copy of the network makes; dppo learns the others."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.frozen_steps >= self.sample_steps:
+            raise ValueError(
+                f"frozen_steps is {self.frozen_steps} of {self.sample_steps} sample_steps; leave at least one to learn"
+            )
         if self.prediction not in ("sample", "epsilon"):
             raise ValueError(f"prediction is {self.prediction!r}; choose sample or epsilon")
         if min(self.train_steps, self.sample_steps) < 1:
@@ -59,17 +66,22 @@ class DiffusionPolicy(ChunkPolicy):
     class_name, config_class = "diffusion", DiffusionConfig
 
     def __init__(self, size: Size, config: DiffusionConfig | None = None):
-        super().__init__(size, config or DiffusionConfig())
+        c = config or DiffusionConfig()
+        super().__init__(size, c)
         with _without_compiler():
             from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 
         self.scheduler: Any = DDIMScheduler(
-            num_train_timesteps=self.config.train_steps,
+            num_train_timesteps=c.train_steps,
             beta_schedule="squaredcos_cap_v2",
-            prediction_type=self.config.prediction,
+            prediction_type=c.prediction,
             timestep_spacing="trailing",
             clip_sample=True,
         )
+        self.frozen: Denoiser | None = None
+        if c.frozen_steps:
+            hidden = [c.hidden] * c.layers
+            self.frozen = Denoiser(c.horizon * size.action, self.encoder.size, hidden).requires_grad_(False)
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
         """Return the denoising loss per row (B,) for chunks (B, horizon, A) in [-1, 1]."""
@@ -92,23 +104,25 @@ class DiffusionPolicy(ChunkPolicy):
         condition = self.condition(observation)
         self.scheduler.set_timesteps(self.config.sample_steps)
         chunk = noise
-        for t in self.scheduler.timesteps:
+        for k, t in enumerate(self.scheduler.timesteps):
             time = t.to(chunk.device).expand(len(chunk))
-            prediction = self._predict(chunk, time, condition)
+            frozen = self.frozen if k < self.config.frozen_steps else None
+            prediction = self._predict(chunk, time, condition, frozen)
             if prefix is not None and prefix.guidance:
-                prediction = prediction + self._guide(
-                    chunk, time, condition, float(self.scheduler.alphas_cumprod[t]), prefix
-                )
+                signal = float(self.scheduler.alphas_cumprod[t])
+                prediction = prediction + self._guide(chunk, time, condition, frozen, signal, prefix)
             chunk = self.scheduler.step(prediction, t, chunk).prev_sample
         return freeze(chunk, prefix)
 
-    def _guide(self, chunk: Tensor, time: Tensor, condition: Tensor, signal: float, prefix: Prefix) -> Tensor:
+    def _guide(
+        self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None, signal: float, prefix: Prefix
+    ) -> Tensor:
         """Return what guidance adds to a prediction, where noise has left the share `signal` of the variance."""
         alpha, sigma = math.sqrt(signal), math.sqrt(1 - signal)
         if self.config.prediction == "sample":
-            return pull(lambda noisy: self._predict(noisy, time, condition), chunk, alpha, sigma, prefix)
+            return pull(lambda noisy: self._predict(noisy, time, condition, frozen), chunk, alpha, sigma, prefix)
 
         def denoise(noisy: Tensor) -> Tensor:
-            return (noisy - sigma * self._predict(noisy, time, condition)) / alpha
+            return (noisy - sigma * self._predict(noisy, time, condition, frozen)) / alpha
 
         return -alpha / sigma * pull(denoise, chunk, alpha, sigma, prefix)

@@ -117,6 +117,16 @@ checks: dict[str, Check] = {
         "testbed:fork-fast", Arm("consistency"), Arm("diffusion-bc", ("--policy.sample-steps", "1")), BOTH_SIDES,
         Arm("diffusion-bc"), at_least=0.9,
     ),
+    "dppo": Check(
+        "Rewards move the denoising steps of a policy that passes on either side to the one that counts.",
+        "testbed:fork-right", Arm("dppo"), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
+        at_least=0.85,
+    ),
+    "adpo": Check(
+        "Rewards move the denoising steps of a policy that passes on either side to the one that counts.",
+        "testbed:fork-right", Arm("adpo"), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
+        at_least=0.85,
+    ),
     "rlpd": Check(
         "With 20 demonstrations a sparse reward is learned in steps that are too few without.",
         "testbed:push", Arm("rlpd", ("--training.steps", "10000")), Arm("sac", ("--training.steps", "10000")),

@@ -13,12 +13,12 @@ def advantages(
     terminated: Tensor,
     done: Tensor,
     discount: float,
-    gae_lambda: float,
+    gae_lambda: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return advantages and value targets, (T, N) each, of T steps of N environments.
 
     `value` is V(s_t) and `next_value` V of the state after the step, in the same episode. A truncation bootstraps from
-    `next_value`, a termination does not; advantages do not cross episodes::
+    `next_value`, a termination does not; advantages do not cross episodes. `gae_lambda` may differ by step (T, N)::
 
         delta_t = r_t + discount * [not terminated] next_value_t - value_t
         A_t     = delta_t + discount * gae_lambda * [not done] A_{t+1}

@@ -12,7 +12,7 @@ ratio is 1 before the first step.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -66,20 +66,25 @@ class PPO:
 
     LR_RANGE = (1e-5, 1e-2)
     """Limits of an actor's learning rate that follows the divergence, widened to the one that it starts with."""
+    kept: ClassVar[tuple[str, ...]] = ("frames", "state", "action", "mean")
+    """Columns of a rollout that the update reads."""
+    clip: Any
+    """Largest change of the ratio that is still rewarded: a number, or a tensor that broadcasts to ratios (B, K)."""
+    policy: FeedforwardPolicy
 
     def __init__(
         self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0, mirror: Mirror | None = None
     ):
         self.policy, self.privileged, self.config, self.mirror = policy, privileged, config, mirror
-        size, history = policy.size, policy.config.history
-        self.device = policy.log_std.device
+        size, self.clip = policy.size, config.clip
+        self.device = next(policy.parameters()).device
         self.critic = StateValue(size.observation + privileged, config.hidden).to(self.device)
-        self.actor_parameters = [*policy.actor.parameters(), policy.log_std]
+        self.actor_parameters = self._trained()
         groups = [
             {"params": self.actor_parameters, "lr": config.actor_lr},
             {"params": list(self.critic.parameters()), "lr": config.critic_lr},
         ]
-        self.optimizer = torch.optim.Adam(groups, fused=True)
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, fused=True)
         # Exploration uses the seed itself. A CPU's generator reads the low 32 bits.
         self.rng = torch.Generator(self.device).manual_seed(seed ^ 0x5EED_BA7C)
         if mirror is not None:
@@ -91,10 +96,14 @@ class PPO:
                         "`mirror`, or leave it out"
                     )
             self.reflect = {
-                "frames": mirror.observation.repeated(history),
+                "frames": mirror.observation.repeated(policy.config.history),
                 "state": joined(mirror.observation, mirror.privileged),
                 "action": mirror.action,
             }
+
+    def _trained(self) -> list[nn.Parameter]:
+        """Return the policy's parameters that are learned."""
+        return [*self.policy.actor.parameters(), self.policy.log_std]
 
     def state(self, observation: Observation) -> Tensor:
         """Return the critic's input, (..., observation + privileged)."""
@@ -136,11 +145,15 @@ class PPO:
             following[done] = torch.where(ended.isfinite(), ended.clamp(value.min(), value.max()), value[done])
         advantage, target = advantages(
             rollout["reward"], value, following, rollout["terminated"], rollout["done"],
-            self.config.discount, self.config.gae_lambda,
+            self.config.discount, self._weight(rollout),
         )  # fmt: skip
-        batch = {name: rollout[name] for name in ("frames", "state", "action", "mean")}
+        batch = {name: rollout[name] for name in self.kept}
         batch |= {"value": value, "advantage": advantage, "target": target}
         return {name: x.flatten(0, 1) for name, x in batch.items()}
+
+    def _weight(self, rollout: dict[str, Tensor]) -> float | Tensor:
+        """Return the weight of what follows each step in its advantage."""
+        return self.config.gae_lambda
 
     def update(self, batch: dict[str, Tensor]) -> dict[str, float]:
         """Learn from B rows of a rollout and take them into the normalizers; return metrics.
@@ -149,8 +162,8 @@ class PPO:
         value, advantage and target (B,). Raises FloatingPointError before anything non-finite reaches the weights.
         """
         self._check(batch)
-        data, old = self._prepare(batch), self.policy.log_std.detach().clone()
-        rows = len(batch["action"])
+        data, old = self._prepare(batch), self._log_std().detach().clone()
+        rows = len(batch["state"])
         size = -(-rows // self.config.minibatches)
         steps: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):
@@ -159,23 +172,28 @@ class PPO:
                 # Before the first step the divergence is 0 for any rate.
                 steps.append(self._step(part, old, adapt=bool(steps)))
         explained = 1 - (batch["target"] - batch["value"]).var() / batch["target"].var().clamp_min(1e-12)
-        self._normalize(batch["frames"][:, -self.policy.size.observation :], batch["state"])
+        self._normalize(batch)
         means = {name: float(torch.stack([step[name] for step in steps]).mean()) for name in steps[0]}
         return means | {
-            "ppo/std": float(self.policy.log_std.detach().exp().mean()),
+            "ppo/std": float(self._log_std().detach().exp().mean()),
             "ppo/lr": self.optimizer.param_groups[0]["lr"],
             "ppo/explained_variance": float(explained),
         }
 
+    def _log_std(self) -> Tensor:
+        """Return the log standard deviations of exploration."""
+        return self.policy.log_std
+
+    def _widths(self) -> dict[str, int]:
+        """Return the columns of the policy's inputs and outputs, and their widths."""
+        size = self.policy.size
+        return {"frames": self.policy.config.history * size.observation, "action": size.action, "mean": size.action}
+
     def _check(self, batch: dict[str, Tensor]) -> None:
-        size, rows = self.policy.size, len(batch["action"])
-        shapes: dict[str, tuple[int, ...]] = {
-            "frames": (rows, self.policy.config.history * size.observation),
-            "state": (rows, size.observation + self.privileged),
-            "action": (rows, size.action),
-            "mean": (rows, size.action),
-        } | dict.fromkeys(("value", "advantage", "target"), (rows,))
-        for name, shape in shapes.items():
+        rows = len(batch["state"])
+        widths = {"state": self.policy.size.observation + self.privileged} | self._widths()
+        shapes: dict[str, tuple[int, ...]] = {name: (rows, width) for name, width in widths.items()}
+        for name, shape in (shapes | dict.fromkeys(("value", "advantage", "target"), (rows,))).items():
             if batch[name].shape != shape:
                 raise ValueError(f"{name} has shape {tuple(batch[name].shape)}, not {shape}")
             if not batch[name].isfinite().all():
@@ -202,8 +220,9 @@ class PPO:
             "target": batch["target"][:, None],
         }
 
-    def _normalize(self, newest: Tensor, state: Tensor) -> None:
+    def _normalize(self, batch: dict[str, Tensor]) -> None:
         """Update the normalizers with raw rows, and their mirror images."""
+        newest, state = batch["frames"][:, -self.policy.size.observation :], batch["state"]
         if self.mirror is not None:  # a symmetric policy needs symmetric statistics
             newest = torch.cat([newest, self.mirror.observation(newest)])
             state = torch.cat([state, self.reflect["state"](state)])
@@ -223,20 +242,28 @@ class PPO:
         if not bool((loss.detach() + norm + critic_norm).isfinite()):
             raise FloatingPointError("a loss or its gradient became NaN or infinite")
         self.optimizer.step()
-        log_std = self.policy.log_std
-        with torch.no_grad():
-            log_std.clamp_(self.policy.MIN_LOG_STD, self.policy.MAX_LOG_STD)
+        self._bound()
         return metrics | {"ppo/grad_norm": norm}
 
-    def _loss(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        c, log_std = self.config, self.policy.log_std
-        shape = part["action"].shape[:2]  # (rows, 1, or 2 with images)
-        mean = self.policy.actor(part["features"].flatten(0, 1)).view(*shape, -1)
+    @torch.no_grad()
+    def _bound(self) -> None:
+        """Keep the policy within its limits after a gradient step."""
+        self.policy.log_std.clamp_(self.policy.MIN_LOG_STD, self.policy.MAX_LOG_STD)
+
+    def _compare(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the log-ratios (rows, 1, or 2 with images), the policy's entropy, and the divergence from the old."""
+        log_std = self.policy.log_std
+        mean = self.policy.actor(part["features"].flatten(0, 1)).view(*part["action"].shape[:2], -1)
         change = log_density(part["action"], mean, log_std) - part["log_prob"]
+        return change, entropy(log_std), divergence(part["mean"], old, mean[:, 0].detach(), log_std.detach())
+
+    def _loss(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        c = self.config
+        change, spread, kl = self._compare(part, old)
         ratio = change.clamp(max=20.0).exp()  # e^89 overflows: better to lose a row than the run
-        gain = torch.minimum(ratio * part["advantage"], ratio.clamp(1 - c.clip, 1 + c.clip) * part["advantage"]).mean()
-        spread = entropy(log_std)
-        value = self.critic.net(part["state"].flatten(0, 1)).view(shape)
+        clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
+        gain = torch.minimum(ratio * part["advantage"], clipped * part["advantage"]).mean()
+        value = self.critic.net(part["state"].flatten(0, 1)).view(part["state"].shape[:2])
         error = (value - part["target"]).square()
         if c.value_clip is not None:
             held = part["value"] + (value - part["value"]).clamp(-c.value_clip, c.value_clip)
@@ -247,8 +274,8 @@ class PPO:
                 "ppo/surrogate": gain.detach(),
                 "ppo/value_loss": value_loss.detach(),
                 "ppo/entropy": spread.detach(),
-                "ppo/kl": divergence(part["mean"], old, mean[:, 0], log_std),
-                "ppo/clipped": ((ratio - 1).abs() > c.clip).float().mean(),
+                "ppo/kl": kl,
+                "ppo/clipped": ((ratio - 1).abs() > self.clip).float().mean(),
             }
         return value_loss - gain - c.entropy_coef * spread, metrics
 

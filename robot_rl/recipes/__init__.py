@@ -43,6 +43,8 @@ recipes = Registry(
         "porl": ("robot_rl.recipes.porl:PolicyOnly", "off-policy RL from a given policy alone, needs --base"),
         "resfit": ("robot_rl.recipes.resfit:ResFiT", "residual off-policy RL on a frozen base policy, needs --base"),
         "ppo": ("robot_rl.recipes.ppo:ProximalPolicy", "on-policy RL from nothing, in many environments at once"),
+        "dppo": ("robot_rl.recipes.dppo:DenoisingPPO", "PPO on a diffusion policy's denoising steps, needs --base"),
+        "adpo": ("robot_rl.recipes.adpo:AdaptiveDenoisingPPO", "dppo, with an optimizer between Adam and RMSProp"),
         "hil-serl": (
             "robot_rl.recipes.hil_serl:HilSerl",
             "off-policy RL with a person's corrections",

@@ -9,23 +9,21 @@ Mirrored rows (Mittal et al. 2024, arXiv 2403.04359) for tasks that declare thei
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from policies.bundle import Bundle
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.learning.ppo import PPO, PPOConfig
 from robot_rl.recipes.job import Job
-from robot_rl.recipes.recipe import Need, Recipe
-from robot_rl.rewards import reward_source
-from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
+from robot_rl.recipes.recipe import OnPolicyRecipe
+from robot_rl.training.on_policy import OnPolicyConfig
 
 _HIDDEN = (128, 128, 128)
 
 
 @dataclass(frozen=True)
-class ProximalPolicy(Recipe):
+class ProximalPolicy(OnPolicyRecipe):
     """Learn from the task's reward, in many environments at once."""
 
     policy: FeedforwardConfig = field(
@@ -35,19 +33,8 @@ class ProximalPolicy(Recipe):
     training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
     symmetry: bool = True
     """Learn from every step and its mirror image, if the task declares a mirror."""
-    sim_idle_during_update: ClassVar[bool] = True
-    extendable_setting: ClassVar[str] = "training.steps"
-    needs: ClassVar[tuple[Need, ...]] = ("environment",)
 
     def build(self, job: Job, env: Any = None) -> PPO:
         torch.manual_seed(job.seed)
         policy = FeedforwardPolicy(job.size, self.policy).to(job.device)
         return PPO(policy, env.privileged_size, self.agent, job.seed, env.mirror if self.symmetry else None)
-
-    def train(self, job: Job) -> Bundle:
-        env = job.make_env(self.training.num_envs)
-        agent, reward = self.build(job, env), reward_source(self.training.reward, job.info)
-        steps = job.counting("environment steps", self.training.steps)
-        train_on_policy(env, agent, reward, self.training, job.opened, job.seed, steps)
-        env.close()
-        return job.bundle(agent)

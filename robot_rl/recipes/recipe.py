@@ -16,6 +16,7 @@ from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
+from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
 
 Need = Literal["environment", "demonstrations", "base"]
@@ -83,6 +84,26 @@ class OffPolicyRecipe(Recipe):
             env, agent, demos, reward_source(self.training.reward, job.info), self.training, job.opened, job.seed,
             job.counting("steps", self.training.offline_updates + self.training.steps),
         )  # fmt: skip
+        env.close()
+        return job.bundle(agent)
+
+
+class OnPolicyRecipe(Recipe):
+    """A policy that learns from its own rollouts in many environments."""
+
+    training: OnPolicyConfig
+    sim_idle_during_update: ClassVar[bool] = True
+    extendable_setting: ClassVar[str] = "training.steps"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("environment",)
+
+    def train(self, job: Job) -> Bundle:
+        env = job.make_env(self.training.num_envs)
+        agent, reward = self.build(job, env), reward_source(self.training.reward, job.info)
+        steps = job.counting("environment steps", self.training.steps)
+        train_on_policy(env, agent, reward, self.training, job.opened, job.seed, steps)
         env.close()
         return job.bundle(agent)
 

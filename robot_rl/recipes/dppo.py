@@ -1,0 +1,42 @@
+"""PPO on denoising steps: Ren et al. 2024, "Diffusion Policy Policy Optimization" (DPPO, arXiv 2409.00588).
+
+Policy: a diffusion base, whose last denoising steps learn; critic: one value with privileged state; target: GAE of
+chunks; data: on-policy; reward: success, or the task's; schedule: critic first. Learning rates, discounts, clips and
+noise are the paper's of robomimic Can, but for discount 0.999 and 10 epochs there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from robot_rl.learning.dppo import DPPO, DPPOConfig, denoiser_from
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import Need, OnPolicyRecipe
+from robot_rl.training.on_policy import OnPolicyConfig
+
+DEFAULTS = DPPOConfig(
+    hidden=(256, 256), clip=0.01, entropy_coef=0.0, epochs=5, minibatches=4, actor_lr=1e-4, target_kl=None
+)
+
+
+@dataclass(frozen=True)
+class DenoisingPPO(OnPolicyRecipe):
+    """Improve a diffusion policy from rewards, in many environments at once."""
+
+    agent: DPPOConfig = field(default_factory=lambda: DEFAULTS)
+    training: OnPolicyConfig = field(
+        default_factory=lambda: OnPolicyConfig(
+            steps=150_000, num_envs=100, rollout=40, reward="success", checkpoint_every=40_000
+        )
+    )
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("base", *super().needs)
+
+    def build(self, job: Job, env: Any = None) -> DPPO:
+        torch.manual_seed(job.seed)
+        policy = denoiser_from(job.improvable().policy, self.agent.denoising_steps).to(job.device)
+        return DPPO(policy, env.privileged_size, self.agent, job.seed)
