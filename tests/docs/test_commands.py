@@ -236,7 +236,7 @@ def option_tables(page: Path) -> Iterator[tuple[list[str], str, str, str]]:
     """(command words, flag, other columns' first, documented default) of each row of each table of options."""
     words: list[str] = []
     header: list[str] = []
-    for line in page.read_text().splitlines():
+    for line in page.read_text().replace("\\\n", "").splitlines():
         if line.startswith("robot-rl ") and robot_rl_name(line.split()[1:]) not in RUN_FOR_REAL | {"report", "doctor"}:
             words = shlex.split(line)[1:]  # a table is about the command before it that has options worth one
         if not line.startswith("|"):
