@@ -171,18 +171,18 @@ checks: dict[str, Check] = {
         at_least=0.9,
     ),
     "hil-serl": Check(
-        "With a person's corrections a sparse reward is learned from 5 demonstrations, by practice alone it is not.",
+        "With an operator's corrections a sparse reward is learned from 5 demonstrations, by practice alone it is not.",
         "testbed:push", Arm("hil-serl", (*WATCHED, *NOTHING)),
         Arm("hil-serl", (*WATCHED, *NOTHING, "--operator.rule", "none")), ("--episodes", "5"), at_least=0.9,
     ),
     "hil-serl-cloned": Check(
-        "Values go on where cloning the same person's corrections ends.",
+        "Values go on where cloning the same operator's corrections ends.",
         "testbed:push", Arm("hil-serl", (*WATCHED, *NOTHING)),
         Arm("hg-dagger", ("--training.steps", "15000", "--operator.patience", "10")), ("--episodes", "5"),
         at_least=0.9,
     ),
     "rlif": Check(
-        "Who acts so that a weak person does not take over does better than that person.",
+        "Who acts so that a weak operator does not take over does better than that operator.",
         "testbed:push", Arm("rlif", (*WATCHED, "--operator.skill", "WEAK")), Arm(EXPERT, ("--skill", "WEAK")),
         ("--episodes", "5"), at_least=0.55,
     ),

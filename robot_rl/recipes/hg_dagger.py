@@ -1,8 +1,8 @@
-"""Cloning with a person who takes over: Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human
+"""Cloning with an operator who takes over: Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human
 Experts" (arXiv 1810.02890).
 
-Policy and loss: as `bc`; data: demonstrations, and what the person executed while the policy practised; cloned again
-from fresh weights as data come in. It ends where the person does: values take `hil-serl` beyond."""
+Policy and loss: as `bc`; data: demonstrations, and what the operator executed while the policy practised; cloned again
+from fresh weights as data come in. It ends where the operator does: values take `hil-serl` beyond."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HGDAgger(Recipe):
     agent: CloningConfig = field(default_factory=CloningConfig)
     training: DaggerConfig = field(default_factory=DaggerConfig)
     operator: OperatorConfig = field(default_factory=OperatorConfig)
-    """The person in simulation."""
+    """The scripted operator."""
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -1,4 +1,4 @@
-"""Cloning with a person who takes over: practise, add what they did to the data, clone again.
+"""Cloning with an operator who takes over: practise, add what it did to the data, clone again.
 
 Kelly et al. 2019, "HG-DAgger: Interactive Imitation Learning with Human Experts" (arXiv 1810.02890), without its
 measure of doubt.
@@ -61,7 +61,7 @@ def aggregate(
     seed: int,
     progress: Progress,
 ) -> Cloning:
-    """Return the agent cloned from demonstrations and from what the person of `env` (`OperatedEnv`) executed.
+    """Return the agent cloned from demonstrations and from what the operator of `env` (`OperatedEnv`) executed.
 
     Resume from the run's checkpoint, with new episodes.
     """
