@@ -27,8 +27,12 @@ from robot_rl.util.statistics import mean_interval
 from sim.make import make
 
 RESULTS = Path(__file__).parent / "results" / "one_step.json"
-TASKS = {"testbed:fork": ("--episodes", "50"), "testbed:insert": ("--episodes", "200", "--num-envs", "50")}
-"""Demonstrations by task."""
+TASKS = {
+    "testbed:fork-fast": ("--skill", "STEADY", "--episodes", "50"),
+    "testbed:insert": ("--skill", "STEADY", "--episodes", "200", "--num-envs", "50"),
+    "panda-lift": ("--episodes", "100"),
+}
+"""Options of `collect` by task."""
 LOSS, FASTER = 0.05, 5.0
 """Largest loss of success, and least speed-up."""
 
@@ -59,7 +63,7 @@ def measure(task: str, seed: int, work: Path, episodes: int) -> dict[str, Any]:
     folder = work / task.replace(":", "-") / f"seed-{seed}"
     data, base, student = folder / "data", folder / "base", folder / "one-step"
     common = ("--seed", seed, "--resume")
-    command("collect", task, "--skill", "STEADY", *TASKS[task], *common, "--out", data)
+    command("collect", task, *TASKS[task], *common, "--out", data)
     for recipe, out, more in (("diffusion-bc", base, ()), ("consistency", student, ("--base", base))):
         words = ("--recipe", recipe, "--dataset", data, *more, *common, "--threads", 1, "--out", out)
         command("train", task, *words)
