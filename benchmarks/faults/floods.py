@@ -36,13 +36,13 @@ def send(kind: str) -> None:
     import numpy as np
 
     from real.bus import encode, make, open_node, qos
-    from real.teleop.commands import QOS, TOPIC, TYPE, Operator, to_joy
+    from real.teleop.commands import QOS, TYPE, Operator, joy_topic, to_joy
     from robot_rl.robots.panda import PANDA
 
     assert PANDA.gripper is not None
     with open_node("robot" if kind in ("quiet", "joint states") else kind) as node:
         if kind == "joy":
-            output, raw = node.publisher(TYPE, TOPIC, QOS), encode(to_joy(Operator()), TYPE)
+            output, raw = node.publisher(TYPE, joy_topic(PANDA.name), QOS), encode(to_joy(Operator()), TYPE)
         elif kind == "pictures":
             image = "sensor_msgs/msg/Image"
             data = np.zeros(480 * 640 * 3, np.uint8)
@@ -78,7 +78,7 @@ def measure(kind: str, seconds: float) -> dict[str, Any]:
     flood = subprocess.Popen([*command, kind]) if kind in ("joy", "pictures") else None
     try:
         with open_node("deploy") as node:
-            operator = OperatorInput(node)
+            operator = OperatorInput(node, pipeline.robot.name)
             driver = ArmDriver(node, pipeline.robot, cameras=("front",) if kind == "pictures" else ())
             loop = CommandLoop(driver, pipeline)
             loop.arm()

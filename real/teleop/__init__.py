@@ -2,8 +2,8 @@
 
 ::
 
-    publishing   with until_signal() as wait, closing(Gamepad()) as device: stream(node, device, 30.0, wait)
-    receiving    inputs = OperatorInput(node);  operator = inputs.read()   # None: no device
+    publishing   with until_signal() as wait, closing(Gamepad()) as device: stream(node, device, "panda", 30.0, wait)
+    receiving    inputs = OperatorInput(node, "panda");  operator = inputs.read()   # None: no device
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from real.teleop.commands import (
     BUTTONS,
     PRESSES,
     RELEASED,
-    TOPIC,
     Operator,
     OperatorInput,
     from_joy,
+    joy_topic,
     to_joy,
 )
 from real.teleop.gamepad import Gamepad
@@ -25,6 +25,6 @@ from real.teleop.local import DeviceInput
 from real.teleop.stream import Device, Finished, stream, until_signal
 
 __all__ = [
-    "AXES", "BUTTONS", "PRESSES", "RELEASED", "TOPIC", "Device", "DeviceInput", "Finished", "Gamepad", "Keyboard",
-    "Operator", "OperatorInput", "from_joy", "stream", "to_joy", "until_signal",
+    "AXES", "BUTTONS", "PRESSES", "RELEASED", "Device", "DeviceInput", "Finished", "Gamepad", "Keyboard",
+    "Operator", "OperatorInput", "from_joy", "joy_topic", "stream", "to_joy", "until_signal",
 ]  # fmt: skip

@@ -1,9 +1,10 @@
-"""Operator input as `sensor_msgs/msg/Joy` on `teleop/joy`, and its reader on the robot."""
+"""Operator input as `sensor_msgs/msg/Joy` on `teleop/<robot>/joy`, and its reader on the robot."""
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -12,8 +13,6 @@ from typing import Any
 from real.bus import Node, QoS, Stamped, make
 
 logger = logging.getLogger(__name__)
-TOPIC = "teleop/joy"
-"""Relative to the node's namespace; published at 20 to 50 Hz while a device is open."""
 TYPE = "sensor_msgs/msg/Joy"
 QOS = QoS(depth=10, blocking=0.02)
 """Reliable with depth 10, so that a short press arrives; a hanging reader costs 20 ms at most."""
@@ -61,6 +60,13 @@ class Operator:
 
 
 RELEASED = Operator()
+
+
+def joy_topic(robot: str) -> str:
+    """Return the topic of the devices of the robot with this name, relative to the namespace: one for each robot, so
+    that none obeys another's device. Published at 20 to 50 Hz while a device is open."""
+    word = re.sub(r"\W", "_", robot, flags=re.ASCII)
+    return f"teleop/{'_' * word[:1].isdigit()}{word}/joy"
 
 
 def to_joy(operator: Operator) -> Any:
@@ -190,9 +196,10 @@ class FirstInput:
 class OperatorInput:
     """The receiving side, in the robot's process: the newest reading, if it is fresh. Thread-safe."""
 
-    def __init__(self, node: Node | None, walks: bool = False):
-        """Without a node nothing is received from topics: readings come by `receive`."""
+    def __init__(self, node: Node | None, robot: str = "", walks: bool = False):
+        """Hear the devices of the robot with this name; without a node none, and readings come by `receive`."""
         self._walks = walks
+        self._topic = joy_topic(robot)
         self._lock = threading.Lock()
         self._latest: Operator | None = None
         self._received = -math.inf
@@ -205,7 +212,9 @@ class OperatorInput:
         self._understood = True
         # A short press is resent until it arrives, and a best-effort publisher's stop counts too.
         profiles = (QOS, replace(QOS, reliable=False))
-        self._subscriptions = [node.subscribe(TYPE, TOPIC, profile, self._take) for profile in profiles] if node else []
+        self._subscriptions = (
+            [node.subscribe(TYPE, self._topic, profile, self._take) for profile in profiles] if node else []
+        )
 
     @property
     def devices(self) -> int:
@@ -234,7 +243,7 @@ class OperatorInput:
             if not self._understood:
                 logger.warning(
                     "ignored a Joy of %d axes and %d buttons on %s: use `robot-rl teleop` or an Xbox pad",
-                    len(sample.msg.axes), len(sample.msg.buttons), TOPIC,
+                    len(sample.msg.axes), len(sample.msg.buttons), self._topic,
                 )  # fmt: skip
         if 0 < self._newest - sample.source_ns < LATEST:
             with self._lock:

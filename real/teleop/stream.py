@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from real.bus import Node
-from real.teleop.commands import QOS, RELEASED, TOPIC, TYPE, Operator, to_joy
+from real.teleop.commands import QOS, RELEASED, TYPE, Operator, joy_topic, to_joy
 from robot_rl.util.errors import UserError
 
 _CHECK = 1.0  # s between checks of the topic's other nodes
@@ -35,17 +35,18 @@ class Device(Protocol):
 def stream(
     node: Node,
     device: Device,
+    robot: str,
     rate: float,
     wait: Callable[[float], int],
     say: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Publish the device's readings at ``rate`` Hz, and a released one at the end, unless the device is lost during a
-    correction (unplugged, its terminal closed): then the operator has not handed back.
+    """Publish the device's readings for the robot with this name at ``rate`` Hz, and a released one at the end, unless
+    the device is lost during a correction (unplugged, its terminal closed): then the operator has not handed back.
 
     ``wait`` sleeps for the given seconds and returns the signal that ends the stream, see `until_signal`; ``say`` shows
     messages to the operator. Raises the device's `UserError`.
     """
-    publisher = node.publisher(TYPE, TOPIC, QOS)
+    publisher = node.publisher(TYPE, joy_topic(robot), QOS)
     company = _Company(publisher.topic, say)
     held = lost = False
     due = looked = time.monotonic()

@@ -97,7 +97,7 @@ class Deploy:
             film = VideoRecorder(self.video_episodes)
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
-                operator=OperatorInput(node, robot.base is not None), dry_run=self.dry_run,
+                operator=OperatorInput(node, robot.name, robot.base is not None), dry_run=self.dry_run,
                 schedule=self._schedule(interface),
             )  # fmt: skip
             film.attach(env)

@@ -99,7 +99,7 @@ class Finetune(Generic[R]):
             bare = bare_loop(spec.command_rate).summary()
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = VideoRecorder(self.film, corrected_only=True)
-            env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node))
+            env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node, spec.name))
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
             number, ended = 0, ""

@@ -28,8 +28,8 @@ class Record:
     task: tyro.conf.Positional[str]
     """Name of the task, see `robot-rl tasks`, or its import path, my_lab.drawer:TASK."""
     teleop: Literal["keyboard", "gamepad", "topic"] = "keyboard"
-    """Your device in simulation; topic: what `robot-rl teleop`, or your own node, publishes on teleop/joy. On a robot
-    always topic."""
+    """Your device in simulation; topic: what `robot-rl teleop`, or your own node, publishes on
+    teleop/<robot>/joy. On a robot always topic."""
     robot: str | None = None
     """Record on this robot, or its twin, behind its topics; default in simulation."""
     episodes: PositiveInt = 20
@@ -150,13 +150,15 @@ class Record:
         from real.rehearsal import RehearsalEnv
         from real.teleop import DeviceInput, Gamepad, Keyboard, OperatorInput
         from robot_rl.cli.console import console
+        from robot_rl.robots import robots
         from sim.env import TaskEnv
 
         with ExitStack() as stack:
             if self.teleop == "topic":
                 from real.bus import open_node
 
-                inputs = OperatorInput(stack.enter_context(open_node("record", ros_args=self.ros_args)))
+                node = stack.enter_context(open_node("record", ros_args=self.ros_args))
+                inputs = OperatorInput(node, robots.get(task.interface.robot).name)
             else:
                 device = Keyboard() if self.teleop == "keyboard" else Gamepad()
                 console.print(device.help, highlight=False)
@@ -172,10 +174,12 @@ class Record:
         from real.env import RobotEnv
         from real.recorder import RobotCameras
         from real.teleop import OperatorInput
+        from robot_rl.robots import robots
 
         cameras = task.interface.cameras if self.camera else ()
         with open_node("policy", ros_args=self.ros_args) as node:
-            env = RobotEnv(node, task.interface, cameras=cameras, operator=OperatorInput(node))
+            operator = OperatorInput(node, robots.get(task.interface.robot).name)
+            env = RobotEnv(node, task.interface, cameras=cameras, operator=operator)
             with closing(env):
                 yield env, RobotCameras(env), {"where": "robot", "camera": self.camera}
 

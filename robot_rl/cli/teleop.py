@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from real.bus import Node
     from real.teleop.scripted_arm import ArmOperator
     from real.teleop.scripted_walker import Walker
+    from robot_rl.interface.spec import RobotSpec
 
 DEVICES = ("keyboard", "gamepad", "scripted", "none")
 RATES = (20.0, 50.0)  # Hz: after 0.1 s of silence the robot takes the operator for gone
@@ -25,7 +26,8 @@ RATES = (20.0, 50.0)  # Hz: after 0.1 s of silence the robot takes the operator 
 class Teleop:
     """Publish an operator's input, for `robot-rl deploy` and `robot-rl finetune`.
 
-    The keys are shown when it starts. The topic is teleop/joy (sensor_msgs/msg/Joy).
+    The keys are shown when it starts. Only the robot of --robot hears them: the topic is teleop/<robot>/joy
+    (sensor_msgs/msg/Joy).
     """
 
     device: tyro.conf.Positional[str]
@@ -33,7 +35,7 @@ class Teleop:
     task: str | None = None
     """Task of an arm's scripted operator; default the robot's first."""
     robot: str = "panda"
-    """Robot to steer; on a walking robot, motion is its velocity command."""
+    """Robot to steer, no other hears the device; on a walking robot, motion is its velocity command."""
     rate: PositiveFloat = 30.0
     """Messages per second, Hz, 20 to 50."""
     seed: Seed = 0
@@ -55,19 +57,17 @@ class Teleop:
             return 0
         from robot_rl.robots import robots
 
-        walks = robots.get(self.robot).base is not None
-        if self.device == "scripted":
-            return self._scripted(walks)
-        return self._publish(walks)
+        robot = robots.get(self.robot)
+        return self._scripted(robot) if self.device == "scripted" else self._publish(robot)
 
-    def _scripted(self, walks: bool) -> int:
+    def _scripted(self, robot: RobotSpec) -> int:
         from real.bus import open_node
         from real.teleop import stream, until_signal
 
         with until_signal() as wait, open_node("teleop", ros_args=self.ros_args) as node:
-            device = self._walker(node) if walks else self._corrector(node)
+            device = self._walker(node) if robot.base else self._corrector(node)
             _say(device.help)
-            stream(node, device, self.rate, wait, _say)
+            stream(node, device, robot.name, self.rate, wait, _say)
         return 0
 
     def _walker(self, node: Node) -> Walker:
@@ -89,16 +89,17 @@ class Teleop:
         pipeline = Pipeline(task.expert_interface)
         return ArmOperator(node, pipeline, task.make_expert(pipeline, 1, "STEADY", self.seed))
 
-    def _publish(self, walks: bool) -> int:
+    def _publish(self, robot: RobotSpec) -> int:
         from real.bus import BusError, open_node
         from real.teleop import Gamepad, Keyboard, stream, until_signal
 
+        walks = robot.base is not None
         with until_signal() as wait:  # before the terminal is changed, so that no signal leaves it changed
             device = Keyboard(walks=walks) if self.device == "keyboard" else Gamepad(self.path, walks)
             try:
                 with closing(device), open_node("teleop", ros_args=self.ros_args) as node:
                     _say(device.help)
-                    stream(node, device, self.rate, wait, _say)
+                    stream(node, device, robot.name, self.rate, wait, _say)
             except BusError as error:
                 raise UserError(str(error)) from error
         return 0

@@ -118,7 +118,7 @@ def test_silence_during_a_correction_holds_until_the_device_speaks_again(monkeyp
     clock = SimpleNamespace(now=50.0)
     monkeypatch.setattr(commands, "time", SimpleNamespace(monotonic=lambda: clock.now))
     node = SimpleNamespace(subscribe=lambda *_, **__: None)
-    operator = OperatorInput(node)  # type: ignore[arg-type]
+    operator = OperatorInput(node, "panda")  # type: ignore[arg-type]
     arbiter = Arbiter(operator, TOOL)
     operator.receive(HELD, clock.now)
     assert arbiter.decide(POLICY, STILL).phase is C

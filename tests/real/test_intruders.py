@@ -32,7 +32,7 @@ FOREIGN = [
     (ARRAY, PANDA.ros.gripper_command),  # type: ignore[union-attr]
     (STATE, "joint_states"),
     ("geometry_msgs/msg/PoseStamped", "objects/cube/pose"),
-    ("sensor_msgs/msg/Joy", "teleop/joy"),
+    ("sensor_msgs/msg/Joy", "teleop/panda/joy"),
 ]
 
 
@@ -50,8 +50,8 @@ def test_a_writer_that_comes_later_stops_the_arm_and_is_named(
 ) -> None:
     topic_robot()
     with open_node("person") as person, open_node("rival", "/x") as rival, open_node("ears") as ears:
-        env = robot_env(replace(LIFT, horizon=1000), OperatorInput(ears))
-        person.publisher("sensor_msgs/msg/Joy", "teleop/joy", qos.SENSOR)
+        env = robot_env(replace(LIFT, horizon=1000), OperatorInput(ears, "panda"))
+        person.publisher("sensor_msgs/msg/Joy", "teleop/panda/joy", qos.SENSOR)
         env.reset(seed=0)
         journal = Journal(tmp_path, env)
         env.step(STILL)

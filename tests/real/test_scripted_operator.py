@@ -26,10 +26,11 @@ def test_a_policy_that_stands_still_is_helped_towards_the_object(topic_robot: Bu
     with open_node("operator") as node, open_node("listener") as listener:
         operator = ArmOperator(node, pipeline, LIFT.make_expert(pipeline, 1, "STEADY", 0))
         assert operator.read() == RELEASED, "no episode runs"
-        thread = threading.Thread(target=stream, args=(node, operator, 30.0, lambda s: signal.SIGTERM * end.wait(s)))
+        streamed = node, operator, "panda", 30.0, lambda s: signal.SIGTERM * end.wait(s)
+        thread = threading.Thread(target=stream, args=streamed)
         thread.start()
         try:
-            env = robot_env(replace(LIFT.interface, horizon=200), OperatorInput(listener))
+            env = robot_env(replace(LIFT.interface, horizon=200), OperatorInput(listener, "panda"))
             env.reset(seed=0)
             begin = robot.position.copy()
             taken = []

@@ -27,17 +27,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.bus import Node, QoS, decode, encode, make, open_node
+from real.bus.names import check_name
 from real.teleop import (
     AXES,
     BUTTONS,
     RELEASED,
-    TOPIC,
     Finished,
     Gamepad,
     Keyboard,
     Operator,
     OperatorInput,
     from_joy,
+    joy_topic,
     stream,
     to_joy,
     until_signal,
@@ -82,7 +83,7 @@ class Ear:
 
     def __init__(self, node: Node):
         self.heard: queue.Queue[Any] = queue.Queue()
-        self.subscription = node.subscribe(TYPE, TOPIC, QOS, callback=lambda s: self.heard.put(s.msg))
+        self.subscription = node.subscribe(TYPE, joy_topic("panda"), QOS, callback=lambda s: self.heard.put(s.msg))
 
     def until(self, fits: Callable[[Operator], bool]) -> Operator:
         end = time.monotonic() + WAIT
@@ -253,7 +254,7 @@ def test_an_axis_that_is_not_finite_holds_nothing_but_a_stop_gets_through(bad: f
 
 @pytest.fixture
 def hands(node: Node) -> Iterator[OperatorInput]:
-    hands = OperatorInput(node)
+    hands = OperatorInput(node, "panda")
     yield hands
     hands.close()
 
@@ -312,7 +313,7 @@ def test_a_stop_is_told_while_it_is_down_and_even_after_its_device_died(hands: O
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(operators, st.floats(0.0, 0.3)), max_size=12), st.sets(st.integers(0, 11)))
 def test_presses_told_are_presses_made(node: Node, readings: list[tuple[Operator, float]], reads: set[int]) -> None:
-    with closing(OperatorInput(node)) as hands:
+    with closing(OperatorInput(node, "panda")) as hands:
         now, made, told, down = 1.0, 0, 0, False
         for place, (reading, gap) in enumerate(readings):
             now += gap
@@ -327,7 +328,7 @@ def test_presses_told_are_presses_made(node: Node, readings: list[tuple[Operator
 
 
 def test_readings_arrive_over_dds(node: Node, hands: OperatorInput) -> None:
-    publisher = node.publisher(TYPE, TOPIC, QOS)
+    publisher = node.publisher(TYPE, joy_topic("panda"), QOS)
     assert node.wait_for(lambda: hands.devices == 1 and publisher.matched == 2, WAIT)
     publisher.publish(to_joy(FULL))
     heard = hands._subscriptions[1]
@@ -458,7 +459,7 @@ def test_no_terminal_and_a_terminal_that_goes(tmp_path: Path) -> None:
 def test_keys_in_a_terminal_arrive_as_joy_in_the_namespace(session: Session, ear: Ear) -> None:
     session.until("EMERGENCY STOP")
     ear.until(lambda operator: not operator.held)
-    session.until("a robot subscribes to /arm/teleop/joy")
+    session.until("a robot subscribes to /arm/teleop/panda/joy")
     session.type(b"w")
     assert ear.until(lambda operator: operator.held).motion == (1.0, 0.0, 0.0)
     session.until("control: you")
@@ -647,7 +648,8 @@ class Script:
 
 def test_a_stop_pressed_just_before_the_end_is_still_published(node: Node, ear: Ear) -> None:
     said: list[str] = []
-    stream(node, Script(FULL, Operator(True, (1.0, 0.0, 0.0), stop=True)), 30.0, lambda _s: signal.SIGTERM, said.append)
+    device = Script(FULL, Operator(True, (1.0, 0.0, 0.0), stop=True))
+    stream(node, device, "panda", 30.0, lambda _s: signal.SIGTERM, said.append)
     assert ear.until(lambda operator: operator.held) == FULL
     assert ear.until(lambda operator: True) == Operator(stop=True)
     assert "control: you" in said
@@ -668,19 +670,19 @@ HOLDS = Operator(True, (1.0, 0.0, 0.0))
 def test_only_who_ends_it_gives_control_back(
     node: Node, ear: Ear, number: int, hands: Operator, last: Operator
 ) -> None:
-    stream(node, Script(HOLDS if hands.held else RELEASED, hands), 30.0, lambda _s: number)
+    stream(node, Script(HOLDS if hands.held else RELEASED, hands), "panda", 30.0, lambda _s: number)
     assert ear.last() == last
 
 
 def test_a_second_device_on_the_topic_is_named(node: Node) -> None:
-    other = node.publisher(TYPE, TOPIC, QOS)
+    other = node.publisher(TYPE, joy_topic("panda"), QOS)
     said: list[str] = []
 
     def warned() -> bool:
-        return any(line.startswith("warning: /arm/robot publishes on /arm/teleop/joy too") for line in said)
+        return any(line.startswith("warning: /arm/robot publishes on /arm/teleop/panda/joy too") for line in said)
 
     with open_node("teleop", "/arm") as mine:
-        stream(mine, Script(*[RELEASED] * 300), 30.0, lambda s: node.wait_for(warned, s), said.append)
+        stream(mine, Script(*[RELEASED] * 300), "panda", 30.0, lambda s: node.wait_for(warned, s), said.append)
     other.close()
     assert warned()
 
@@ -692,7 +694,7 @@ def test_late_readings_are_not_caught_up(node: Node) -> None:
         asked.append(seconds)
         return False
 
-    stream(node, Script(*[RELEASED] * 5), 50.0, wait)
+    stream(node, Script(*[RELEASED] * 5), "panda", 50.0, wait)
     assert len(asked) == 5 and all(0.0 <= seconds <= 0.1 for seconds in asked)
 
 
@@ -720,14 +722,34 @@ def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert "needs a terminal" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_only_the_robot_that_a_device_is_for_hears_it(private_domain: int) -> None:
+    with open_node("robots") as node, open_node("person") as person:
+        go2, panda = OperatorInput(node, "go2", walks=True), OperatorInput(node, "panda")
+
+        def wait(seconds: float) -> int:
+            return signal.SIGTERM if person.wait_for(lambda: panda._newest > 0, seconds) else 0
+
+        stream(person, Script(*[FULL] * 600), "panda", 30.0, wait)
+        assert panda._newest and not go2._newest
+        assert go2.devices == 0 and go2.read() is None and not go2.rivals()
+
+
+@pytest.mark.parametrize(
+    ("robot", "topic"),
+    [("go2", "teleop/go2/joy"), ("left-arm.2", "teleop/left_arm_2/joy"), ("3r", "teleop/_3r/joy")],
+)
+def test_any_robots_name_makes_a_topic(robot: str, topic: str) -> None:
+    assert joy_topic(robot) == topic and check_name(f"/{topic}")
+
+
 # ---- other publishers -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("reliable", [True, False])
 def test_a_press_is_heard_once_from_publishers_of_either_kind(
     private_domain: int, reliable: bool, eventually: Callable[..., Any]
 ) -> None:
     with open_node("robot") as robot, open_node("person") as person:
-        inputs = OperatorInput(robot)
-        publisher = person.publisher(TYPE, TOPIC, QoS(depth=10, reliable=reliable))
+        inputs = OperatorInput(robot, "panda")
+        publisher = person.publisher(TYPE, joy_topic("panda"), QoS(depth=10, reliable=reliable))
         assert robot.wait_for(lambda: inputs.devices == 1 and publisher.matched == 1 + reliable, 30)
         assert not robot.incompatible(), "one of the two subscriptions suffices"
         heard = inputs._subscriptions[1]
@@ -768,8 +790,8 @@ def test_a_pad_of_joy_node_means_what_our_own_gamepad_means() -> None:
 
 def test_a_joystick_that_nobody_knows_is_named_once(private_domain: int, caplog: pytest.LogCaptureFixture) -> None:
     with open_node("robot") as robot, open_node("person") as person:
-        inputs = OperatorInput(robot)
-        publisher = person.publisher(TYPE, TOPIC, QoS(depth=10))
+        inputs = OperatorInput(robot, "panda")
+        publisher = person.publisher(TYPE, joy_topic("panda"), QoS(depth=10))
         assert robot.wait_for(lambda: publisher.matched == 2, 30)
         for count in range(1, 4):
             publisher.publish(make(TYPE, axes=[0.0] * 3, buttons=[1] * 4))

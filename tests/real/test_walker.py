@@ -73,7 +73,7 @@ def test_it_follows_the_route_stops_once_and_resets(node: Node, eventually: Buil
 @contextmanager
 def walking(node: Node, walker: Walker) -> Iterator[None]:
     end = threading.Event()
-    thread = threading.Thread(target=stream, args=(node, walker, 30.0, lambda s: signal.SIGTERM * end.wait(s)))
+    thread = threading.Thread(target=stream, args=(node, walker, "go2", 30.0, lambda s: signal.SIGTERM * end.wait(s)))
     thread.start()
     try:
         yield
@@ -90,7 +90,8 @@ def test_the_robot_is_steered_damped_and_stands_up_again(
     robot, action = topic_quadruped(), torch.zeros(1, 12)
     walker = Walker(node, lambda _text: None, route=((2 * COMMAND_RAMP, "walks", ROUTE[0][2]),), lie=0.3)
     with open_node("policy") as policy, walking(node, walker):
-        env = RobotEnv(policy, replace(WALK, horizon=200), operator=OperatorInput(policy), safety=steady)
+        operator = OperatorInput(policy, "go2", walks=True)
+        env = RobotEnv(policy, replace(WALK, horizon=200), operator=operator, safety=steady)
         try:
             env.reset(seed=0)
             asked = 0.0
