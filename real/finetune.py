@@ -87,8 +87,7 @@ class LearnerProcess:
         assert self._process is not None
         self._process.terminate()
         try:
-            # The user waits; the last weights were published at most 100 updates ago.
-            self._process.wait(timeout=20 if kind is None else 4)
+            self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

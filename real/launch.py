@@ -72,6 +72,7 @@ class NodeProcess:
         commands_robot: it sends commands to the robot; stopped first.
         guards_robot: it passes these commands on; stopped after the commanding nodes, before the rest.
         interactive: it reads the terminal.
+        writes: time after SIGINT in which it may write its results before SIGTERM, s, on top of a node's usual.
     """
 
     name: str
@@ -86,6 +87,7 @@ class NodeProcess:
     commands_robot: bool = False
     guards_robot: bool = False
     interactive: bool = False
+    writes: float = 0.0
 
     def ros_arguments(self) -> tuple[str, ...]:
         """Return the ROS arguments after the command, as in ROS 2's launch; empty if all are default."""
@@ -97,6 +99,9 @@ class NodeProcess:
         return ("--ros-args", *found) if found else ()
 
 
+_WRITES = 60.0
+"""Time in which finetune ends its learner and writes dataset, video and bundle on a busy machine, s; the robot has
+stopped before that."""
 _BOOL = ("true", "false")
 _DEVICES = ("none", "keyboard", "gamepad", "scripted")
 _POLICY = Argument("policy", None, "policy bundle: the folder that training wrote")
@@ -225,7 +230,9 @@ def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     resume = ("--resume",) if values["resume"] == "true" else ()
     command = ("finetune", _bundle(values), *options, *resume, *_no_camera(values))
     after = "twin" if values["teleop"] == "none" else "teleop"
-    finetune = NodeProcess("finetune", command, required=True, start_after=after, commands_robot=True)
+    finetune = NodeProcess(
+        "finetune", command, required=True, start_after=after, commands_robot=True, writes=_WRITES
+    )
     return [_twin(values, values["twin"] == "true"), _teleop(values), finetune, _view(values)]
 
 

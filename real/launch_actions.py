@@ -58,7 +58,7 @@ def _process(node: NodeProcess) -> Any:
     from launch.actions import ExecuteProcess
     from launch_ros.actions import Node
 
-    grace = Grace()
+    grace = Grace().of(node)
     options: dict[str, Any] = {
         "output": "screen",
         "additional_env": dict(node.environment) or None,

@@ -1,7 +1,8 @@
 """Run a launch description without ROS 2: start, pass the output on, stop in order.
 
 Stopping: first the nodes that command the robot, then its guard, then the others, last started first.
-Each gets SIGINT, after 5 s SIGTERM, after 5 more SIGKILL; a second Ctrl-C skips to the next of these.
+Each gets SIGINT, after 5 s (and the time that it has for writing) SIGTERM, after 5 more SIGKILL; a second Ctrl-C skips
+to the next of these.
 
     code = ProcessRunner(describe("twin", {}), [sys.executable, "-m", "robot_rl.cli.main"], sink).run()
 """
@@ -16,7 +17,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from real.child import Child
@@ -41,6 +42,10 @@ class Grace:
 
     def after(self, sent: signal.Signals) -> float:
         return {signal.SIGINT: self.interrupt, signal.SIGTERM: self.terminate}.get(sent, 0.0)
+
+    def of(self, node: NodeProcess) -> Grace:
+        """Return the times of a node, which may have results to write."""
+        return replace(self, interrupt=self.interrupt + node.writes)
 
 
 class ProcessRunner:
@@ -134,7 +139,7 @@ class ProcessRunner:
             self._say(f"{received.name} again: stopping harder")
             self._waves = [list(self._children)]
             for child in self._children:
-                child.escalate(self._grace.after)
+                child.escalate(self._grace.of(child.node).after)
 
     def _look_at(self, child: Child) -> None:
         if child.just_exited():
@@ -151,7 +156,7 @@ class ProcessRunner:
         elif child.resumed():
             self._say(f"{child.node.name} was suspended and goes on")
         elif child.exited and time.monotonic() >= child.deadline:
-            child.escalate(self._grace.after)
+            child.escalate(self._grace.of(child.node).after)
         if child.gone():
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(child.output)
@@ -173,7 +178,7 @@ class ProcessRunner:
         self._waves = [wave for wave in waves if wave]
         for child in self._waves[0] if self._waves else []:
             if child.sent is None or now >= child.deadline:
-                sent = child.escalate(self._grace.after)
+                sent = child.escalate(self._grace.of(child.node).after)
                 if sent is not None and sent is not signal.SIGINT:
                     self._say(f"{child.node.name} did not stop: sent {sent.name}")
 

@@ -94,6 +94,7 @@ class ExecuteProcess(Action):
         assert all(isinstance(word, str) for word in cmd)
         assert isinstance(sigterm_timeout, str) and isinstance(sigkill_timeout, str)
         self.cmd, self.prefix, self.name, self.additional_env = cmd, prefix, name, additional_env
+        self.sigterm_timeout = sigterm_timeout
         self.output, self.on_exit, self.respawn, self.respawn_delay = output, on_exit, respawn, respawn_delay
 
 

@@ -258,7 +258,13 @@ def test_ros_starts_pip_installed_nodes_as_we_do() -> None:
         assert process.additional_env == {"ROS_DOMAIN_ID": "7"}
         assert (process.on_exit is not None) == node.required
         assert process.respawn == node.respawn
+        assert float(process.sigterm_timeout) == 5.0 + node.writes
         assert process.output == "screen"
+
+
+def test_ros_too_waits_for_the_bundle_of_a_finetune() -> None:
+    finetune = processes(visit("finetune", **POLICY, teleop="none"))[0]
+    assert finetune.name == "finetune" and float(finetune.sigterm_timeout) >= 60.0
 
 
 def test_ros_waits_for_the_twins_start() -> None:

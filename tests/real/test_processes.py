@@ -25,6 +25,10 @@ def say(number, frame):
     print("got", signal.Signals(number).name)
     if character == "polite":
         sys.exit(0)
+    if character == "writer":
+        time.sleep(float(rest[0]))
+        print("wrote")
+        sys.exit(130)
 
 signal.signal(signal.SIGINT, say)
 signal.signal(signal.SIGTERM, say)
@@ -50,7 +54,7 @@ if character == "parent":  # leaves a child behind that ignores every plea
     orphan = subprocess.Popen([sys.executable, "-c", code, rest[0]], stdout=subprocess.PIPE)
     orphan.stdout.readline()
     sys.exit()
-if rest:
+if rest and character != "writer":
     held = open(rest[0], "w", buffering=1)  # a pipe that closes when this process is gone
 if character == "testament":
     signal.signal(signal.SIGTERM, lambda number, frame: (held.write("damped"), sys.exit()))
@@ -140,6 +144,15 @@ def test_a_stubborn_node_is_terminated_then_killed() -> None:
     told = [line for line in log.lines if line.startswith("deploy")]
     assert told == ["deploy: ready", "deploy: got SIGINT", "deploy: got SIGTERM"]
     assert log.lines[-1] == "launch: deploy was killed by SIGKILL"
+
+
+def test_a_node_with_results_to_write_has_the_time_for_it() -> None:
+    log = Log(ready=when(2, interrupt))
+    nodes = node("finetune", "writer", "1.5", required=True, commands_robot=True, writes=60.0), node("twin", "stubborn")
+    assert run(log, *nodes, grace=Grace(0.2, 0.2)) == 130
+    told = [line for line in log.lines if line.startswith("finetune")]
+    assert told == ["finetune: ready", "finetune: got SIGINT", "finetune: wrote"]
+    assert log.index("finetune: wrote") < log.index("twin: got SIGINT") < log.index("twin: got SIGTERM")
 
 
 def test_more_ctrl_c_do_not_wait_for_the_grace() -> None:
