@@ -334,6 +334,19 @@ def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
     ]
 
 
+def require_device(arguments: Mapping[str, str]) -> None:
+    """Raise LaunchError if a gamepad is to be started and there is none: its node would be started again for ever,
+    and the robot would move without it."""
+    if arguments.get("teleop") != "gamepad":
+        return
+    from real.teleop.gamepad import Gamepad
+
+    try:
+        Gamepad().close()
+    except UserError as error:
+        raise LaunchError(str(error)) from error
+
+
 def _file(name: str) -> _File:
     if name not in _FILES:
         raise UnknownName("launch file", name, _FILES)

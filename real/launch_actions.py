@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from real.launch import LaunchError, NodeProcess, arguments, describe
+from real.launch import LaunchError, NodeProcess, arguments, describe, require_device
 from real.processes import RESPAWN_DELAY, Grace
 
 
@@ -35,6 +35,7 @@ def _start(context: Any, *, file: str) -> list[Any]:
     names = [argument.name for argument in arguments(file)]
     values = {name: LaunchConfiguration(name).perform(context) for name in names}
     nodes = [node for node in describe(file, values) if node.condition]
+    require_device(values)
     found: list[Any] = []
     terminal = shutil.which("xterm")
     for node in [node for node in nodes if node.interactive and not terminal]:

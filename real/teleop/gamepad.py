@@ -63,7 +63,7 @@ class Gamepad:
         if not self.path:
             raise UserError(
                 "there is no gamepad at /dev/input/js*: plug one in (and `sudo modprobe joydev`, if it"
-                " does not show up), or use the keyboard"
+                " does not show up), or use the keyboard (teleop:=keyboard)"
             )
         try:
             self._fd: int | None = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from real.launch import LaunchError, NodeProcess, arguments, describe, files
+from real.launch import LaunchError, NodeProcess, arguments, describe, files, require_device
 from real.processes import ProcessRunner
 from robot_rl.robots import robots
 
@@ -52,6 +52,7 @@ def main(argv: list[str]) -> int:
     values = {argument.name: argument.default or "" for argument in arguments(file)} | given
     _check_robot(values["robot"], nodes)
     _check_known(values)
+    require_device(values)
     return _run(console, nodes)
 
 

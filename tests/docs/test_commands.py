@@ -81,7 +81,8 @@ def robot_rl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_dataset: Path
                 if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "run"):
                     monkeypatch.setattr(value, "run", stop)
         if name == "launch":
-            # Policies that the reader has trained, and tasks that the reader has added.
+            # Policies that the reader has trained, and tasks and gamepads that the reader has added.
+            monkeypatch.setattr("robot_rl.cli.launch.require_device", lambda _values: None)
             monkeypatch.setattr("robot_rl.cli.launch._check_known", lambda _values: None)
             monkeypatch.setattr("robot_rl.cli.launch._run", lambda _console, nodes: parsed.extend(nodes) or 0)
         try:

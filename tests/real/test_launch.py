@@ -232,7 +232,7 @@ def processes(visited: list[Any]) -> list[Any]:
 
 def test_ros_declares_the_same_arguments() -> None:
     for file in files():
-        visited = visit(file, **POLICY, task="panda-lift")
+        visited = visit(file, **POLICY, task="panda-lift", teleop="none")
         declared = [action for action in visited if isinstance(action, stub.DeclareLaunchArgument)]
         assert [action.name for action in declared] == [argument.name for argument in arguments(file)]
         assert all(action.description for action in declared)
@@ -247,7 +247,15 @@ def test_ros_refuses_what_we_refuse() -> None:
         visit("arm", **POLICY, domain_id="x")
 
 
-def test_ros_starts_pip_installed_nodes_as_we_do() -> None:
+@pytest.mark.parametrize("there", [[], ["/nonexistent/js0"]])
+def test_ros_starts_nothing_without_the_gamepad(monkeypatch: pytest.MonkeyPatch, there: list[str]) -> None:
+    monkeypatch.setattr("real.teleop.gamepad.glob", lambda pattern: there)
+    with pytest.raises(LaunchError, match="no gamepad|cannot be opened"):
+        visit("arm", **POLICY, teleop="gamepad")
+
+
+def test_ros_starts_pip_installed_nodes_as_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("real.launch_actions.require_device", lambda values: None)
     values = {**POLICY, "twin": "true", "teleop": "gamepad", "namespace": "left", "domain_id": "7"}
     found = processes(visit("arm", **values))
     ours = [node for node in describe("arm", values) if node.condition]

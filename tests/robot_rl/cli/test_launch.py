@@ -9,6 +9,7 @@ import pytest
 
 import robot_rl.cli.launch as launch
 from policies.bundle import save_bundle
+from real.teleop import gamepad
 from robot_rl.cli.bench_loop import acting
 from robot_rl.cli.main import main
 from robot_rl.robots import robots
@@ -62,6 +63,16 @@ def test_what_cannot_be_is_refused_before_anything_is_started(
     out, err = capsys.readouterr()
     assert message in err and err.startswith("robot-rl: ") and err.count("\n") == 1 and not out
     assert not started
+
+
+def test_a_gamepad_that_is_not_there_is_an_error_before_anything_moves(
+    bundles: None, started: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gamepad, "glob", lambda pattern: [])
+    for words in (["arm", "policy:=arm", "teleop:=gamepad"], ["finetune", "policy:=arm"]):
+        assert main(["launch", *words]) == 2 and not started
+        err = capsys.readouterr().err
+        assert err.startswith("robot-rl: there is no gamepad") and "teleop:=keyboard" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
