@@ -52,6 +52,7 @@ ONE_SIDE = ("--skill", "STEADY", "--episodes", "100", "--num-envs", "50", "--kee
 """Of fork-right: half of these episodes pass on the left, which does not count."""
 EVERY = ("--training.demos", "all")
 OFFLINE = ("--training.offline-updates", "15000")
+FEW = ("--training.offline-updates", "7000")
 DENSE = ("--training.reward", "task")
 CHEETAH = ("--training.steps", "20000")
 HOPPER = ("--training.steps", "6000")
@@ -93,15 +94,16 @@ checks: dict[str, Check] = {
     ),
     "fql": Check(
         "Values choose the side that counts from demonstrations of both; a clone passes on either.",
-        "testbed:fork-right", Arm("fql", OFFLINE), Arm("ofql", (*OFFLINE, "--agent.eta", "0")), ONE_SIDE, at_least=0.9,
+        "testbed:fork-fast-right", Arm("fql", FEW), Arm("ofql", (*FEW, "--agent.eta", "0")), ONE_SIDE, at_least=0.9,
     ),
     "ofql": Check(
         "Values choose the side that counts from demonstrations of both; a clone passes on either.",
-        "testbed:fork-right", Arm("ofql", OFFLINE), Arm("ofql", (*OFFLINE, "--agent.eta", "0")), ONE_SIDE, at_least=0.9,
+        "testbed:fork-fast-right", Arm("ofql", FEW), Arm("ofql", (*FEW, "--agent.eta", "0")), ONE_SIDE, at_least=0.9,
     ),
     "cfgrl": Check(
         "Guidance to better actions improves on the clone that the same network also is.",
-        "testbed:push", Arm("cfgrl", OFFLINE), Arm("cfgrl", (*OFFLINE, "--policy.guidance", "0")), WEAK, at_least=0.6,
+        "testbed:fork-fast-right", Arm("cfgrl", FEW), Arm("cfgrl", (*FEW, "--policy.guidance", "0")), ONE_SIDE,
+        at_least=0.9,
     ),
     "qc": Check(
         "Values of chunks choose better than the clone that offers them.",

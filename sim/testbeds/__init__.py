@@ -13,6 +13,7 @@ testbeds = Registry(
         "fork": ("sim.testbeds.fork:Fork", "a point passes an obstacle, left or right"),
         "fork-right": ("sim.testbeds.fork:ForkRight", "the same, and only the right side counts"),
         "fork-fast": ("sim.testbeds.fork:ForkFast", "the same without time to choose a side on the way"),
+        "fork-fast-right": ("sim.testbeds.fork:ForkFastRight", "that, and only the right side counts"),
         "stones": ("sim.testbeds.stones:Stones", "jumps to one of two stones; a mix of both is water"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with too weak a motor"),
     },

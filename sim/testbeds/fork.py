@@ -76,3 +76,9 @@ class ForkFast(Fork):
         """Steer to one side at once, drawn for the episode."""
         side = torch.where(u[:, :1] < 0.5, -0.65, 0.65)
         return ((side - observation[:, :1]) / STEP).clamp(-1, 1)
+
+
+class ForkFastRight(ForkRight, ForkFast):
+    """Both: the first actions decide, so that values of single actions differ by all that there is to win."""
+
+    name = "fork-fast-right"

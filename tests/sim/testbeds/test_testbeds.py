@@ -78,7 +78,8 @@ def test_a_steadier_hand_succeeds_more_often(name: str) -> None:
 
 
 def test_only_the_right_side_counts_in_fork_right() -> None:
-    assert 0.4 < demonstrated("testbed:fork-right", "STEADY")[0] < 0.6
+    for name in ("testbed:fork-right", "testbed:fork-fast-right"):
+        assert 0.4 < demonstrated(name, "STEADY")[0] < 0.6
     assert demonstrated("testbed:fork", "STEADY")[0] > 0.95
 
 
