@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import replace_file, sync_folder
 
 MOST = 8
@@ -115,13 +115,13 @@ def read(file: Path) -> tuple[dict[str, Any], Tensor]:
     """Return the header of a kept episode, and its actions (T, A)."""
     if file.is_dir():
         inside = sorted(p.name for p in (*file.glob("*.safetensors"), *file.glob("diverged/*.safetensors")))
-        raise UserError(f"{file} is a folder; name one of its files: {', '.join(inside) or 'it has none'}")
+        raise ConfigError(f"{file} is a folder; name one of its files: {', '.join(inside) or 'it has none'}")
     try:
         with safe_open(file, "pt") as content:
             head = json.loads((content.metadata() or {})["episode"])
             actions = content.get_tensor("actions")
     except FileNotFoundError:
-        raise UserError(f"{file} does not exist; runs keep episodes that diverged in RUN/diverged/") from None
+        raise ConfigError(f"{file} does not exist; runs keep episodes that diverged in RUN/diverged/") from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise UserError(f"{file} is damaged or no episode that diverged ({error})") from None
     if head.get("format") != _FORMAT:

@@ -43,7 +43,7 @@ class Demo:
         from robot_rl.cli.console import console
         from robot_rl.cli.journeys import JOURNEYS, Options
         from robot_rl.cli.launch import private_domain
-        from robot_rl.util.errors import UnknownName, UserError
+        from robot_rl.util.errors import ConfigError, UnknownName
 
         if self.name not in JOURNEYS:
             raise UnknownName("demo", self.name, JOURNEYS)
@@ -52,7 +52,7 @@ class Demo:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            raise UserError(f"{folder} exists; choose another --out") from None
+            raise ConfigError(f"{folder} exists; choose another --out") from None
         stages = journey.stages(Options(folder, self.seed, self.quick, self.robot))
         stages.append(("report", ["report", str(folder), "--out", str(folder / "report.html")]))
         environment = private_domain() | os.environ  # the user's setting wins

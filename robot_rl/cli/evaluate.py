@@ -117,7 +117,7 @@ class Evaluate:
         floors = {"random": 1.0, "zero": 0.0}
         if name in (*floors, "expert") and task:
             if self.runtime != "torch":
-                raise UserError(f"{name} actions need no runtime; leave out --runtime {self.runtime}")
+                raise ConfigError(f"{name} actions need no runtime; leave out --runtime {self.runtime}")
             python = self.env_python
             env: Any = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
             if name in floors:
@@ -140,7 +140,7 @@ class Evaluate:
             env = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
             policy = bundle.policy
         if without_robot(task) and self.video:
-            raise UserError(f"videos of {task} cannot be recorded yet; leave out --video")
+            raise ConfigError(f"videos of {task} cannot be recorded yet; leave out --video")
         where = getattr(env, "simulation", {"engine": "gymnasium", "without": ()})
         simulation["without"] = where["without"]
         say_nominal(self.engine, [name for name in simulation["without"] if name not in self.without])

@@ -81,7 +81,7 @@ class Finetune(Generic[R]):
         policy = recipe.policy(bundle)
         named = self.dataset or bundle.provenance.get("dataset")
         if not named or not (Path(named) / "meta" / "info.json").exists():
-            raise UserError(f"no demonstrations at {named or '(unknown)'}: name the dataset with --dataset")
+            raise ConfigError(f"no demonstrations at {named or '(unknown)'}: name the dataset with --dataset")
         dataset = Path(named)
         info = EnvInfo.of(Pipeline(bundle.interface))
         load_episodes(dataset, info)  # the learner reads it too: check it before the robot moves

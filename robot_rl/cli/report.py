@@ -28,10 +28,10 @@ class Report:
         from robot_rl.cli.console import show
         from robot_rl.report import write_report
         from robot_rl.report.figures import figure, interval, percent
-        from robot_rl.util.errors import UserError
+        from robot_rl.util.errors import ConfigError
 
         if not self.runs:
-            raise UserError("name at least one run folder: robot-rl report runs/<date>-<time>-demo")
+            raise ConfigError("name at least one run folder: robot-rl report runs/<date>-<time>-demo")
         out = self.out or (self.runs[0] if len(self.runs) == 1 else Path()) / "report.html"
         new = next((p for p in reversed(out.parents) if not p.exists()), None)
         report = write_report(list(self.runs), out)

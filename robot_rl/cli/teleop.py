@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from robot_rl.util.errors import UnknownName, UserError
+from robot_rl.util.errors import ConfigError, UnknownName, UserError
 from robot_rl.util.limits import PositiveFloat, Seed
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ class Teleop:
         if self.device not in DEVICES:
             raise UnknownName("teleop device", self.device, DEVICES)
         if not RATES[0] <= self.rate <= RATES[1]:
-            error = UserError(f"--rate is {self.rate:g} Hz; give {RATES[0]:g} to {RATES[1]:g}")
-            error.code = 2
-            raise error
+            raise ConfigError(f"--rate is {self.rate:g} Hz; give {RATES[0]:g} to {RATES[1]:g}")
         if self.device == "none":
             _say("no device, nothing to publish")
             return 0

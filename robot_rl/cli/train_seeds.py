@@ -12,7 +12,7 @@ from robot_rl.cli.console import show_runs
 from robot_rl.cli.train import learned
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.run import MAY_DIFFER, SEED, has_ended, read_metrics
-from robot_rl.util.errors import Interrupted, UserError
+from robot_rl.util.errors import ConfigError, Interrupted
 from robot_rl.util.settings import as_json
 
 
@@ -25,7 +25,7 @@ def train_seeds(command: Any, folder: Path, seeds: Sequence[int], without: Seque
     runs = {seed: folder / f"{SEED}{seed}" for seed in seeds}
     held = [run for run in runs.values() if (run / "config.json").exists()]
     if held and not command.resume:
-        raise UserError(f"{held[0]} holds a run already; continue with --resume or choose another --out")
+        raise ConfigError(f"{held[0]} holds a run already; continue with --resume or choose another --out")
     rows: list[dict[str, Any]] = []
     for seed, run in runs.items():
         if command.resume and has_ended(run) and _as_before(command, run, seed, without):

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import leaks
 
 VERSION = "v3.0"
@@ -49,6 +49,10 @@ FileId = tuple[int, int]
 
 class DatasetError(UserError):
     """A dataset cannot be read or written; the message names the file and what to do."""
+
+
+class WrongDataset(DatasetError, ConfigError):  # noqa: N818 - it reads as a sentence
+    """The folder holds no dataset that can be read, or none may be started there; nothing is broken."""
 
 
 @dataclass(frozen=True)
@@ -158,19 +162,19 @@ def read_info(root: Path) -> dict[str, Any]:
             remedy = (
                 "name the folder that holds meta/" if root.exists() else "check the path, or record a dataset there"
             )
-            raise DatasetError(f"{root} {what}; {remedy}") from None
-        raise DatasetError(
+            raise WrongDataset(f"{root} {what}; {remedy}") from None
+        raise WrongDataset(
             f"{path} is missing, so {root} is not a LeRobot v3.0 dataset; name the folder that holds meta/"
         ) from None
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is not valid JSON ({error}); restore it from a copy") from error
     version = info.get("codebase_version") if isinstance(info, dict) else None
     if version is None:
-        raise DatasetError(
+        raise WrongDataset(
             f"{path} has no codebase_version, so {root} is no LeRobot dataset; name the folder of one, or another --out"
         )
     if version != VERSION:
-        raise DatasetError(
+        raise WrongDataset(
             f"{path} says codebase_version {version!r}, but only '{VERSION}' is read; convert it with "
             "LeRobot's lerobot.datasets.v30.convert_dataset_v21_to_v30"
         )

@@ -26,6 +26,7 @@ from robot_rl.data.lerobot import (
     DatasetError,
     Feature,
     FileId,
+    WrongDataset,
     check_inside,
     encode_json,
     file_id,
@@ -93,12 +94,10 @@ class DatasetWriter:
         lock = WriterLock(root)
         try:
             if (root / INFO).exists():
-                raise DatasetError(
-                    f"{root} holds a dataset already; go on with --resume (DatasetWriter.append) or in another folder"
-                )
+                raise WrongDataset(f"{root} holds a dataset already; go on with --resume, or choose another --out")
             others = (path for path in root.iterdir() if path.name not in (LOCK, STAGING))
             if any(path.is_file() or any(path.iterdir()) for path in others):
-                raise DatasetError(f"{root} is not empty; choose another folder")
+                raise WrongDataset(f"{root} is not empty; choose another --out")
             clear_staging(root)
             publish(root, {}, (), (INFO, encode_json(info)))
         except BaseException:

@@ -63,11 +63,11 @@ def read_arms(paths: Sequence[Path]) -> list[Arm]:
 
 
 def same_task(arms: list[Arm]) -> list[Arm]:
-    """Return the arms; UserError if one has not been evaluated, or if their tasks differ."""
+    """Return the arms; ConfigError if one has not been evaluated, or if their tasks differ."""
     missing = [run.path for arm in arms for run, row in zip(arm.runs, arm.evaluations, strict=True) if not row]
     if missing:
         more = f", nor have {len(missing) - 1} more runs" if len(missing) > 1 else ""
-        raise UserError(
+        raise ConfigError(
             f"{missing[0]} has no evaluation.json with outcomes by episode{more}; make them with "
             f"`robot-rl evaluate {' '.join(map(str, missing))}`"
         )

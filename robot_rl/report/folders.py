@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 
 Row = dict[str, Any]
 
@@ -67,20 +67,20 @@ def read_folders(folders: Sequence[Path]) -> list[RunFolder]:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return a run folder and the run folders in it, by the order in which they started; UserError without any."""
+    """Return a run folder and the run folders in it, by the order in which they started; ConfigError without any."""
     if not folder.exists():
-        raise UserError(
+        raise ConfigError(
             f"{folder} does not exist; name a run folder, or a folder of them such as runs/<date>-<time>-demo"
         )
     if not folder.is_dir():
-        raise UserError(f"{folder} is a file; name the run folder that holds it")
+        raise ConfigError(f"{folder} is a file; name the run folder that holds it")
     try:
         children = sorted(child for child in folder.iterdir() if child.is_dir() and _is_run(child))
         own = [folder] if _is_run(folder) else []
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}; change its permissions") from error
     if not own and not children:
-        raise UserError(
+        raise ConfigError(
             f"{folder} is not a run folder: neither it nor a folder in it has a config.json, metrics.jsonl, "
             "evaluation.json or loop.json; name one that robot-rl wrote under runs/"
         )

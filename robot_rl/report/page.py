@@ -21,7 +21,7 @@ from robot_rl.report.record import dataset_section, provenance_section, randomiz
 from robot_rl.report.results import Stage, evaluations_section, measures_section, sentence, stages, success_section
 from robot_rl.report.timing import loop_section, shield_section
 from robot_rl.report.training import interventions_section, learning_section
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import replace_file
 
 _MARK = "robot-rl report"
@@ -122,14 +122,14 @@ def _base64(data: bytes) -> str:
 
 
 def write_page(out: Path, page: str) -> None:
-    """Write a page in one step; UserError for a folder, or for a file that is no page of ours."""
+    """Write a page in one step; ConfigError for a folder, or for a file that is no page of ours."""
     if out.is_dir():
-        raise UserError(f"{out} is a folder; name a file with --out, such as {out / 'report.html'}")
+        raise ConfigError(f"{out} is a folder; name a file with --out, such as {out / 'report.html'}")
     try:
         if out.exists():
             with open(out, "rb") as file:
                 if _MARK.encode() not in file.read(400):
-                    raise UserError(f"{out} exists and was not written by robot-rl report; choose another --out")
+                    raise ConfigError(f"{out} exists and was not written by robot-rl report; choose another --out")
         replace_file(out, page.encode())
     except OSError as error:
         remedy = "free space or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose"

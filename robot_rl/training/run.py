@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.util import strict_json
-from robot_rl.util.errors import Interrupted, UserError
+from robot_rl.util.errors import ConfigError, Interrupted, UserError
 from robot_rl.util.files import file_name, replace_file
 from robot_rl.util.settings import as_json, check_same, with_larger
 
@@ -104,7 +104,7 @@ def latest_folder(root: Path, task: str, recipe: str, holds: str = "checkpoint.s
         folder for folder in root.glob(f"*-{file_name(task)}-{file_name(recipe)}*") if any(folder.glob(holds))
     )
     if not found:
-        raise UserError(
+        raise ConfigError(
             f"nothing to resume: no run of {task} with {recipe} under {root}/ holds a {holds}; name it with --out"
         )
     return found[-1]
@@ -143,8 +143,8 @@ _BARE = {".lock", _FIRST, "config.json", "requirements.txt", "metrics.jsonl", "d
 class Run:
     """One run folder, locked while open so that two processes never write to it.
 
-    A folder with other files raises UserError. After an error before the first result, the folder is removed.
-    `extendable_setting` names a setting that may be larger when the run is resumed."""
+    A folder with other files, or with another run, raises ConfigError. After an error before the first result, the
+    folder is removed. `extendable_setting` names a setting that may be larger when the run is resumed."""
 
     def __init__(self, folder: Path, config: dict[str, Any], resume: bool = False, extendable_setting: str = ""):
         self.folder = folder
@@ -153,7 +153,7 @@ class Run:
             names = sorted(path.name for path in folder.iterdir())
             other = [name for name in names if name != ".lock" and not name.startswith(f".{_FIRST}.")]
             if other and not (folder / _FIRST).exists():
-                raise UserError(f"{folder} is not a run folder and not empty ({other[0]}); choose another --out")
+                raise ConfigError(f"{folder} is not a run folder and not empty ({other[0]}); choose another --out")
             self._lock: IO[str] = open(folder / ".lock", "w")  # noqa: SIM115 - held while the run is open
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -168,7 +168,7 @@ class Run:
             metrics = folder / "metrics.jsonl"
             started = any((folder / name).exists() for name in results) or (metrics.exists() and metrics.stat().st_size)
             if not resume and started:
-                raise UserError(
+                raise ConfigError(
                     f"run folder {folder} holds a run already; continue with --resume or choose another --out"
                 )
             if resume:

@@ -18,7 +18,7 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A flag, task, robot file or bundle is unusable; raised before any work begins."""
+    """A flag, task, folder, file or bundle is unusable; raised before any work begins."""
 
     code = 2
 

@@ -524,9 +524,9 @@ def test_a_dataset_that_is_none(run: Run, dataset: Path, damage: str) -> None:
 
 def test_a_file_is_no_dataset(run: Run) -> None:
     Path("README.md").write_text("words")
-    for command in ("info", "verify"):
+    for command, status in (("info", 2), ("verify", 1)):
         code, out, err = run("dataset", command, "README.md")
-        assert code == 1 and "README.md is a file; name the folder that holds meta/" in out + err
+        assert code == status and "README.md is a file; name the folder that holds meta/" in out + err
 
 
 def test_after_a_mistyped_dataset_the_corrected_command_works(run: Run, dataset: Path) -> None:
@@ -540,17 +540,19 @@ def test_after_a_mistyped_dataset_the_corrected_command_works(run: Run, dataset:
 
 def test_finetune_without_demonstrations_says_which_flag(run: Run, bundle: Path, dataset: Path) -> None:
     shutil.rmtree(dataset)
-    sentence(*run("finetune", bundle), str(dataset), "--dataset")
+    sentence(*run("finetune", bundle), str(dataset), "--dataset", status=2)
+    sentence(*run("finetune", bundle, "--dataset", "nowhere"), "nowhere", "--dataset", status=2)
 
 
 def test_finetune_resumes_the_latest_session(run: Run, bundle: Path) -> None:
-    sentence(*run("finetune", bundle, "--resume"), "nothing to resume: no run of panda-lift with hil-serl", "--out")
+    none = "nothing to resume: no run of panda-lift with hil-serl"
+    sentence(*run("finetune", bundle, "--resume"), none, "--out", status=2)
     for day in ("20260101", "20260102"):
         folder = Path("runs", f"{day}-000000-panda-lift-hil-serl")
         folder.mkdir(parents=True)
         (folder / "episodes.jsonl").touch()
     # Somebody else's folder: it gets as far as looking into it.
-    sentence(*run("finetune", bundle, "--resume"), "20260102-000000-panda-lift-hil-serl")
+    sentence(*run("finetune", bundle, "--resume"), "20260102-000000-panda-lift-hil-serl", status=2)
 
 
 def test_finetune_refuses_a_policy_that_walks_before_it_looks_for_demonstrations(run: Run, tmp_path: Path) -> None:
@@ -575,7 +577,7 @@ def test_finetune_refuses_other_critics_than_the_bundles_before_it_looks_for_dem
     save_bundle(replace(made, **changed), bundle)
     sentence(*run("finetune", bundle), "critics 3, not 2; pass --agent.critics 3 to continue", status=2)
     sentence(*run("finetune", bundle, "--agent.critics", "3"), "--agent.hidden 8 16", status=2)
-    sentence(*run("finetune", bundle, "--agent.critics", "3", "--agent.hidden", "8", "16"), "/nowhere/demos")
+    sentence(*run("finetune", bundle, "--agent.critics", "3", "--agent.hidden", "8", "16"), "/nowhere/demos", status=2)
 
 
 @pytest.mark.parametrize(
@@ -657,10 +659,12 @@ def test_a_run_or_dataset_that_exists_is_not_overwritten(run: Run, dataset: Path
     code, _, err = run(*TRAIN, "--dataset", dataset, "--out", "r")
     assert code == 0, err
     files = {p: p.read_bytes() for p in Path("r").rglob("*") if p.is_file()}
-    sentence(*run(*TRAIN, "--dataset", dataset, "--out", "r"), "r holds a run already", "--resume")
+    sentence(*run(*TRAIN, "--dataset", dataset, "--out", "r"), "r holds a run already", "--resume", status=2)
     assert {p: p.read_bytes() for p in Path("r").rglob("*") if p.is_file()} == files
     episodes = {p: p.read_bytes() for p in dataset.rglob("*") if p.is_file()}
-    sentence(*run(*COLLECT, "--out", dataset), dataset, "--resume")
+    code, out, err = run(*COLLECT, "--out", dataset)
+    sentence(code, out, err, dataset, "holds a dataset already; go on with --resume, or choose another --out", status=2)
+    assert "DatasetWriter" not in err
     assert {p: p.read_bytes() for p in dataset.rglob("*") if p.is_file()} == episodes
 
 
@@ -673,7 +677,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(run: Run, bundle: Path, data
     (mine / "config.json").write_text('{"precious": 1}')
     words = [*TRAIN, "--dataset", dataset] if use == "train" else [use, bundle]
     for more in ([], ["--resume"]) if use != "deploy" else ([],):
-        sentence(*run(*words, "--out", mine, *more), "mine is not a run folder", "--out")
+        sentence(*run(*words, "--out", mine, *more), "mine is not a run folder", "--out", status=2)
     assert (mine / ".thesis.part" / "one").read_text() == "all there is"
     assert (mine / "config.json").read_text() == '{"precious": 1}' and len(list(mine.iterdir())) == 2
 
@@ -719,7 +723,7 @@ def test_a_demo_overwrites_nothing(run: Run) -> None:
 def test_json_that_is_no_dataset_is_not_told_to_be_converted(run: Run) -> None:
     Path("mine/meta").mkdir(parents=True)
     Path("mine/meta/info.json").write_text('{"hello": 1}')
-    sentence(*run("dataset", "info", "mine"), "mine is no LeRobot dataset")
+    sentence(*run("dataset", "info", "mine"), "mine is no LeRobot dataset", status=2)
 
 
 def test_a_report_says_which_folder_it_made_and_why_it_could_not_be_written(run: Run, dataset: Path) -> None:
@@ -744,7 +748,35 @@ def test_a_dataset_of_another_robot_is_refused_with_a_table_of_the_differences(r
 
 
 def test_nothing_to_resume(run: Run) -> None:
-    sentence(*run("train", "panda-lift", "--resume"), "nothing to resume", "--out")
+    sentence(*run("train", "panda-lift", "--resume"), "nothing to resume", "--out", status=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("report", "name at least one run folder"),
+        ("report nowhere", "nowhere does not exist"),
+        ("report file", "file is a file"),
+        ("report empty", "empty is not a run folder"),
+        ("report run --out empty", "empty is a folder; name a file with --out"),
+        ("report run --out file", "file exists and was not written by robot-rl report"),
+        ("compare", "name at least two runs"),
+        ("compare run nowhere", "nowhere does not exist"),
+        ("compare run run", "run has no evaluation.json"),
+        ("dataset info nowhere", "nowhere does not exist"),
+        ("dataset info empty", "empty is not a LeRobot v3.0 dataset"),
+        ("train panda-lift --recipe bc --dataset nowhere", "nowhere does not exist"),
+        ("replay-nan nowhere", "nowhere does not exist"),
+        ("demo --out empty", "empty exists; choose another --out"),
+        ("teleop keyboard --rate 5", "--rate is 5 Hz"),
+    ],
+)
+def test_what_is_not_there_is_wrong_input(run: Run, words: str, said: str) -> None:
+    Path("file").touch()
+    Path("empty").mkdir()
+    Path("run").mkdir()
+    Path("run/config.json").write_text("{}")
+    sentence(*run(*words.split()), said, status=2)
 
 
 def test_json_is_one_object_on_stdout(run: Run, dataset: Path) -> None:
@@ -918,7 +950,7 @@ def test_the_results_of_a_deployment_are_not_overwritten(
     monkeypatch.setenv("ROS_DOMAIN_ID", "500")  # it would fail anyway, but later
     with RunFolder(Path("d"), {}) as folder:
         folder.write("evaluation.json", {"success": 1.0})
-    sentence(*run("deploy", bundle, "--out", "d"), "d holds a run already")
+    sentence(*run("deploy", bundle, "--out", "d"), "d holds a run already", status=2)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_resume_skips_finished_seeds_and_continues_the_unfinished_one(
     words = [*clone, "--seeds", "0..2", "--out", root / "a"]
     code, out, err = call(*words)
     assert (
-        code == 1 and "seed-0 holds a run already; continue with --resume" in err and not (root / "a/seed-2").exists()
+        code == 2 and "seed-0 holds a run already; continue with --resume" in err and not (root / "a/seed-2").exists()
     )
     whole, before = weights(root / "a" / "seed-1"), (root / "a/seed-0/bundle/policy.json").stat().st_mtime_ns
     shutil.rmtree(root / "a" / "seed-1" / "bundle")
@@ -230,14 +230,14 @@ def test_what_cannot_be_compared_is_refused(call: Call, root: Path) -> None:
     edit(root / "b" / "seed-0", per_episode=None)
     (root / "b" / "seed-1" / "evaluation.json").unlink()
     code, _, err = call("compare", root / "a", root / "b")
-    assert code == 1 and f"`robot-rl evaluate {root / 'b' / 'seed-0'} {root / 'b' / 'seed-1'}`" in err
+    assert code == 2 and f"`robot-rl evaluate {root / 'b' / 'seed-0'} {root / 'b' / 'seed-1'}`" in err
     for run in seed_runs(root / "a"):
         settings = run / "config.json"
         settings.write_text(json.dumps(json.loads(settings.read_text()) | {"task": "testbed:push"}))
     code, _, err = call("compare", root / "a", root / "b" / "seed-0")
-    assert code == 1 and "has no evaluation.json" in err
+    assert code == 2 and "has no evaluation.json" in err
     shutil.copy(root / "a" / "seed-0" / "evaluation.json", root / "b" / "seed-0")
     code, _, err = call("compare", root / "a", root / "b" / "seed-0")
     assert code == 2 and "runs of different tasks" in err
     code, _, err = call("compare", root / "a", root / "nowhere")
-    assert code == 1 and "does not exist" in err
+    assert code == 2 and "does not exist" in err
