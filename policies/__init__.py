@@ -13,6 +13,7 @@ policy_classes = Registry(
         "steered": ("policies.steered:SteeredPolicy", "a frozen chunked policy whose noise an actor chooses"),
         "best-of": ("policies.best_of:BestOfPolicy", "the best of a flow's actions, and of edits of them, by values"),
         "feedforward": ("policies.feedforward:FeedforwardPolicy", "Gaussian with its own normalizer and history"),
+        "decoded": ("policies.decoded:DecodedPolicy", "Gaussian on the noise of a flow that decodes it into actions"),
         "diffusion": ("policies.diffusion:DiffusionPolicy", "diffusion over action chunks"),
         "generative": ("policies.generative:GenerativePolicy", "a flow or one-step map from noise to actions"),
         "coarse-to-fine": ("policies.coarse_to_fine:CoarseToFinePolicy", "zoom into the most valuable bins"),

@@ -128,14 +128,18 @@ class FeedforwardPolicy(Policy):
         noise = torch.randn(mean.shape, generator=rng, device=rng.device)
         return mean + self.log_std.exp() * noise.to(mean.device)
 
+    def transform(self, u: Tensor, observation: Observation) -> Tensor:
+        """Return the environment's actions (B, A) in [-1, 1] for outputs u (B, A) of the actor; here clipped ones."""
+        return u.clamp(-1, 1)
+
     def reset(self, ids: Tensor | None = None) -> None:
         self.history.reset(ids)
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         mean = self.mean(self.remember(observation))
-        action = self.sample(mean, rng) if self.explore else mean
-        return action.clamp(-1, 1)[:, None]
+        u = self.sample(mean, rng) if self.explore else mean
+        return self.transform(u, observation)[:, None]
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
         kept = self.history.state_dict()

@@ -23,7 +23,7 @@ OF_ROBOT = ("robot", "joint_names", "stiffness", "damping", "home", "command_rat
 
 def exportable(policy: Policy) -> FeedforwardPolicy:
     """Return the policy if it can be exported; raise BundleError otherwise."""
-    if isinstance(policy, FeedforwardPolicy):
+    if type(policy) is FeedforwardPolicy:  # not what is built on it
         return policy
     kind = type(policy).__name__.removesuffix("Policy").lower()
     raise BundleError(

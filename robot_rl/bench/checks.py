@@ -50,6 +50,7 @@ MIXED = ("--skill", "MIXED", "--episodes", "100", "--num-envs", "50")
 BOTH_SIDES = ("--skill", "STEADY", "--episodes", "50")
 ONE_SIDE = ("--skill", "STEADY", "--episodes", "100", "--num-envs", "50", "--keep-failures")
 """Of fork-right: half of these episodes pass on the left, which does not count."""
+SINGLE = ("--policy.horizon", "1", "--policy.execute", "1")
 EVERY = ("--training.demos", "all")
 OFFLINE = ("--training.offline-updates", "15000")
 FEW = ("--training.offline-updates", "7000")
@@ -128,6 +129,15 @@ checks: dict[str, Check] = {
         "Rewards move the denoising steps of a policy that passes on either side to the one that counts.",
         "testbed:fork-right", Arm("adpo"), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
         at_least=0.85,
+    ),
+    "gorl": Check(
+        "Rewards move the noise of a flow that passes on either side, and the flow, to the side that counts.",
+        "testbed:fork-right",
+        Arm("gorl", (
+            "--training.reward", "success", "--training.num-envs", "64", "--training.rollout", "60",
+            "--training.steps", "150000", "--policy.history", "1", "--agent.stage", "10",
+        )),
+        Arm("flow-bc", (*EVERY, *SINGLE)), ONE_SIDE, Arm("flow-bc", (*EVERY, *SINGLE)), at_least=0.9,
     ),
     "rlpd": Check(
         "With 20 demonstrations a sparse reward is learned in steps that are too few without.",

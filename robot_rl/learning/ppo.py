@@ -121,8 +121,9 @@ class PPO:
         """Return exploring actions (n, A) in [-1, 1], and the columns for the update."""
         frames = self.policy.remember(observation)
         mean = self.policy.mean(frames)
-        action = self.policy.sample(mean, rng)
-        return action.clamp(-1, 1), {"frames": frames, "state": self.state(observation), "action": action, "mean": mean}
+        u = self.policy.sample(mean, rng)
+        row = {"frames": frames, "state": self.state(observation), "action": u, "mean": mean}
+        return self.policy.transform(u, observation), row
 
     def reset(self, ids: Tensor | None = None) -> None:
         """Clear the history of environments `ids`, or of all: their next step starts an episode."""

@@ -1,0 +1,49 @@
+"""PPO on the noise of a flow: "GoRL: An Algorithm-Agnostic Framework for Online Reinforcement Learning with Generative
+Policies" (arXiv 2512.02581).
+
+Policy: a Gaussian on the noise of a flow, the flow left out at first; critic: one value with privileged state; target:
+GAE; data: on-policy; reward: the task's; schedule: stages, before each of which the flow is fitted to what was executed
+and the noise is N(0, I) again. With --base, a flow-bc policy of single actions, it is the first flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+
+from policies.decoded import DecodedConfig, DecodedPolicy
+from policies.flow import FlowPolicy
+from robot_rl.learning.gorl import GoRL, GoRLConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import Need, OnPolicyRecipe
+from robot_rl.training.on_policy import OnPolicyConfig
+from robot_rl.util.errors import ConfigError
+
+_HIDDEN = (128, 128, 128)
+
+
+@dataclass(frozen=True)
+class GenerativeOnline(OnPolicyRecipe):
+    """Learn from rewards with a policy of any shape, in many environments at once."""
+
+    policy: DecodedConfig = field(default_factory=lambda: DecodedConfig(hidden=_HIDDEN, initial_std=0.3))
+    agent: GoRLConfig = field(default_factory=lambda: GoRLConfig(hidden=_HIDDEN, epochs=4, clip=0.15))
+    training: OnPolicyConfig = field(default_factory=lambda: OnPolicyConfig(steps=3_800_000))
+    may_use: ClassVar[tuple[Need, ...]] = ("base",)
+
+    def build(self, job: Job, env: Any = None) -> GoRL:
+        torch.manual_seed(job.seed)
+        if job.base is None:
+            policy = DecodedPolicy(job.size, self.policy)
+        else:
+            base = job.improvable().policy
+            if not isinstance(base, FlowPolicy) or base.horizon > 1:
+                raise ConfigError(
+                    f"a {base.class_name} policy of {base.horizon} actions is not a flow of single ones; take one of "
+                    "flow-bc --policy.horizon 1 --policy.execute 1"
+                )
+            policy = DecodedPolicy(base.size, replace(self.policy, decoder=base.config))
+            policy.decoder.load_state_dict(base.state_dict())
+            policy.anchor()
+        return GoRL(policy.to(job.device), env.privileged_size, self.agent, job.seed)
