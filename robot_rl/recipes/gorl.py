@@ -1,5 +1,5 @@
-"""PPO on the noise of a flow: "GoRL: An Algorithm-Agnostic Framework for Online Reinforcement Learning with Generative
-Policies" (arXiv 2512.02581).
+"""PPO on the noise of a flow: Zhang et al. 2025, "GoRL: An Algorithm-Agnostic Framework for Online Reinforcement
+Learning with Generative Policies" (arXiv 2512.02581).
 
 Policy: a Gaussian on the noise of a flow, the flow left out at first; critic: one value with privileged state; target:
 GAE; data: on-policy; reward: the task's; schedule: stages, before each of which the flow is fitted to what was executed
