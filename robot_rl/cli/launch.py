@@ -78,8 +78,12 @@ def _check_robot(name: str, nodes: Sequence[NodeProcess]) -> None:
     """Raise if a walking robot has no guard in this launch file, or an arm has one."""
     walks, guarded = robots.get(name).base is not None, any(node.guards_robot for node in nodes)
     if any(node.commands_robot for node in nodes) and walks != guarded:
-        rest = "which walks: use launch quadruped" if walks else "which does not walk: use launch arm"
-        raise LaunchError(f"this launch file is not for robot {name!r}, {rest}, or name another robot:=")
+        raise LaunchError(f"this launch file is not for robot {name!r}, {_fitting(walks)}, or name another robot:=")
+
+
+def _fitting(walks: bool) -> str:
+    """Return which launch file is for a robot."""
+    return "which walks: use launch quadruped" if walks else "which does not walk: use launch arm"
 
 
 def _check_known(values: Mapping[str, str]) -> None:
@@ -98,9 +102,11 @@ def _check_policy(folder: Path, robot: str) -> None:
     if file is None:
         raise LaunchError(f"{folder} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")
     try:
-        meant = json.loads(file.read_text())["interface"]["robot"]
+        meant = str(json.loads(file.read_text())["interface"]["robot"])
     except (ValueError, KeyError, TypeError) as error:
         raise LaunchError(f"{file} is damaged or foreign ({error!r}); copy the bundle again") from None
+    if meant in robots and (walks := robots.get(meant).base is not None) != (robots.get(robot).base is not None):
+        raise LaunchError(f"bundle {file.parent} is for robot {meant!r}, {_fitting(walks)} robot:={meant}")
     if meant != robot:
         raise LaunchError(f"bundle {file.parent} is for robot {meant!r}, not for {robot!r}; add robot:={meant}")
 
