@@ -3,7 +3,9 @@
     python -m benchmarks.panda_lift --seeds 3
 
 Each seed runs `robot-rl demo --no-robot`, the commands a user would type: collect, clone, improve, evaluate both on the
-same 200 held-out episodes. Results go to benchmarks/results/panda_lift.json with machine, versions and commit.
+same 200 held-out episodes. Then it improves the clone once more, until nearly all episodes of training succeed: the
+shortest time from the first demonstration to a success of surely 0.95. Results go to benchmarks/results/panda_lift.json
+with machine, versions and commit.
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from robot_rl.training.run import provenance, read_metrics, write_json
 
 RESULTS = Path(__file__).parent / "results" / "panda_lift.json"
+ENOUGH = 0.98
+"""Success rate of the last 200 episodes of training at which it may stop, chosen on seeds 10 to 12."""
+KEYS = ("success", "success_low", "success_high", "steps_of_successes", "action_change")
 
 
 def one_seed(seed: int, folder: Path) -> dict[str, Any]:
@@ -37,15 +43,29 @@ def one_seed(seed: int, folder: Path) -> dict[str, Any]:
     subprocess.run(command, check=True)
     stages = json.loads((folder / "demo.json").read_text())
     cloned, improved = (json.loads((folder / n / "evaluation.json").read_text()) for n in ("imitate", "improve"))
-    keys = ("success", "success_low", "success_high", "steps_of_successes", "action_change")
     return {
         "seed": seed,
-        "cloned": {k: cloned[k] for k in keys},
-        "improved": {k: improved[k] for k in keys},
+        "cloned": {k: cloned[k] for k in KEYS},
+        "improved": {k: improved[k] for k in KEYS},
         "environment_steps": int(read_metrics(folder / "improve")[-1]["train/steps"]),
         "seconds_to_improved": stages["improve"]["since_start"],
         "seconds": {name: stages[name]["seconds"] for name in ("collect", "imitate", "improve")},
     }
+
+
+def early(seed: int, folder: Path) -> dict[str, Any]:
+    """Improve a seed's clone until ENOUGH; seconds count from `collect`, without the demo's own `improve`."""
+    run, task = folder / "early", "panda-lift"
+    robot_rl = [sys.executable, "-m", "robot_rl.cli.main"]
+    train = ["train", task, "--recipe", "resfit", "--base", folder / "imitate", "--dataset", folder / "collect/dataset"]
+    begun = time.monotonic()
+    more = ["--seed", seed, "--training.stop-at", ENOUGH, "--out", run]
+    subprocess.run([*robot_rl, *map(str, [*train, *more])], check=True)
+    seconds = json.loads((folder / "demo.json").read_text())["imitate"]["since_start"] + time.monotonic() - begun
+    subprocess.run([*robot_rl, "evaluate", str(run), "--episodes", "200"], check=True)
+    found = json.loads((run / "evaluation.json").read_text())
+    steps = int(read_metrics(run)[-1]["train/steps"])
+    return {k: found[k] for k in KEYS} | {"environment_steps": steps, "seconds": round(seconds, 1)}
 
 
 def main() -> int:
@@ -59,18 +79,23 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.first, arguments.first + arguments.seeds):
             rows.append(one_seed(seed, Path(folder) / str(seed)))
+            rows[-1]["early"] = early(seed, Path(folder) / str(seed))
     result = {"task": "panda-lift", "episodes": 200, "rows": rows, "provenance": provenance()}
     write_json(RESULTS, result)
     if arguments.json:
         sys.stdout.write(json.dumps(result) + "\n")
     else:
-        line = "{:>4}  {:>22}  {:>22}  {:>7}  {:>8}\n"
-        sys.stdout.write(line.format("seed", "cloned", "improved", "steps", "seconds"))
+        line = "{:>4}  {:>22}  {:>22}  {:>7}  {:>8}  {:>22}  {:>8}\n"
+        sys.stdout.write(line.format("seed", "cloned", "improved", "steps", "seconds", "stopped early", "seconds"))
         for row in rows:
             rates = [
-                "{success:.3f} [{success_low:.3f}, {success_high:.3f}]".format(**row[k]) for k in ("cloned", "improved")
+                "{success:.3f} [{success_low:.3f}, {success_high:.3f}]".format(**row[k])
+                for k in ("cloned", "improved", "early")
             ]
-            sys.stdout.write(line.format(row["seed"], *rates, row["environment_steps"], row["seconds_to_improved"]))
+            sys.stdout.write(line.format(
+                row["seed"], *rates[:2], row["environment_steps"], row["seconds_to_improved"],
+                rates[2], row["early"]["seconds"],
+            ))  # fmt: skip
     good = all(
         0.30 <= r["cloned"]["success"] <= 0.85
         and r["improved"]["success_low"] >= 0.95
