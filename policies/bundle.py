@@ -22,7 +22,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from policies.base import Policy, build_policy
-from policies.errors import BundleError, WrongBundle
+from policies.errors import BundleError, NoBundle, WrongBundle
 from policies.metadata import load_onnx
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.observations import terms
@@ -211,7 +211,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
     path = bundle_folder(path)
     file = path / "policy.json"
     if not file.is_file():
-        raise BundleError(f"{path} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")
+        raise NoBundle(path)
     if fault := next(leaks(path), None):
         raise BundleError(fault)
     try:

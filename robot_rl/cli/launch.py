@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from policies.errors import NoBundle
 from real.launch import LaunchError, NodeProcess, arguments, describe, files, require_device
 from real.processes import ProcessRunner
 from robot_rl.robots import robots
@@ -100,7 +101,7 @@ def _check_policy(folder: Path, robot: str) -> None:
     """Check that the bundle exists and is for the robot; the process that runs it checks the rest, with torch."""
     file = next((f for f in (folder / "bundle" / "policy.json", folder / "policy.json") if f.is_file()), None)
     if file is None:
-        raise LaunchError(f"{folder} is no bundle: it has no policy.json; name a folder that `robot-rl train` wrote")
+        raise NoBundle(folder)
     try:
         meant = str(json.loads(file.read_text())["interface"]["robot"])
     except (ValueError, KeyError, TypeError) as error:

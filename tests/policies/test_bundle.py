@@ -111,6 +111,11 @@ def test_a_missing_file_is_named(saved: Path, file: str) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "stopped").mkdir()
+    for name in ("config.json", "checkpoint.safetensors"):
+        (tmp_path / "stopped" / name).touch()
+    with pytest.raises(BundleError, match="make one with `robot-rl bundle .*stopped`"):
+        load_bundle(tmp_path / "stopped")
     with pytest.raises(BundleError, match="nowhere is no bundle"):
         load_bundle(tmp_path / "nowhere")
 

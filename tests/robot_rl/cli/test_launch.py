@@ -37,6 +37,9 @@ def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_bundle(acting(robots.get("panda"), None), tmp_path / "arm")
     save_bundle(acting(robots.get("go2"), None), tmp_path / "walk" / "bundle")
+    (tmp_path / "stopped").mkdir()
+    for name in ("config.json", "checkpoint.safetensors"):
+        (tmp_path / "stopped" / name).touch()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "policy.json").write_text('{"interface": []}')
 
@@ -48,6 +51,7 @@ def bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("arm policy:=arm robot:=go2 twin:=true", "robot 'go2', which walks: use launch quadruped"),
         ("finetune policy:=walk robot:=go2", "robot 'go2', which walks: use launch quadruped"),
         ("arm policy:=runs/nope twin:=true", "runs/nope is no bundle: it has no policy.json"),
+        ("arm policy:=stopped", "stopped is a run that was stopped before its bundle: make one with `robot-rl bundle "),
         ("finetune policy:=nope", "nope is no bundle: it has no policy.json"),
         ("arm policy:=damaged", "damaged/policy.json is damaged or foreign"),
         ("arm policy:=arm robot:=ur5e", "bundle arm is for robot 'panda', not for 'ur5e'; add robot:=panda"),
