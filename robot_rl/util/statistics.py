@@ -2,7 +2,8 @@
 
 Outcomes are one array per training seed with one number per held-out episode, (E,) each. Several seeds: a two-level
 bootstrap, which samples seeds and then episodes within them, after Agarwal et al. 2021, "Deep Reinforcement Learning at
-the Edge of the Statistical Precipice" (arXiv 2108.13264). One seed: Wilson's interval for rates, Student's t for means.
+the Edge of the Statistical Precipice" (arXiv 2108.13264). One seed: Wilson's interval for rates and other outcomes
+of 0 and 1, Student's t for means.
 """
 
 from __future__ import annotations
@@ -34,12 +35,18 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def mean_interval(values: list[float]) -> dict[str, float | None]:
-    """Return the mean and its 95 % interval (Student's t); NaN is left out; None if unknown."""
+    """Return the mean and its 95 % interval; NaN is left out; None if unknown.
+
+    The mean of zeros and ones is a rate and has Wilson's interval, within [0, 1]; any other mean Student's t.
+    """
     from scipy import stats
 
     x = [v for v in values if not math.isnan(v)]
     if len(x) < 2:
         return {"mean": x[0] if x else None, "low": None, "high": None}
+    if set(x) == {0.0, 1.0}:
+        low, high = wilson(round(sum(x)), len(x))
+        return {"mean": fmean(x), "low": low, "high": high}
     mean, half = fmean(x), float(stats.t.ppf(0.975, len(x) - 1) * stats.sem(x))
     return {"mean": mean, "low": mean - half, "high": mean + half}
 

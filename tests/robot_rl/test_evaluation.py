@@ -220,14 +220,21 @@ def test_the_summary_has_means_with_intervals_over_what_was_measured() -> None:
 )
 def test_means_of_few_have_wider_intervals(n: int, t: float) -> None:
     """Fisher and Yates 1963, Table III."""
-    values = [float(k % 2) for k in range(n)]
+    values = [float(2 * (k % 2)) for k in range(n)]
     found = mean_interval(values)
     half = t * stdev(values) / math.sqrt(n)
     assert (found["low"], found["high"]) == pytest.approx((fmean(values) - half, fmean(values) + half), abs=4e-4 * half)
 
 
+@pytest.mark.parametrize("won", [1, 197, 199])
+def test_the_mean_return_of_episodes_that_return_0_or_1_is_a_rate(won: int) -> None:
+    summary = Evaluation([False] * 200, [1] * 200, [0.0] * 200, returns=[1.0] * won + [0.0] * (200 - won)).summary()
+    low, high = wilson(won, 200)
+    assert summary["return"] == pytest.approx({"mean": won / 200, "low": low, "high": high}) and low > 0 and high < 1
+
+
 def test_the_interval_narrows_with_the_episodes() -> None:
-    few, many = (Evaluation([], [], [], {"x": [0.0, 1.0] * n}).summary()["x"]["high"] - 0.5 for n in (50, 5000))
+    few, many = (Evaluation([], [], [], {"x": [0.0, 2.0] * n}).summary()["x"]["high"] - 1.0 for n in (50, 5000))
     assert few / many == pytest.approx(10, rel=0.02)
 
 
