@@ -83,6 +83,11 @@ class DiffusionPolicy(ChunkPolicy):
             hidden = [c.hidden] * c.layers
             self.frozen = Denoiser(c.horizon * size.action, self.encoder.size, hidden).requires_grad_(False)
 
+    def freeze_first(self) -> None:
+        """Make the frozen steps those of the network as it is now."""
+        if self.frozen is not None:
+            self.frozen.load_state_dict(self.denoiser.state_dict())
+
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
         """Return the denoising loss per row (B,) for chunks (B, horizon, A) in [-1, 1]."""
         noise = normal(chunk.shape, rng, chunk.device)

@@ -139,6 +139,11 @@ checks: dict[str, Check] = {
         )),
         Arm("flow-bc", (*EVERY, *SINGLE)), ONE_SIDE, Arm("flow-bc", (*EVERY, *SINGLE)), at_least=0.9,
     ),
+    "rl-100": Check(
+        "Offline and online rewards move a clone that passes on either side to the side that counts, in one step.",
+        "testbed:fork-right", Arm("rl-100", ("--imitation.demos", "all", "--training.steps", "80000")),
+        Arm("diffusion-bc", EVERY), ONE_SIDE, at_least=0.85,
+    ),
     "rlpd": Check(
         "With 20 demonstrations a sparse reward is learned in steps that are too few without.",
         "testbed:push", Arm("rlpd", ("--training.steps", "10000")), Arm("sac", ("--training.steps", "10000")),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from policies.base import Policy, build_policy
 from policies.chunks import ChunkPolicy
+from policies.diffusion import DiffusionPolicy
 from robot_rl.data.replay import Batch
 from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
@@ -43,8 +44,9 @@ def student_of(teacher: Policy) -> ChunkPolicy:
         raise ConfigError(
             f"a {teacher.class_name} policy has no steps to distill; take one of diffusion-bc, flow-bc or dppo"
         )
-    config = replace(teacher.config, sample_steps=1, prediction="sample")
+    every = {"frozen_steps": 0} if isinstance(teacher, DiffusionPolicy) else {}
+    config = replace(teacher.config, sample_steps=1, prediction="sample", **every)
     student = build_policy(type(teacher)(teacher.size, config).describe())
     assert isinstance(student, ChunkPolicy)
-    student.load_state_dict(teacher.state_dict())
+    student.load_state_dict(teacher.state_dict(), strict=not every)
     return student

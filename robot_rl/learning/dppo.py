@@ -184,6 +184,6 @@ def denoiser_from(base: Policy, steps: int) -> DiffusionPolicy:
         )
     made = DiffusionPolicy(base.size, replace(base.config, frozen_steps=count - steps))
     made.load_state_dict(base.state_dict(), strict=False)
-    if made.frozen is not None and base.frozen is None:
-        made.frozen.load_state_dict(base.denoiser.state_dict())
+    if base.frozen is None:
+        made.freeze_first()
     return made

@@ -51,7 +51,8 @@ class IQL(ActorCritic):
         self.value_optimizer = torch.optim.Adam(self.value.parameters(), config.critic_lr, fused=True)
         self.extra |= {"value": self.value, "value_optimizer": self.value_optimizer}
 
-    def _value(self, features: Tensor) -> Tensor:
+    def state_value(self, features: Tensor) -> Tensor:
+        """Return V (B,) of encoded observations."""
         return self.value(features).squeeze(-1)
 
     def _advantage(self, batch: Batch) -> Tensor:
@@ -59,7 +60,7 @@ class IQL(ActorCritic):
         with torch.no_grad():
             features = self.policy.features(batch)
             q = self.target.value(features, batch[self.judged]).amin(0)
-        return q - self._value(features)
+        return q - self.state_value(features)
 
     def _update_models(self, batch: Batch) -> dict[str, Tensor]:
         advantage = self._advantage(batch)
@@ -70,7 +71,7 @@ class IQL(ActorCritic):
         return {"value/loss": loss.detach()}
 
     def _backup(self, batch: Batch, following: Observation) -> Tensor:
-        value = self._value(self.policy.features(following))
+        value = self.state_value(self.policy.features(following))
         return self.critic.head.target(batch["reward"], batch["discount"], value[:, None])
 
     def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

@@ -46,6 +46,7 @@ recipes = Registry(
         "gorl": ("robot_rl.recipes.gorl:GenerativeOnline", "ppo on the noise of a flow, fitted to what was executed"),
         "dppo": ("robot_rl.recipes.dppo:DenoisingPPO", "PPO on a diffusion policy's denoising steps, needs --base"),
         "adpo": ("robot_rl.recipes.adpo:AdaptiveDenoisingPPO", "dppo, with an optimizer between Adam and RMSProp"),
+        "rl-100": ("robot_rl.recipes.rl_100:RL100", "diffusion-bc, offline RL through a gate, dppo, then one step"),
         "hil-serl": (
             "robot_rl.recipes.hil_serl:HilSerl",
             "off-policy RL with a person's corrections",

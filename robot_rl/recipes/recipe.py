@@ -13,6 +13,7 @@ from policies.bundle import Bundle
 from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.ppo import PPO
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
@@ -101,11 +102,16 @@ class OnPolicyRecipe(Recipe):
 
     def train(self, job: Job) -> Bundle:
         env = job.make_env(self.training.num_envs)
-        agent, reward = self.build(job, env), reward_source(self.training.reward, job.info)
+        agent = self.build(job, env)
+        self.practise(job, agent, env)
+        return job.bundle(agent)
+
+    def practise(self, job: Job, agent: PPO, env: Any) -> None:
+        """Train the agent in the environment, and close that."""
+        reward = reward_source(self.training.reward, job.info)
         steps = job.counting("environment steps", self.training.steps)
         train_on_policy(env, agent, reward, self.training, job.opened, job.seed, steps)
         env.close()
-        return job.bundle(agent)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from robot_rl.training.human_in_the_loop import corrections, play_episode
 from robot_rl.training.metrics import Episodes, Progress, check_update, counts, report
 from robot_rl.training.practice import EpisodeRecord
 from robot_rl.training.run import Run
+from robot_rl.training.supervised import SupervisedConfig
 from robot_rl.util.limits import PositiveInt
 from robot_rl.util.seeds import training_seed
 
@@ -38,7 +39,11 @@ class DaggerConfig:
     """Chunks per gradient step."""
 
 
-def clone(agent: Cloning, episodes: list[dict[str, Tensor]], config: DaggerConfig, run: Run, seed: int) -> float:
+Fits = DaggerConfig | SupervisedConfig
+"""What says how long a policy is cloned."""
+
+
+def clone(agent: Cloning, episodes: list[dict[str, Tensor]], config: Fits, run: Run, seed: int) -> float:
     """Fit an agent's policy to episodes as `train_supervised` would; return the last loss."""
     data, rng = Demonstrations.of(episodes, agent.device), torch.Generator().manual_seed(seed)
     agent.policy.fit(data.columns)

@@ -19,6 +19,7 @@ from policies.flow import FlowConfig, FlowPolicy
 from robot_rl.cli.main import main
 from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.learning.consistency import Distillation, student_of
+from robot_rl.learning.dppo import denoiser_from
 from robot_rl.util.errors import ConfigError
 
 SIZE = Size(2, 1)
@@ -69,6 +70,15 @@ def test_one_step_goes_where_ten_steps_go_from_the_same_noise(kind: str) -> None
     assert apart < 0.12 < 0.3 < unlearned, "one step without distillation takes the mean of both ways"
     assert agent.policy.config.sample_steps == 1
     assert all(torch.equal(before[k], v) for k, v in base.state_dict().items()), "the teacher is frozen"
+
+
+def test_a_teacher_with_frozen_steps_has_a_student_without() -> None:
+    base = teacher("diffusion")
+    steps = base.config.sample_steps
+    student = student_of(denoiser_from(base, steps - 1))
+    assert isinstance(student, DiffusionPolicy) and student.config.frozen_steps == 0 and student.frozen is None
+    seen, noise = batch(10, torch.Generator()), base.noise(10, torch.Generator())
+    assert torch.equal(student.base(seen, noise), student_of(base).base(seen, noise))
 
 
 def test_a_policy_without_noise_is_refused() -> None:

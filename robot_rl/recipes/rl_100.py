@@ -1,0 +1,60 @@
+"""Imitation, offline RL, online RL, one step: Lei et al. 2025, "RL-100: Performant Robotic Manipulation with Real-World
+Reinforcement Learning" (arXiv 2510.14830).
+
+Policy: diffusion over action chunks, at last one step; critics: iql's, then one value; objective: diffusion-bc's, then
+dppo's, offline with iql's advantages; data: demonstrations, then on-policy; reward: success; schedule: imitation,
+offline rounds through a gate, online, consistency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from policies.bundle import Bundle
+from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.consistency import Distillation, student_of
+from robot_rl.learning.dppo import DPPO, DPPOConfig, denoiser_from
+from robot_rl.recipes.dppo import DenoisingPPO
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import Need, OnPolicyRecipe
+from robot_rl.rewards import reward_source
+from robot_rl.training.dagger import clone
+from robot_rl.training.gated import OfflineConfig, improve_offline
+from robot_rl.training.on_policy import OnPolicyConfig
+from robot_rl.training.supervised import SupervisedConfig
+
+
+@dataclass(frozen=True)
+class RL100(OnPolicyRecipe):
+    """Clone, improve offline, practise, and deploy a policy of one step."""
+
+    policy: DiffusionConfig = field(default_factory=DiffusionConfig)
+    cloning: CloningConfig = field(default_factory=CloningConfig)
+    """Of imitation and of the last stage."""
+    imitation: SupervisedConfig = field(default_factory=SupervisedConfig)
+    offline: OfflineConfig = field(default_factory=OfflineConfig)
+    agent: DPPOConfig = field(default_factory=lambda: DenoisingPPO().agent)
+    training: OnPolicyConfig = field(default_factory=lambda: DenoisingPPO().training)
+    distillation: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=4_000))
+    needs: ClassVar[tuple[Need, ...]] = ("demonstrations", "environment")
+
+    def build(self, job: Job, env: Any = None) -> DPPO:
+        torch.manual_seed(job.seed)
+        policy = denoiser_from(DiffusionPolicy(job.size, self.policy), self.agent.denoising_steps).to(job.device)
+        return DPPO(policy, 0, self.agent, job.seed)  # recorded states have no privileged part
+
+    def train(self, job: Job) -> Bundle:
+        shown = job.demonstrations(successes=self.imitation.demos == "successes")
+        agent, run = self.build(job), job.opened
+        if run.load() is None:
+            clone(Cloning(agent.policy, self.cloning, self.imitation.updates), shown, self.imitation, run, job.seed)
+            agent.policy.freeze_first()
+            every, reward = job.demonstrations(self.training.reward, False), self.training.reward
+            improve_offline(agent, every, reward_source(reward, job.info), self.offline, run, job.seed)
+        self.practise(job, agent, job.make_env(self.training.num_envs))
+        head = Distillation(student_of(agent.policy), agent.policy, self.cloning, self.distillation.updates)
+        clone(head, shown, self.distillation, run, job.seed)
+        return job.bundle(head)

@@ -1,0 +1,133 @@
+"""RL-100: the gate, offline rounds on a bandit, and the limit where only imitation and distillation are left."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from policies.base import Size
+from policies.bundle import load_bundle
+from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.cli.main import main
+from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.dppo import DPPO, DPPOConfig, denoiser_from
+from robot_rl.learning.iql import IQLConfig
+from robot_rl.training import gated
+from robot_rl.training.gated import Gate, OfflineConfig, improve_offline
+
+CONFIG = DiffusionConfig(horizon=2, execute=1, hidden=32, layers=2, train_steps=20, sample_steps=5)
+
+
+class Paid:
+    """A reward of 0 or 1 that ends the episode."""
+
+    def limits(self, discount: float) -> tuple[float, float]:
+        return 0.0, 1.0
+
+
+PAID: Any = Paid()
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def make(**config: Any) -> DPPO:
+    torch.manual_seed(0)
+    numbers: dict[str, Any] = {"hidden": (16,), "target_kl": None, "denoising_steps": 5, "critic_only": 0}
+    return DPPO(denoiser_from(DiffusionPolicy(Size(2, 1), CONFIG), 5), 0, DPPOConfig(**numbers | config))
+
+
+def weights(agent: DPPO) -> dict[str, Tensor]:
+    return copy.deepcopy(agent.policy.state_dict())
+
+
+def learn(agent: DPPO, seed: int) -> None:
+    state = torch.randn(32, 2, generator=rng(seed))
+    chain = agent.chain.sample({"observation.state": state}, agent.policy.noise(32, rng(seed)), rng(seed))
+    numbers = torch.randn(3, 32, generator=rng(seed))
+    agent.update({"state": state, "chain": chain.flatten(1), "value": numbers[0], "advantage": numbers[1],
+                  "target": numbers[2]})  # fmt: skip
+
+
+def test_the_gate_keeps_exactly_the_rounds_that_raise_the_estimate() -> None:
+    agent = make()
+    gate, kept = Gate(agent, 0.0), weights(agent)
+    for seed, estimate in enumerate((0.3, 0.2, 0.3, 0.5, -1.0)):
+        learn(agent, seed)
+        found = weights(agent)
+        assert any(not torch.equal(found[name], kept[name]) for name in kept), "the round changed nothing"
+        accepted = gate.judge(estimate)
+        assert accepted == (seed in (0, 3))
+        kept = found if accepted else kept
+        assert all(torch.equal(value, kept[name]) for name, value in agent.policy.state_dict().items())
+    assert gate.best == 0.5
+
+
+def bandit(count: int = 200) -> list[dict[str, Tensor]]:
+    """Episodes of one step, at -0.6 and 0.6, of which the latter succeed."""
+    side = torch.where(torch.arange(count) % 2 == 0, 1.0, -1.0)
+    action = 0.6 * side + 0.05 * torch.randn(count, generator=rng())
+    return [
+        {"observation.state": torch.randn(1, 2, generator=rng(k)), "action": action[k].view(1, 1),
+         "reward": (side[k] > 0).float().view(1), "intervention": torch.zeros(1, dtype=torch.bool),
+         "terminated": torch.ones(1, dtype=torch.bool)}
+        for k in range(count)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_offline_rounds_find_the_better_mode_and_the_gate_stops_those_of_a_bad_critic(
+    run: Any, monkeypatch: pytest.MonkeyPatch, backwards: bool
+) -> None:
+    """With advantages of the wrong sign every round does harm: the gate keeps the clone, which no gate would."""
+    agent, episodes = make(clip=0.1, clip_first=0.02, actor_lr=1e-3), bandit()
+    cloning = Cloning(agent.policy, CloningConfig(lr=3e-3, warmup=10), 400)
+    seen = {name: torch.cat([e[name] for e in episodes]) for name in ("observation.state", "action")}
+    source = rng()
+    for _ in range(400):
+        pick = torch.randint(0, len(episodes), (128,), generator=source)
+        cloning.update({"observation.state": seen["observation.state"][pick],
+                        "action": seen["action"][pick][:, None].repeat(1, 2, 1)}, source)  # fmt: skip
+    cloning.finish()
+    if backwards:
+        honest = gated.imagined
+        monkeypatch.setattr(gated, "imagined", lambda *a: (b := honest(*a)) | {"advantage": -b["advantage"]})
+    values = IQLConfig(hidden=(32,), critic_lr=3e-3, tau=0.05, n_step=1, actor_delay=10**9)
+    config = OfflineConfig(values=values, value_updates=200, batch=64, rounds=8, rows=300)
+
+    def better() -> float:
+        at = {"observation.state": torch.randn(400, 2, generator=rng(9))}
+        return float((agent.policy.base(at, agent.policy.noise(400, rng(9)))[:, 0] > 0).float().mean())
+
+    before = better()
+    assert 0.3 < before < 0.7
+    improve_offline(agent, episodes, PAID, config, run(), 0)
+    if not backwards:
+        assert better() > before + 0.2
+        return
+    assert better() > before - 0.05
+    improve_offline(agent, episodes, PAID, OfflineConfig(**vars(config) | {"gate": False}), run("open"), 0)
+    assert better() < before - 0.2
+
+
+def test_where_rl_changes_nothing_it_is_diffusion_bc_then_consistency(tmp_path: Path) -> None:
+    data, base, one, run = (str(tmp_path / name) for name in ("data", "base", "one", "run"))
+    assert main(["collect", "testbed:fork-right", "--episodes", "4", "--skill", "STEADY", "--out", data]) == 0
+    train = ("train", "testbed:fork-right", "--dataset", data, "--recipe")
+    assert main([*train, "diffusion-bc", "--policy.hidden", "16", "--training.updates", "20", "--out", base]) == 0
+    assert main([*train, "consistency", "--base", base, "--training.updates", "20", "--out", one]) == 0
+    few = ("rl-100", "--policy.hidden", "16",
+           "--imitation.updates", "20", "--distillation.updates", "20", "--offline.rounds",
+           "2", "--offline.value-updates", "5", "--offline.rows", "20", "--training.num-envs", "4",
+           "--training.rollout", "10", "--agent.critic-only", "100", "--out", run)  # fmt: skip
+    assert main([*train, *few, "--training.steps", "80"]) == 0
+    assert main([*train, *few, "--training.steps", "120", "--resume"]) == 0
+    ours, theirs = load_bundle(run).policy, load_bundle(one).policy
+    assert isinstance(ours, DiffusionPolicy) and ours.config == theirs.config
+    assert all(torch.equal(value, theirs.state_dict()[name]) for name, value in ours.state_dict().items())
