@@ -18,13 +18,12 @@ from policies.actor import GaussianPolicy
 from policies.base import Observation, Size
 from policies.chunks import ChunkPolicy
 from policies.gaussian import GaussianConfig
-from robot_rl.data.sources import sample_batches
 from robot_rl.learning.actor_critic import Limits
 from robot_rl.learning.dppo import DPPO
 from robot_rl.learning.iql import IQL, IQLConfig
 from robot_rl.rewards import RewardSource
 from robot_rl.training.metrics import check_update
-from robot_rl.training.off_policy import demo_replay
+from robot_rl.training.off_policy import batches, demo_replay
 from robot_rl.training.run import Run
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
@@ -96,13 +95,12 @@ def improve_offline(
 ) -> None:
     """Learn values from episodes of any quality, rewarded by `reward`, then improve the agent's policy in rounds.
 
-    Log the estimates before and after, and how many rounds the gate accepted.
+    The run's offline.json holds the estimates before and after, and how many rounds the gate accepted.
     """
     policy, rng = agent.policy, torch.Generator().manual_seed(seed)
     values = values_for(policy, config.values, seed, reward.limits(config.values.discount))
     replay = demo_replay(values, episodes, rng)
-    for k in range(config.value_updates):
-        (batch,) = sample_batches([(replay, config.batch)], 1, values.sampling, rng)
+    for k, batch in enumerate(batches([(replay, config.batch)], config.value_updates, values, rng)):
         check_update(run, k, values.update(batch), batch)
 
     def recorded() -> Observation:
@@ -110,13 +108,13 @@ def improve_offline(
 
     fixed, noise, accepted = recorded(), policy.noise(config.rows, rng), 0
     gate = Gate(agent, estimate(policy, values, fixed, noise))
-    metrics = {"offline/before": gate.best}
+    metrics = {"before": gate.best}
     for _ in range(config.rounds):
         agent.update(imagined(agent, values, recorded(), rng))
         if config.gate:
             accepted += gate.judge(estimate(policy, values, fixed, noise))
-    metrics |= {"offline/after": estimate(policy, values, fixed, noise), "offline/accepted": float(accepted)}
-    run.log(0, metrics)
+    metrics |= {"after": estimate(policy, values, fixed, noise), "accepted": accepted}
+    run.write("offline.json", metrics)  # metrics from before the first checkpoint would be dropped
 
 
 @torch.no_grad()

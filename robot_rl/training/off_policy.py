@@ -159,7 +159,7 @@ def train_off_policy(
     while offline < config.offline_updates:
         assert demos is not None
         count = min(config.offline_updates - offline, config.log_every - offline % config.log_every)
-        for batch in _batches([(demos, config.batch)], count, agent, rng):
+        for batch in batches([(demos, config.batch)], count, agent, rng):
             metrics |= check_update(run, offline, agent.update(batch, Phase.LEARN), batch)
         offline += count
         log()
@@ -200,7 +200,7 @@ def train_off_policy(
     agent.finish()
 
 
-def _batches(sources: Sequence[Share], count: int, agent: Agent, rng: torch.Generator) -> Iterator[Batch]:
+def batches(sources: Sequence[Share], count: int, agent: Agent, rng: torch.Generator) -> Iterator[Batch]:
     """Yield batches, drawn 50 at a time: the cost is per draw."""
     for first in range(0, count, 50):
         yield from sample_batches(sources, min(50, count - first), agent.sampling, rng)
