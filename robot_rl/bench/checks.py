@@ -141,7 +141,7 @@ checks: dict[str, Check] = {
     ),
     "rl-100": Check(
         "Offline and online rewards move a clone that passes on either side to the side that counts, in one step.",
-        "testbed:fork-right", Arm("rl-100", ("--imitation.demos", "all", "--training.steps", "80000")),
+        "testbed:fork-right", Arm("rl-100", ("--imitation.demos", "all", "--training.steps", "20000")),
         Arm("diffusion-bc", EVERY), ONE_SIDE, at_least=0.85,
     ),
     "rlpd": Check(

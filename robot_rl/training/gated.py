@@ -36,11 +36,11 @@ class OfflineConfig:
         default_factory=lambda: IQLConfig(expectile=0.7, tau=0.005, discount=0.99, n_step=1, l2=0.0, actor_delay=10**9)
     )
     """Of the values; no actor is learned with them."""
-    value_updates: PositiveInt = 4_000
+    value_updates: PositiveInt = 2_000
     """Updates of the values."""
     batch: PositiveInt = 256
     """Chunks per update of the values."""
-    rounds: NonNegativeInt = 10
+    rounds: NonNegativeInt = 30
     """Rounds of the policy; 0: no offline RL."""
     rows: PositiveInt = 2_000
     """Recorded states from which chains are sampled in a round, and at which the gate looks."""
