@@ -137,12 +137,11 @@ class Session:
             learner.tend()
             self._episode(self.seed + self.journal.done + len(self.episodes))
             recent = self.episodes[-10:]
-            rate = sum(e["success"] for e in recent) / len(recent)
+            won = sum(e["success"] for e in recent)
             helped = sum(e["takeovers"] > 0 for e in recent)
             progress(
                 int(time.monotonic() - begin), int(seconds),
-                f"s  {len(self.episodes)} episodes, last ten: success {rate:.0%}, corrected {helped}, "
-                f"weights {self.version}",
+                f"s, {len(self.episodes)} episodes: {won}/{len(recent)} won, {helped} helped, v{self.version}",
             )  # fmt: skip
 
     def adopt(self) -> None:

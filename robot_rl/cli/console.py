@@ -29,12 +29,14 @@ def bar(title: str) -> Iterator[Any]:
         def line(done: int, total: int, text: str = "") -> None:
             if time.monotonic() - last[0] > 10:
                 last[0] = time.monotonic()
-                console.print(f"{title} {done}/{total} {text}")
+                console.print(f"{title} {done}/{total} {text}", soft_wrap=True)
 
         yield line
         return
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=console) as progress:
+    wide = console.width >= 100  # a narrow terminal needs the room for the numbers
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(40 if wide else 8), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TimeRemainingColumn()) if wide else (TimeRemainingColumn(),)
+    with Progress(*columns, *times, TextColumn("{task.fields[text]}"), console=console) as progress:
         task = progress.add_task(title, total=None, text="")
 
         def update(done: int, total: int, text: str = "") -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from io import StringIO
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
+from robot_rl.cli import console
 from robot_rl.cli.console import show
 from robot_rl.evaluation import Evaluation
 
@@ -19,6 +24,21 @@ def test_means_are_shown_with_their_intervals(capsys: pytest.CaptureFixture[str]
 def test_a_name_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     show({"[/x]": "runs/[bold]walk[/bold]/:wave:"}, False)
     assert capsys.readouterr().out.split() == ["[/x]", "runs/[bold]walk[/bold]/:wave:"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_progress_of_a_fine_tuning_is_one_line_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    file, text = StringIO(), "s, 112 episodes: 10/10 won, 10 helped, v12000"
+    monkeypatch.setattr(console, "console", Console(file=file, width=80, force_terminal=terminal, color_system=None))
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=iter(range(0, 100, 20)).__next__))
+    with console.bar("finetune") as update:
+        update(1200, 1800, text)
+    shown = re.sub(r"\x1b\[[?0-9]*[a-zA-Z]", "", file.getvalue()).splitlines()
+    (line,) = {line.strip() for line in shown if "episodes" in line}
+    assert line.startswith("finetune") and line.endswith(text) and "1200" in line
+    assert len(f"[finetune] {line}" if not terminal else line) <= 80
 
 
 @pytest.mark.parametrize("values", [[], [0.3], [float("nan")]])
