@@ -104,7 +104,7 @@ def test_nothing_to_time_and_an_unknown_runtime_are_refused(run: Run, bundle: Pa
     code, _, err = run("export", bundle, "--calls", "0")
     assert code == 2 and "--calls is 0" in err and not (bundle / "policy.onnx").exists()
     code, _, err = run("evaluate", "random:panda-lift", "--runtime", "onnx")
-    assert code == 1 and "leave out --runtime onnx" in err
+    assert code == 2 and "leave out --runtime onnx" in err
     with pytest.raises(SystemExit) as end:
         run("evaluate", bundle, "--runtime", "tflite")
     assert end.value.code == 2
