@@ -200,7 +200,7 @@ def test_debug_shows_the_traceback(run: Run, command: Callable[..., None], error
 
 def test_debug_prints_a_traceback_in_a_shell() -> None:
     said = subprocess.run([*PROGRAM, "dataset", "info", "/nowhere", "--debug"], capture_output=True, text=True)
-    assert said.returncode == 2 and "Traceback (most recent call last)" in said.stderr
+    assert said.returncode == 1 and "Traceback (most recent call last)" in said.stderr
     quiet = subprocess.run([*PROGRAM, "dataset", "info", "/nowhere"], capture_output=True, text=True)
     assert quiet.returncode == 2 and quiet.stderr.count("\n") == 1 and "/nowhere" in quiet.stderr
 
