@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.suites import robot_rl, thinned
 from robot_rl.training.run import provenance, read_metrics, write_json
 
 RESULTS = Path(__file__).parent / "results" / "fast_default.json"
@@ -23,13 +23,6 @@ STEPS = 200_000
 PUBLISHED = {"HalfCheetah-v5": 10_800.0, "Walker2d-v5": 5_300.0, "Ant-v5": 5_300.0, "Humanoid-v5": 9_600.0}
 """FlashSAC's mean returns after 200,000 steps (Kim et al. 2026, results in its repository, on version 4 of the
 tasks)."""
-POINTS = 40
-"""Most points of a curve."""
-
-
-def robot_rl(*words: object) -> None:
-    """Run a command as a user would; an error ends the benchmark."""
-    subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *map(str, words)], check=True)
 
 
 def run(task: str, recipe: str, steps: int, seed: int, episodes: int, work: Path) -> dict[str, Any]:
@@ -44,7 +37,7 @@ def run(task: str, recipe: str, steps: int, seed: int, episodes: int, work: Path
     found = json.loads(result.read_text())["return"]
     return {
         "seed": seed, "return": found, "share": found["mean"] / PUBLISHED[task], "minutes": rows[-1][1] / 60,
-        "curve": {"columns": ["step", "seconds", "return"], "rows": rows[:: -(-len(rows) // POINTS)] + rows[-1:]},
+        "curve": {"columns": ["step", "seconds", "return"], "rows": thinned(rows)},
     }  # fmt: skip
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.suites import robot_rl
 from robot_rl.training.run import provenance, read_metrics, write_json
 
 RESULTS = Path(__file__).parent / "results" / "panda_lift.json"
@@ -29,18 +29,7 @@ KEYS = ("success", "success_low", "success_high", "steps_of_successes", "action_
 
 def one_seed(seed: int, folder: Path) -> dict[str, Any]:
     """Run the stages for one seed; times are wall clock from the start of `collect`, s."""
-    command = [
-        sys.executable,
-        "-m",
-        "robot_rl.cli.main",
-        "demo",
-        "--no-robot",
-        "--seed",
-        str(seed),
-        "--out",
-        str(folder),
-    ]
-    subprocess.run(command, check=True)
+    robot_rl("demo", "--no-robot", "--seed", seed, "--out", folder)
     stages = json.loads((folder / "demo.json").read_text())
     cloned, improved = (json.loads((folder / n / "evaluation.json").read_text()) for n in ("imitate", "improve"))
     return {
@@ -56,13 +45,12 @@ def one_seed(seed: int, folder: Path) -> dict[str, Any]:
 def early(seed: int, folder: Path) -> dict[str, Any]:
     """Improve a seed's clone until ENOUGH; seconds count from `collect`, without the demo's own `improve`."""
     run, task = folder / "early", "panda-lift"
-    robot_rl = [sys.executable, "-m", "robot_rl.cli.main"]
     train = ["train", task, "--recipe", "resfit", "--base", folder / "imitate", "--dataset", folder / "collect/dataset"]
     begun = time.monotonic()
     more = ["--seed", seed, "--training.stop-at", ENOUGH, "--out", run]
-    subprocess.run([*robot_rl, *map(str, [*train, *more])], check=True)
+    robot_rl(*train, *more)
     seconds = json.loads((folder / "demo.json").read_text())["imitate"]["since_start"] + time.monotonic() - begun
-    subprocess.run([*robot_rl, "evaluate", str(run), "--episodes", "200"], check=True)
+    robot_rl("evaluate", run, "--episodes", 200)
     found = json.loads((run / "evaluation.json").read_text())
     steps = int(read_metrics(run)[-1]["train/steps"])
     return {k: found[k] for k in KEYS} | {"environment_steps": steps, "seconds": round(seconds, 1)}

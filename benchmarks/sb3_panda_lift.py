@@ -67,10 +67,10 @@ class Batched(VecEnv):
         return [None] * self.num_envs  # only the render mode is asked for
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("SAC sets nothing in its environments")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError
+        raise NotImplementedError("SAC calls nothing in its environments")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False] * self.num_envs

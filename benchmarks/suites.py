@@ -20,13 +20,13 @@ from robot_rl.training.run import provenance, read_metrics, write_json
 from robot_rl.util.files import file_name
 
 CURVE = 40
-"""Most points of a curve."""
+"""Most rows of a curve, about."""
 KEPT = ("episodes", "success", "success_low", "success_high", "return", "steps_of_successes")
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What is run for every task of a suite."""
+    """Tasks of a suite, and the commands that each is measured by."""
 
     name: str
     tasks: tuple[str, ...]
@@ -43,9 +43,14 @@ class Suite:
     """The suite needs a Python of its own."""
 
 
-def robot_rl(*words: str) -> None:
+def robot_rl(*words: object) -> None:
     """Run a command as a user would; an error ends the benchmark."""
-    subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *words], check=True)
+    subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *map(str, words)], check=True)
+
+
+def thinned(rows: list[Any]) -> list[Any]:
+    """Return about CURVE rows of a curve, with the last one."""
+    return rows[:: -(-len(rows) // CURVE)] + rows[-1:] if rows else []
 
 
 def versions(package: str, python: Path | None) -> dict[str, str]:
@@ -82,7 +87,7 @@ def measure(
         "recipe": suite.methods[method], "options": train, "seed": seed,
         "data": {"options": suite.collect, "episodes": dataset.num_episodes, "frames": dataset.num_frames},
         "curve": {"columns": ["step", "seconds", "train/success"],
-                  "rows": rows[:: -(-len(rows) // CURVE)] + rows[-1:] if rows else []},
+                  "rows": thinned(rows)},
         "evaluations": evaluations, "suite": versions(suite.name, python), "provenance": provenance(),
     }  # fmt: skip
 

@@ -24,8 +24,8 @@ class FlowConfig(ChunkConfig):
     prediction: Literal["velocity", "sample"] = "velocity"
     """The network's output: velocity (chunk - noise) or sample (the clean chunk, from which the velocity follows). The
     velocity's loss is the sample's with weight 1 / (1 - t)^2: it learns late times best, when a way has been chosen,
-    and leaves the border between two ways blurred (success on testbed:fork-fast: 0.64 with velocity, 0.96 with sample,
-    0.72 with sample and that weight)."""
+    and leaves the border between two ways blurred (one seed on testbed:fork-fast: success 0.64 with velocity, 0.96
+    with sample, 0.72 with sample and that weight)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

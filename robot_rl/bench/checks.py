@@ -49,7 +49,7 @@ MIXED = ("--skill", "MIXED", "--episodes", "100", "--num-envs", "50")
 """Each episode has a habit, from half strength in the wrong direction to full strength in the right one."""
 BOTH_SIDES = ("--skill", "STEADY", "--episodes", "50")
 ONE_SIDE = ("--skill", "STEADY", "--episodes", "100", "--num-envs", "50", "--keep-failures")
-"""Of fork-right: half of these episodes pass on the left, which does not count."""
+"""Of fork-right and fork-fast-right: half of these episodes pass on the left, which does not count."""
 SINGLE = ("--policy.horizon", "1", "--policy.execute", "1")
 EVERY = ("--training.demos", "all")
 OFFLINE = ("--training.offline-updates", "15000")

@@ -21,10 +21,9 @@ from robot_rl.recipes.dppo import DenoisingPPO
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OnPolicyRecipe
 from robot_rl.rewards import reward_source
-from robot_rl.training.dagger import clone
 from robot_rl.training.gated import OfflineConfig, improve_offline
 from robot_rl.training.on_policy import OnPolicyConfig
-from robot_rl.training.supervised import SupervisedConfig
+from robot_rl.training.supervised import SupervisedConfig, clone
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,12 @@ class RL100(OnPolicyRecipe):
         shown = job.demonstrations(successes=self.imitation.demos == "successes")
         agent, run = self.build(job), job.opened
         if run.load() is None:
-            clone(Cloning(agent.policy, self.cloning, self.imitation.updates), shown, self.imitation, run, job.seed)
+            imitation = Cloning(agent.policy, self.cloning, self.imitation.updates)
+            clone(imitation, shown, self.imitation.updates, self.imitation.batch, run, job.seed)
             agent.policy.freeze_first()
             every, reward = job.demonstrations(self.training.reward, False), self.training.reward
             improve_offline(agent, every, reward_source(reward, job.info), self.offline, run, job.seed)
         self.practise(job, agent, job.make_env(self.training.num_envs))
         head = Distillation(student_of(agent.policy), agent.policy, self.cloning, self.distillation.updates)
-        clone(head, shown, self.distillation, run, job.seed)
+        clone(head, shown, self.distillation.updates, self.distillation.batch, run, job.seed)
         return job.bundle(head)

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from policies.execution import ChunkExecutor
-from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.cloning import Cloning
 from robot_rl.training.human_in_the_loop import corrections, play_episode
-from robot_rl.training.metrics import Episodes, Progress, check_update, counts, report
+from robot_rl.training.metrics import Episodes, Progress, counts, report
 from robot_rl.training.practice import EpisodeRecord
 from robot_rl.training.run import Run
-from robot_rl.training.supervised import SupervisedConfig
+from robot_rl.training.supervised import clone
 from robot_rl.util.limits import PositiveInt
 from robot_rl.util.seeds import training_seed
 
@@ -37,24 +36,6 @@ class DaggerConfig:
     """Gradient steps of each cloning, from fresh weights."""
     batch: PositiveInt = 256
     """Chunks per gradient step."""
-
-
-Fits = DaggerConfig | SupervisedConfig
-"""What says how long a policy is cloned."""
-
-
-def clone(agent: Cloning, episodes: list[dict[str, Tensor]], config: Fits, run: Run, seed: int) -> float:
-    """Fit an agent's policy to episodes as `train_supervised` would; return the last loss."""
-    data, rng = Demonstrations.of(episodes, agent.device), torch.Generator().manual_seed(seed)
-    agent.policy.fit(data.columns)
-    agent.policy.train()
-    rows, loss = data.rows(agent.policy.horizon), 0.0
-    for k in range(config.updates):
-        pick = torch.randint(0, len(rows), (config.batch,), generator=rng).to(agent.device)
-        batch = data.sample(pick, rows)
-        loss = float(check_update(run, k, agent.update(batch, rng), batch)["bc/loss"])
-    agent.finish()
-    return loss
 
 
 def aggregate(
@@ -78,7 +59,7 @@ def aggregate(
     while True:
         if changed:
             agent = fresh()
-            loss = clone(agent, demos + taken, config, run, seed)
+            loss = clone(agent, demos + taken, config.updates, config.batch, run, seed)
         if step >= config.steps:
             return agent
         executor, until, before = ChunkExecutor(agent.policy, 1), min(step + config.every, config.steps), len(taken)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.cloning import Cloning
@@ -53,3 +54,19 @@ def train_supervised(
             run.save(step, {"step": step, "agent": agent.state_dict(), "rng": rng.get_state()})
             run.end_if_stopped(step)
     agent.finish()
+
+
+def clone(agent: Cloning, episodes: list[dict[str, Tensor]], updates: int, batch: int, run: Run, seed: int) -> float:
+    """Fit an agent's policy to episodes in one stage of a longer run; return the last loss.
+
+    It has no checkpoints of its own, and begins anew on resume.
+    """
+    data, rng = Demonstrations.of(episodes, agent.device), torch.Generator().manual_seed(seed)
+    agent.policy.fit(data.columns)
+    agent.policy.train()
+    rows, loss = data.rows(agent.policy.horizon), 0.0
+    for k in range(updates):
+        drawn = data.sample(torch.randint(0, len(rows), (batch,), generator=rng).to(agent.device), rows)
+        loss = float(check_update(run, k, agent.update(drawn, rng), drawn)["bc/loss"])
+    agent.finish()
+    return loss
