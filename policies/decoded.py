@@ -1,6 +1,6 @@
 """A Gaussian on the noise of a flow that decodes it into actions: the policy of GoRL (arXiv 2512.02581).
 
-    u ~ N(mean(s), std^2)       action = clip(flow(s, u), -1, 1), and before the flow's first fit clip(u, -1, 1)
+u ~ N(mean(s), std^2)       action = clip(flow(s, u), -1, 1), and before the flow's first fit clip(u, -1, 1)
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from policies.flow import FlowConfig, FlowPolicy
 class DecodedConfig(FeedforwardConfig):
     """A Gaussian actor and a flow behind it, which reads the newest observation."""
 
-    decoder: FlowConfig = field(
-        default_factory=lambda: FlowConfig(horizon=1, execute=1, hidden=64, layers=4)
-    )
+    decoder: FlowConfig = field(default_factory=lambda: FlowConfig(horizon=1, execute=1, hidden=64, layers=4))
 
     def __post_init__(self) -> None:
         if self.decoder.horizon != 1:

@@ -230,9 +230,7 @@ def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
     resume = ("--resume",) if values["resume"] == "true" else ()
     command = ("finetune", _bundle(values), *options, *resume, *_no_camera(values))
     after = "twin" if values["teleop"] == "none" else "teleop"
-    finetune = NodeProcess(
-        "finetune", command, required=True, start_after=after, commands_robot=True, writes=_WRITES
-    )
+    finetune = NodeProcess("finetune", command, required=True, start_after=after, commands_robot=True, writes=_WRITES)
     return [_twin(values, values["twin"] == "true"), _teleop(values), finetune, _view(values)]
 
 

@@ -115,7 +115,7 @@ class TaskEnv(VectorEnv):
     @cached_property
     def info(self) -> EnvInfo:
         """Return facts about the task."""
-        return EnvInfo.of(self.pipeline, bool(self.task.expert))
+        return EnvInfo.of(self.pipeline, bool(self.task.expert), tuple(r.name for r in self.task.rewards))
 
     def make_demonstrator(self, seed: int, skill: str = "STEADY") -> Demonstrator:
         """Return the task's scripted demonstrator for all copies."""

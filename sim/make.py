@@ -25,7 +25,7 @@ def describe(task: str, env_python: Path | None = None) -> EnvInfo:
         env.close()
         return env.info
     ours = tasks.get(task)
-    return EnvInfo.of(Pipeline(ours.interface), demonstrator=bool(ours.expert))
+    return EnvInfo.of(Pipeline(ours.interface), bool(ours.expert), tuple(r.name for r in ours.rewards))
 
 
 def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:

@@ -57,6 +57,9 @@ FEW = ("--training.offline-updates", "7000")
 DENSE = ("--training.reward", "task")
 CHEETAH = ("--training.steps", "20000")
 HOPPER = ("--training.steps", "6000")
+PAIR = (
+    "--training.num-envs", "64", "--training.rollout", "50", "--training.steps", "300000", "--policy.history", "1",
+)  # fmt: skip
 PENDULUM = ("--training.steps", "4000")
 SPARSE = ("--training.steps", "7000")
 OFFLINE_BINS = ("--training.offline-updates", "4000", "--training.steps", "0")
@@ -129,6 +132,10 @@ checks: dict[str, Check] = {
         "Rewards move the denoising steps of a policy that passes on either side to the one that counts.",
         "testbed:fork-right", Arm("adpo"), Arm("diffusion-bc", EVERY), ONE_SIDE, Arm("diffusion-bc", EVERY),
         at_least=0.85,
+    ),
+    "slim": Check(
+        "A critic for each term learns all of them, one critic of their sum hears the largest.",
+        "testbed:pair", Arm("slim", PAIR), Arm("ppo", PAIR), at_least=0.9,
     ),
     "gorl": Check(
         "Rewards move the noise of a flow that passes on either side, and the flow, to the side that counts.",

@@ -37,14 +37,16 @@ class EnvInfo:
     """infos["success"] is reported."""
     success_terminates: bool = True
     """Success ends the episode."""
+    rewards: tuple[str, ...] = ()
+    """Terms of the reward, in infos["rewards"] at every step."""
 
     @classmethod
-    def of(cls, pipeline: Pipeline, demonstrator: bool = False) -> EnvInfo:
+    def of(cls, pipeline: Pipeline, demonstrator: bool = False, rewards: tuple[str, ...] = ()) -> EnvInfo:
         """Return the facts of a contract with a robot."""
         interface, robot = pipeline.interface, pipeline.robot.fingerprint()
         return cls(
             interface.task, pipeline.observer.spec, pipeline.actions, interface.controller.rate, pipeline.others,
-            interface, robot, demonstrator,
+            interface, robot, demonstrator, rewards=rewards,
         )  # fmt: skip
 
     @property

@@ -77,11 +77,14 @@ def check_critics(config: Any, saved: dict[str, Any]) -> None:
 class StateValue(nn.Module):
     """V(s) of observations and privileged state, with its own normalizer (asymmetric critic, Pinto et al. 2018)."""
 
-    def __init__(self, size: int, hidden: tuple[int, ...]):
+    def __init__(self, size: int, hidden: tuple[int, ...], terms: int | None = None):
+        """`terms`: values of so many rewards, not of one."""
         super().__init__()
         self.normalizer = RunningNormalizer(size)
-        self.net = mlp([size, *hidden, 1], elu)
+        self.net = mlp([size, *hidden, terms or 1], elu)
+        self.terms = terms
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return values (...) of raw states (..., size)."""
-        return self.net(self.normalizer(state)).squeeze(-1)
+        """Return values (...), or (..., terms), of raw states (..., size)."""
+        values: Tensor = self.net(self.normalizer(state))
+        return values if self.terms else values.squeeze(-1)

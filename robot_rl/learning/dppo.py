@@ -62,8 +62,10 @@ class DPPO(PPO):
     BETAS = (0.9, 0.99)
     """Decays of the moments with `mixing`."""
 
-    def __init__(self, policy: DiffusionPolicy, privileged: int, config: DPPOConfig, seed: int = 0):
-        super().__init__(policy, privileged, config, seed)  # type: ignore[arg-type]
+    def __init__(
+        self, policy: DiffusionPolicy, privileged: int, config: DPPOConfig, seed: int = 0, terms: int | None = None
+    ):
+        super().__init__(policy, privileged, config, seed, terms=terms)  # type: ignore[arg-type]
         self.chain, self.queue, self.updates = Chain(policy, config.eta, config.min_std), ActionQueue(policy.execute), 0
         steps = len(self.chain.std)
         share = torch.linspace(0, 1, steps, device=self.device) if steps > 1 else torch.ones(1, device=self.device)
@@ -118,7 +120,7 @@ class DPPO(PPO):
     @torch.no_grad()
     def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the losses' inputs (B, K, ...), K denoising steps, but for the critic's (B, 1, ...)."""
-        policy, advantage = self.policy, batch["advantage"]
+        policy = self.policy
         seen = {"observation.state": batch["state"][:, : policy.size.observation]}
         data = {
             "chain": batch["chain"].unflatten(1, (-1, policy.horizon, policy.size.action)),
@@ -127,7 +129,7 @@ class DPPO(PPO):
             "value": batch["value"][:, None],
             "target": batch["target"][:, None],
         }
-        scaled = ((advantage - advantage.mean()) / (advantage.std() + 1e-8))[:, None] * self.fading
+        scaled = self._scaled(batch["advantage"])[:, None] * self.fading
         learns = float(self.updates >= self.config.critic_only)
         return data | {"advantage": learns * scaled, "log_prob": self._log_prob(data)}
 

@@ -49,8 +49,10 @@ class GoRL(PPO):
     config: GoRLConfig
     kept: ClassVar[tuple[str, ...]] = (*PPO.kept, "executed")
 
-    def __init__(self, policy: DecodedPolicy, privileged: int, config: GoRLConfig, seed: int = 0):
-        super().__init__(policy, privileged, config, seed)
+    def __init__(
+        self, policy: DecodedPolicy, privileged: int, config: GoRLConfig, seed: int = 0, terms: int | None = None
+    ):
+        super().__init__(policy, privileged, config, seed, terms=terms)
         self.updates = 0
         self.recent: list[dict[str, Tensor]] = []
         """Observations (B, D), executed actions (B, A) and advantages (B,) of the last rollouts."""

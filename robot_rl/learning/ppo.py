@@ -4,6 +4,9 @@
     actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy_coef H(pi)      equation 7, without the shared loss
     critic:  mean (V(s) - target)^2
 
+With several rewards, each has its own value, and A is the weighted sum of their advantages, each in units of its own
+standard deviation, so that none drowns another (SLIM).
+
 Actor and critic share no weights; each has its own gradient clip and learning rate. The actor's rate adapts to the
 divergence from the old policy (Rudin et al. 2022, arXiv 2109.11978). Normalizers change only after an update, so the
 ratio is 1 before the first step.
@@ -55,6 +58,8 @@ class PPOConfig:
     """Divergence from the old policy, nats, that the actor's learning rate is steered to; None keeps the rate."""
     grad_clip: PositiveFloat = 1.0
     """Largest gradient norm, of actor and critic each."""
+    weights: tuple[NonNegativeFloat, ...] = ()
+    """Weight of each term's advantage, if the reward is `terms`; none: 1 each."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.minibatches < 1:
@@ -73,12 +78,18 @@ class PPO:
     policy: FeedforwardPolicy
 
     def __init__(
-        self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0, mirror: Mirror | None = None
-    ):
+        self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0,
+        mirror: Mirror | None = None, terms: int | None = None,
+    ):  # fmt: skip
+        """`terms`: the reward has so many terms, with a value each."""
         self.policy, self.privileged, self.config, self.mirror = policy, privileged, config, mirror
         size, self.clip = policy.size, config.clip
         self.device = next(policy.parameters()).device
-        self.critic = StateValue(size.observation + privileged, config.hidden).to(self.device)
+        self.unit: float | Tensor = 1.0
+        """Unit of the critic's squared error, for each term."""
+        self.critic = StateValue(size.observation + privileged, config.hidden, terms).to(self.device)
+        if config.weights and len(config.weights) != (terms or 1):
+            raise ConfigError(f"{len(config.weights)} weights are given, and the reward has {terms or 1} terms")
         self.actor_parameters = self._trained()
         groups = [
             {"params": self.actor_parameters, "lr": config.actor_lr},
@@ -139,15 +150,17 @@ class PPO:
         bootstrapping from that diverges. A simulation that diverged uses the value of the state before.
         """
         value = self.critic(rollout["state"])
+        terminated, done = rollout["terminated"], rollout["done"]
+        if value.ndim > done.ndim:
+            terminated, done = (x[..., None].expand_as(value) for x in (terminated, done))
         following = torch.cat([value[1:], self.critic(self.state(last))[None]])
         if finals:
-            done = rollout["done"]
+            last_step, (low, high) = rollout["done"], value.flatten(0, 1).aminmax(dim=0)
             ended = self.critic(torch.cat(finals))
-            following[done] = torch.where(ended.isfinite(), ended.clamp(value.min(), value.max()), value[done])
+            following[last_step] = torch.where(ended.isfinite(), ended.clamp(low, high), value[last_step])
         advantage, target = advantages(
-            rollout["reward"], value, following, rollout["terminated"], rollout["done"],
-            self.config.discount, self._weight(rollout),
-        )  # fmt: skip
+            rollout["reward"], value, following, terminated, done, self.config.discount, self._weight(rollout)
+        )
         batch = {name: rollout[name] for name in self.kept}
         batch |= {"value": value, "advantage": advantage, "target": target}
         return {name: x.flatten(0, 1) for name, x in batch.items()}
@@ -163,6 +176,8 @@ class PPO:
         value, advantage and target (B,). Raises FloatingPointError before anything non-finite reaches the weights.
         """
         self._check(batch)
+        if self.critic.terms:
+            self.unit = batch["target"].var(0).clamp_min(1e-12)
         data, old = self._prepare(batch), self._log_std().detach().clone()
         rows = len(batch["state"])
         size = -(-rows // self.config.minibatches)
@@ -172,7 +187,8 @@ class PPO:
                 part = {name: x.index_select(0, pick) for name, x in data.items()}
                 # Before the first step the divergence is 0 for any rate.
                 steps.append(self._step(part, old, adapt=bool(steps)))
-        explained = 1 - (batch["target"] - batch["value"]).var() / batch["target"].var().clamp_min(1e-12)
+        left, spread = (batch["target"] - batch["value"]).var(0), batch["target"].var(0)
+        explained = (1 - left / spread.clamp_min(1e-12)).mean()
         self._normalize(batch)
         means = {name: float(torch.stack([step[name] for step in steps]).mean()) for name in steps[0]}
         return means | {
@@ -194,7 +210,8 @@ class PPO:
         rows = len(batch["state"])
         widths = {"state": self.policy.size.observation + self.privileged} | self._widths()
         shapes: dict[str, tuple[int, ...]] = {name: (rows, width) for name, width in widths.items()}
-        for name, shape in (shapes | dict.fromkeys(("value", "advantage", "target"), (rows,))).items():
+        worth = (rows,) if self.critic.terms is None else (rows, self.critic.terms)
+        for name, shape in (shapes | dict.fromkeys(("value", "advantage", "target"), worth)).items():
             if batch[name].shape != shape:
                 raise ValueError(f"{name} has shape {tuple(batch[name].shape)}, not {shape}")
             if not batch[name].isfinite().all():
@@ -209,17 +226,24 @@ class PPO:
         raw = {name: batch[name][:, None] for name in ("frames", "state", "action")}
         if self.mirror is not None:
             raw = {name: torch.cat([x, self.reflect[name](x)], 1) for name, x in raw.items()}
-        advantage = batch["advantage"]
         return {
             "features": self.policy.features(raw["frames"]),
             "state": self.critic.normalizer(raw["state"]),
             "action": raw["action"],
             "mean": batch["mean"],
             "log_prob": log_density(batch["action"], batch["mean"], self.policy.log_std)[:, None],
-            "advantage": ((advantage - advantage.mean()) / (advantage.std() + 1e-8))[:, None],
+            "advantage": self._scaled(batch["advantage"])[:, None],
             "value": batch["value"][:, None],
             "target": batch["target"][:, None],
         }
+
+    def _scaled(self, advantage: Tensor) -> Tensor:
+        """Return advantages (B,), or (B, terms), in units of their standard deviations, as one number each (B,)."""
+        scaled = (advantage - advantage.mean(0)) / (advantage.std(0) + 1e-8)
+        if self.critic.terms is None:
+            return scaled
+        weights = scaled.new_tensor(self.config.weights or [1.0] * self.critic.terms)
+        return (scaled * weights).sum(1)
 
     def _normalize(self, batch: dict[str, Tensor]) -> None:
         """Update the normalizers with raw rows, and their mirror images."""
@@ -264,11 +288,12 @@ class PPO:
         ratio = change.clamp(max=20.0).exp()  # e^89 overflows: better to lose a row than the run
         clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
         gain = torch.minimum(ratio * part["advantage"], clipped * part["advantage"]).mean()
-        value = self.critic.net(part["state"].flatten(0, 1)).view(part["state"].shape[:2])
-        error = (value - part["target"]).square()
+        value = self.critic.net(part["state"].flatten(0, 1))
+        value = value.view(*part["state"].shape[:2], *part["target"].shape[2:])
+        error = (value - part["target"]).square() / self.unit
         if c.value_clip is not None:
             held = part["value"] + (value - part["value"]).clamp(-c.value_clip, c.value_clip)
-            error = torch.maximum(error, (held - part["target"]).square())
+            error = torch.maximum(error, (held - part["target"]).square() / self.unit)
         value_loss = error.mean()
         with torch.no_grad():
             metrics = {

@@ -43,6 +43,7 @@ recipes = Registry(
         "porl": ("robot_rl.recipes.porl:PolicyOnly", "off-policy RL from a given policy alone, needs --base"),
         "resfit": ("robot_rl.recipes.resfit:ResFiT", "residual off-policy RL on a frozen base policy, needs --base"),
         "ppo": ("robot_rl.recipes.ppo:ProximalPolicy", "on-policy RL from nothing, in many environments at once"),
+        "slim": ("robot_rl.recipes.slim:SLIM", "ppo with a critic for each term of the reward"),
         "gorl": ("robot_rl.recipes.gorl:GenerativeOnline", "ppo on the noise of a flow, fitted to what was executed"),
         "dppo": ("robot_rl.recipes.dppo:DenoisingPPO", "PPO on a diffusion policy's denoising steps, needs --base"),
         "adpo": ("robot_rl.recipes.adpo:AdaptiveDenoisingPPO", "dppo, with an optimizer between Adam and RMSProp"),

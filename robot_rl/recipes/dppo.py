@@ -39,4 +39,4 @@ class DenoisingPPO(OnPolicyRecipe):
     def build(self, job: Job, env: Any = None) -> DPPO:
         torch.manual_seed(job.seed)
         policy = denoiser_from(job.improvable().policy, self.agent.denoising_steps).to(job.device)
-        return DPPO(policy, env.privileged_size, self.agent, job.seed)
+        return DPPO(policy, env.privileged_size, self.agent, job.seed, self.terms(job))

@@ -46,4 +46,4 @@ class GenerativeOnline(OnPolicyRecipe):
             policy = DecodedPolicy(base.size, replace(self.policy, decoder=base.config))
             policy.decoder.load_state_dict(base.state_dict())
             policy.anchor()
-        return GoRL(policy.to(job.device), env.privileged_size, self.agent, job.seed)
+        return GoRL(policy.to(job.device), env.privileged_size, self.agent, job.seed, self.terms(job))

@@ -37,4 +37,5 @@ class ProximalPolicy(OnPolicyRecipe):
     def build(self, job: Job, env: Any = None) -> PPO:
         torch.manual_seed(job.seed)
         policy = FeedforwardPolicy(job.size, self.policy).to(job.device)
-        return PPO(policy, env.privileged_size, self.agent, job.seed, env.mirror if self.symmetry else None)
+        mirror = env.mirror if self.symmetry else None
+        return PPO(policy, env.privileged_size, self.agent, job.seed, mirror, self.terms(job))

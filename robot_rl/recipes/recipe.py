@@ -106,6 +106,10 @@ class OnPolicyRecipe(Recipe):
         self.practise(job, agent, env)
         return job.bundle(agent)
 
+    def terms(self, job: Job) -> int | None:
+        """Return how many terms the reward has; None if it is one number."""
+        return len(job.info.rewards) if self.training.reward == "terms" else None
+
     def practise(self, job: Job, agent: PPO, env: Any) -> None:
         """Train the agent in the environment, and close that."""
         reward = reward_source(self.training.reward, job.info)

@@ -24,6 +24,7 @@ from robot_rl.rewards import reward_source
 from robot_rl.training.gated import OfflineConfig, improve_offline
 from robot_rl.training.on_policy import OnPolicyConfig
 from robot_rl.training.supervised import SupervisedConfig, clone
+from robot_rl.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,16 @@ class RL100(OnPolicyRecipe):
         return DPPO(policy, 0, self.agent, job.seed)  # recorded states have no privileged part
 
     def train(self, job: Job) -> Bundle:
+        reward = self.training.reward
+        if reward == "terms":
+            raise ConfigError("rl-100 has one value, of the whole reward; use --training.reward task or success")
         shown = job.demonstrations(successes=self.imitation.demos == "successes")
         agent, run = self.build(job), job.opened
         if run.load() is None:
             imitation = Cloning(agent.policy, self.cloning, self.imitation.updates)
             clone(imitation, shown, self.imitation.updates, self.imitation.batch, run, job.seed)
             agent.policy.freeze_first()
-            every, reward = job.demonstrations(self.training.reward, False), self.training.reward
+            every = job.demonstrations(reward, successes=False)
             improve_offline(agent, every, reward_source(reward, job.info), self.offline, run, job.seed)
         self.practise(job, agent, job.make_env(self.training.num_envs))
         head = Distillation(student_of(agent.policy), agent.policy, self.cloning, self.distillation.updates)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from robot_rl.interface.environment import EnvInfo
@@ -13,13 +14,15 @@ from robot_rl.util.errors import ConfigError
 
 RewardName = Literal["success", "task"]
 """success: 1 when the task's success test ends the episode, which a robot can tell as well; task: the environment's."""
+TermsName = Literal["success", "task", "terms"]
+"""terms: the parts of the task's reward, one by one."""
 
 
 class RewardSource(Protocol):
     """Label the transitions of a vector environment."""
 
     def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
-        """Return rewards (n,) float32 for the environment's reward (n,) and infos of one step."""
+        """Return rewards (n,), or terms (n, K), float32 for the environment's reward (n,) and infos of one step."""
 
     def limits(self, discount: float) -> tuple[float, float]:
         """Return the least and the greatest possible return."""
@@ -54,10 +57,28 @@ class TaskReward:
         return -math.inf, math.inf
 
 
-def reward_source(name: RewardName, info: EnvInfo) -> RewardSource:
+@dataclass(frozen=True)
+class TermsReward:
+    """The terms of the environment's reward."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, reward: Tensor, infos: dict[str, Any]) -> Tensor:
+        """Return the terms (n, K)."""
+        return torch.stack([infos["rewards"][name].float() for name in self.names], 1)
+
+    def limits(self, discount: float) -> tuple[float, float]:
+        return -math.inf, math.inf
+
+
+def reward_source(name: TermsName, info: EnvInfo) -> RewardSource:
     """Return the reward source called `name` for a task; ConfigError if the task lacks it."""
     if name == "task":
         return TaskReward()
+    if name == "terms":
+        if not info.rewards:
+            raise ConfigError(f"{info.task} reports no terms of its reward: use --training.reward task")
+        return TermsReward(info.rewards)
     if not info.reports_success:
         raise ConfigError(f"{info.task} reports no success, so that cannot be the reward: use --training.reward task")
     return SuccessReward(info.success_terminates)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from policies.base import Observation
 from robot_rl.learning.ppo import PPO
-from robot_rl.rewards import RewardName, RewardSource
+from robot_rl.rewards import RewardSource, TermsName
 from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, counts, diverged, report
 from robot_rl.training.run import Run
@@ -35,8 +35,9 @@ class OnPolicyConfig:
     """Environments stepped side by side."""
     rollout: PositiveInt = 24
     """Steps of every environment between updates."""
-    reward: RewardName = "task"
-    """Reward source: the task's own reward, or success alone (1 when the episode succeeds)."""
+    reward: TermsName = "task"
+    """Reward source: the task's own reward, its terms with a critic each, or success alone (1 when the episode
+    succeeds)."""
     checkpoint_every: PositiveInt = 500_000
     """Environment steps between checkpoints."""
 
@@ -114,7 +115,7 @@ def collect(
         if ended.any():
             finals.append(agent.state(infos["final_obs"])[ended])
             agent.reset(ended.nonzero().squeeze(-1))
-        episodes.add(paid, done, infos.get("success"))
+        episodes.add(paid if paid.ndim == 1 else paid.sum(1), done, infos.get("success"))
         for group, names in (("env", infos.get("metrics", {})), ("reward", infos.get("rewards", {}))):
             for name, value in names.items():
                 now = torch.stack([value.nansum(), (~value.isnan()).sum()])

@@ -51,9 +51,9 @@ class Expert:
 
     def __init__(self, env: Any, noise: float, play: bool):
         self.env, self.play = env, play
-        self.parts = {
-            name: cls(env=env, noise=noise) for name, cls in ORACLES.items() if name != "button"
-        } | {"button": ButtonPlanOracle(env=env, noise=noise, gripper_always_closed=hasattr(env, "_num_rows"))}
+        self.parts = {name: cls(env=env, noise=noise) for name, cls in ORACLES.items() if name != "button"} | {
+            "button": ButtonPlanOracle(env=env, noise=noise, gripper_always_closed=hasattr(env, "_num_rows"))
+        }
         self.oracle: Any = None
 
     def begin(self, observation: np.ndarray, info: Info) -> None:

@@ -34,6 +34,8 @@ class Testbed(ABC):
     draws: ClassVar[int]
     """Uniform numbers that an episode begins with."""
     reports_success: ClassVar[bool] = True
+    rewards: ClassVar[tuple[str, ...]] = ()
+    """Names of `terms`, whose sum is the reward."""
     rate: ClassVar[float] = 20.0
     """Hz"""
 
@@ -53,6 +55,10 @@ class Testbed(ABC):
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return reward (n,), success (n,) and failure (n,) of arriving in s by a; either of the last two ends the
         episode."""
+
+    def terms(self, s: Tensor, a: Tensor) -> Tensor:
+        """Return the parts (n, K) of the reward that `rewards` names."""
+        return s.new_zeros(len(s), 0)
 
     @abstractmethod
     def progress(self, s: Tensor) -> Tensor:
@@ -119,6 +125,9 @@ class TestbedEnv:
         truncated = (self.steps >= self.testbed.horizon) & ~terminated
         done = terminated | truncated
         infos: dict[str, Any] = {"success": success} if self.testbed.reports_success else {}
+        if self.testbed.rewards:
+            parts = self.testbed.terms(state, actions).unbind(1)
+            infos["rewards"] = dict(zip(self.testbed.rewards, parts, strict=True))
         if done.any():
             infos |= {"final_obs": self._observation(state), "_final_obs": done}
         self.episode = self.episode + done
@@ -187,4 +196,5 @@ def describe(testbed: Testbed) -> EnvInfo:
         testbed.rate,
         demonstrator=True,
         reports_success=testbed.reports_success,
+        rewards=testbed.rewards,
     )

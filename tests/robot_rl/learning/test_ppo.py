@@ -180,6 +180,67 @@ def test_the_critic_sees_what_the_actor_does_not() -> None:
     assert torch.equal(blind.state(observation), observation["observation.state"])
 
 
+def multiple(scale: float = 1.0, rows: int = 512) -> tuple[PPO, dict[str, Tensor]]:
+    """An agent of two rewards, the second in units of `scale`, and a rollout."""
+    torch.manual_seed(0)
+    policy = FeedforwardPolicy(Size(4, 2), FeedforwardConfig(hidden=(16, 16)))
+    torch.nn.init.normal_(policy.actor[-1].weight, std=0.3)
+    agent = PPO(policy, 2, PPOConfig(hidden=(16, 16), **ONE), terms=2)
+    batch, rng = rollout(agent, rows), torch.Generator().manual_seed(1)
+    unit = torch.tensor([1.0, scale])
+    batch |= {name: unit * torch.randn(rows, 2, generator=rng) for name in ("advantage", "target")}
+    return agent, batch
+
+
+def test_a_term_counts_the_same_in_any_unit() -> None:
+    steps = []
+    for scale in (1.0, 100.0):
+        agent, batch = multiple(scale)
+        before = [p.detach().clone() for p in agent.actor_parameters]
+        agent.update(batch)
+        steps.append(torch.cat([(p - q).flatten() for p, q in zip(agent.actor_parameters, before, strict=True)]))
+    assert torch.cosine_similarity(*steps, dim=0) > 0.99
+    agent, batch = multiple(100.0)
+    summed = make(**ONE)  # one critic of the sum forgets the first term
+    summed._scaled(batch["advantage"].sum(1))
+    assert (
+        torch.corrcoef(torch.stack([summed._scaled(batch["advantage"].sum(1)), batch["advantage"][:, 0]]))[0, 1] < 0.1
+    )
+    assert torch.corrcoef(torch.stack([agent._scaled(batch["advantage"]), batch["advantage"][:, 0]]))[0, 1] > 0.6
+
+
+def test_one_term_is_ppo_and_terms_are_assessed_one_by_one() -> None:
+    agents = [make(**ONE), PPO(make().policy, 2, PPOConfig(hidden=(16, 16), **ONE), terms=1)]
+    agents[1].load_state_dict(copy.deepcopy(agents[0].state_dict()))
+    batch = rollout(agents[0])
+    agents[0].update(batch)
+    agents[1].update(batch | {name: batch[name][:, None] for name in ("value", "advantage", "target")})
+    for one, other in zip(weights(agents[0])[:-6], weights(agents[1])[:-6], strict=True):
+        torch.testing.assert_close(one, other)
+
+    agent, _ = multiple()
+    rng = torch.Generator().manual_seed(2)
+    done = torch.rand(5, 3, generator=rng) < 0.3
+    steps = {name: torch.randn(5, 3, width, generator=rng) for name, width in
+             {"frames": 4, "state": 6, "action": 2, "mean": 2, "reward": 2}.items()}  # fmt: skip
+    last = {"observation.state": torch.randn(3, 4), "observation.environment_state": torch.randn(3, 2)}
+    ends = [torch.randn(int(done.sum()), 6)] if done.any() else []
+    both = agent.assess(steps | {"terminated": done & False, "done": done}, last, ends)
+    assert both["advantage"].shape == both["target"].shape == (15, 2)
+    doubled = agent.assess(
+        steps | {"reward": steps["reward"] * torch.tensor([1.0, 3.0]), "terminated": done & False, "done": done},
+        last,
+        ends,
+    )
+    assert torch.equal(doubled["advantage"][:, 0], both["advantage"][:, 0])
+    assert not torch.equal(doubled["advantage"][:, 1], both["advantage"][:, 1])
+
+
+def test_weights_are_one_for_each_term() -> None:
+    with pytest.raises(ConfigError, match="3 weights are given, and the reward has 2 terms"):
+        PPO(make().policy, 2, PPOConfig(hidden=(16, 16), weights=(1.0, 1.0, 1.0)), terms=2)
+
+
 def test_wrong_shapes_are_refused() -> None:
     agent = make()
     for name, shape in {"frames": (256, 3), "state": (256, 4), "action": (256, 1), "advantage": (255,)}.items():

@@ -137,9 +137,7 @@ def pairs(seed: int, count: int = 128) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("conditional", "low", "high"), [(True, 0.9, 1.0), (False, 0.0, 0.6)])
-def test_dependent_dimensions_are_told_from_mixed_data_only_in_turn(
-    conditional: bool, low: float, high: float
-) -> None:
+def test_dependent_dimensions_are_told_from_mixed_data_only_in_turn(conditional: bool, low: float, high: float) -> None:
     """The paper's motivating example (section 3): values of single dimensions average the good with the bad."""
     agent = arsq(conditional)
     for seed in range(400):

@@ -12,6 +12,7 @@ import torch
 from policies.bundle import load_bundle, save_bundle
 from policies.errors import BundleError
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from robot_rl.cli.main import main
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.ppo import PPOConfig
 from robot_rl.recipes import recipes
@@ -19,6 +20,7 @@ from robot_rl.recipes.job import Job
 from robot_rl.recipes.ppo import ProximalPolicy
 from robot_rl.robots import robots
 from robot_rl.training.on_policy import OnPolicyConfig
+from robot_rl.training.run import read_metrics
 from robot_rl.util.seeds import training_seed
 from sim.env import TaskEnv
 from sim.make import describe, make, mirror_of
@@ -109,3 +111,19 @@ def test_seeds_share_no_environment(run: Build, monkeypatch: pytest.MonkeyPatch)
     for seed in (0, 1):
         recipe.train(job("panda-lift", run(str(seed)), seed))
     assert begun == [0, training_seed(1)]
+
+
+def test_terms_of_a_reward_are_learned_by_a_critic_each_and_resumed(tmp_path: Path) -> None:
+    few = ["--training.num-envs", "8", "--training.rollout", "10", "--seed", "3"]
+    words = ["train", "testbed:pair", "--recipe", "slim", *few]
+    assert main([*words, "--training.steps", "320", "--out", str(tmp_path / "whole")]) == 0
+    assert main([*words, "--training.steps", "160", "--out", str(tmp_path / "halves")]) == 0
+    assert main([*words, "--training.steps", "320", "--out", str(tmp_path / "halves"), "--resume"]) == 0
+    rows = [read_metrics(tmp_path / name)[-1] for name in ("whole", "halves")]
+    assert rows[0]["reward/first"] < rows[0]["reward/second"] < 0
+    assert rows[0]["ppo/value_loss"] == rows[1]["ppo/value_loss"]
+
+
+def test_a_task_without_terms_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["train", "testbed:swing", "--recipe", "slim", "--out", str(tmp_path / "run")]) == 2
+    assert "reports no terms of its reward: use --training.reward task" in capsys.readouterr().err

@@ -48,9 +48,7 @@ def killed(step: int, row: Any) -> None:
         raise RuntimeError("killed")
 
 
-def test_successes_join_the_demonstrations_also_in_a_resumed_run(
-    run: Build, same: Callable[[Any, Any], bool]
-) -> None:
+def test_successes_join_the_demonstrations_also_in_a_resumed_run(run: Build, same: Callable[[Any, Any], bool]) -> None:
     with run("whole") as folder:
         learner, demos = train(folder)
     stored = demos.size
