@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.base import RunnablePolicy
+from policies.base import Chunk, Observation, Prefix, RunnablePolicy
 from policies.execution import ChunkExecutor, Execution
 from robot_rl.util.seeds import HELD_OUT
 from robot_rl.util.statistics import mean_interval, wilson
@@ -73,6 +73,23 @@ class Evaluation:
         )
         measured = {"return": self.returns} | self.metrics
         return success | {name: [float(f"{v:.6g}") for v in values] for name, values in measured.items()}
+
+
+class Seldom:
+    """A policy that decides every `interval` control periods, and holds the last action of a shorter chunk."""
+
+    def __init__(self, policy: RunnablePolicy, interval: int):
+        self.policy, self.horizon, self.execute = policy, interval, interval
+
+    def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+        """Return chunks (B, interval, A)."""
+        actions = self.policy.infer(observation, rng).actions[:, : self.horizon]
+        missing = self.horizon - actions.shape[1]
+        return Chunk(torch.cat([actions, actions[:, -1:].expand(-1, missing, -1)], 1))
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Clear the state of environments `ids`, or of all."""
+        self.policy.reset(ids)
 
 
 def evaluate(

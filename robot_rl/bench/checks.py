@@ -39,6 +39,8 @@ class Check:
     """Figure of `robot-rl evaluate` that is compared: success, return, or a metric of the task."""
     at_least: float = 0.0
     """What the method must reach as well."""
+    evaluate: tuple[str, ...] = ()
+    """Further flags of `robot-rl evaluate` for both arms."""
     published: str = ""
     """The paper's number, where there is one."""
 
@@ -61,6 +63,7 @@ PAIR = (
     "--training.num-envs", "64", "--training.rollout", "50", "--training.steps", "300000", "--policy.history", "1",
 )  # fmt: skip
 PENDULUM = ("--training.steps", "4000")
+SWING = ("--training.steps", "10000")
 SPARSE = ("--training.steps", "7000")
 OFFLINE_BINS = ("--training.offline-updates", "4000", "--training.steps", "0")
 WATCHED = (
@@ -169,6 +172,11 @@ checks: dict[str, Check] = {
         "Values several Bellman updates ahead learn to swing up sooner than those of one.",
         "gym:Pendulum-v1", Arm("i-qn", PENDULUM), Arm("i-qn", (*PENDULUM, "--agent.iterates", "1")), figure="return",
         at_least=-400.0,
+    ),
+    "srl": Check(
+        "Who plans eight actions can decide at every eighth step; to hold one action so long is too coarse.",
+        "testbed:swing", Arm("srl", SWING), Arm("sac", SWING), figure="return", at_least=-400.0,
+        evaluate=("--interval", "8"),
     ),
     "flash-sac": Check(
         "Normalized critics without target networks learn to run in steps that are too few for sac.",

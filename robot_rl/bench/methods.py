@@ -67,6 +67,8 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int) -> Iter
         run = folder / part / f"{SEED}{seed}"
         file, how = run / "evaluation.json", ("--episodes", episodes, "--num-envs", min(100, episodes))
         who = (f"expert:{check.task}", *arm.flags, "--out", file) if arm.recipe == EXPERT else (run,)
+        if check.evaluate:
+            who = (*who, *check.evaluate, *(() if "--out" in who else ("--out", file)))
         words = ("evaluate", *who, *how, "--threads", 1)
         return step(f"{part} evaluated", run, lambda: _evaluated(file, episodes), *words)
 

@@ -45,6 +45,9 @@ class Evaluate:
     """How chunks are executed while inference takes time: receding stops and waits; see docs/deploy.md."""
     inference_delay: NonNegativeFloat = 0.0
     """Simulated inference time, ms, rounded up to whole control periods, to rehearse a slower machine."""
+    interval: PositiveInt | None = None
+    """Control periods from one decision to the next: so many actions of a chunk are executed, and the last one of a
+    shorter chunk is held; None: as the policy is meant."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task; needed where the policy was trained with one."""
     engine: str = "mujoco"
@@ -95,7 +98,7 @@ class Evaluate:
         from policies.bundle import load_bundle
         from policies.execution import Execution
         from robot_rl.cli.console import bar, say_nominal, show
-        from robot_rl.evaluation import evaluate
+        from robot_rl.evaluation import Seldom, evaluate
         from robot_rl.robots import robots
         from robot_rl.training.run import write_json
         from robot_rl.util.errors import ConfigError, UserError
@@ -144,6 +147,9 @@ class Evaluate:
         where = getattr(env, "simulation", {"engine": "gymnasium", "without": ()})
         simulation["without"] = where["without"]
         say_nominal(self.engine, [name for name in simulation["without"] if name not in self.without])
+        scripted = isinstance(policy, ExpertPolicy)
+        if self.interval is not None:
+            policy = Seldom(policy, self.interval)
         execution = Execution(self.execution)
         if self.inference_delay:
             interface = env.info.interface
@@ -161,7 +167,8 @@ class Evaluate:
                 execution=execution,
             )
         summary: dict[str, Any] = {"label": self.label or bundle_path.name, "where": "simulation", "seed": self.seed}
-        summary |= {"skill": self.skill} if isinstance(policy, ExpertPolicy) else {"runtime": self.runtime}
+        summary |= {"skill": self.skill} if scripted else {"runtime": self.runtime}
+        summary |= {} if self.interval is None else {"interval": self.interval}
         summary |= {"execution": self.execution, "inference_delay": self.inference_delay} if execution.delayed else {}
         summary |= where | result.summary() | {"divergences": result.divergences}
         summary |= report(diverged) if diverged and result.divergences else {}
@@ -194,6 +201,7 @@ class Evaluate:
         other = [
             getattr(self, name) for name in ("engine", "runtime", "execution") if getattr(self, name) != defaults[name]
         ]
+        other += [f"every-{self.interval}"] * (self.interval is not None)
         other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0) + [
             f"without-{name}" for name in self.without
         ]

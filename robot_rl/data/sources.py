@@ -55,6 +55,14 @@ class Demonstrations:
         rows = torch.arange(count, device=device)[:, None] + torch.arange(horizon, device=device)
         return torch.minimum(rows, last[:, None])
 
+    def draw(self, count: int, rng: torch.Generator, weights: Tensor | None = None) -> Tensor:
+        """Draw rows (count,), uniformly or in proportion to weights (N,)."""
+        if weights is None:
+            return torch.randint(0, len(self), (count,), generator=rng).to(self.starts.device)
+        ends = weights.double().cumsum(0)
+        at = torch.rand(count, generator=rng, dtype=torch.double).to(ends.device) * ends[-1]
+        return torch.searchsorted(ends, at).clamp_max(len(self) - 1)
+
     def sample(self, pick: Tensor, rows: Tensor) -> Batch:
         """Return the rows `pick` (B,): observed columns (B, ...) and `action` (B, horizon, A)."""
         batch = {name: values[pick] for name, values in self.columns.items()}

@@ -180,7 +180,12 @@ class ActorCritic:
         seen = observation | inputs
         u = explored(self.config.exploration, phase, lambda: self._explore(seen, noise, rng), noise, rng)
         kept = inputs | ({"latent": u, "decides": self.queue.due(rows)} if self.judged == "latent" else {})
-        return self.queue.step(policy.transform(u, seen).unflatten(1, (policy.horizon, -1))), kept
+        chunks = policy.transform(u, seen).unflatten(1, (policy.horizon, -1))
+        return self.queue.step(chunks, self._lengths(rows, rng)), kept
+
+    def _lengths(self, rows: int, rng: torch.Generator) -> Tensor | None:
+        """Return how many actions (n,) are executed of chunks that begin now; None: all."""
+        return None
 
     def _explore(self, seen: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
         """Return exploring u (n, latent); `noise` (n, latent) is that of an actor with a fixed std."""
@@ -213,7 +218,7 @@ class ActorCritic:
         `valid` (B, horizon).
         """
         encoder = self.policy.encoder
-        if self.policy.horizon > 1:
+        if batch["action"].ndim == 3:
             batch = flatten_chunks(batch, self.rng)
         batch = encoder.augment(encoder.augment(batch, self.rng), self.rng, NEXT)
         metrics = self._update_models(batch) | self._update_critic(batch)

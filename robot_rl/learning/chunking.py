@@ -24,16 +24,22 @@ class ActionQueue:
         """(n, horizon, A)"""
         self.used = torch.zeros(0, dtype=torch.long)
         """(n,) actions executed"""
+        self.length = self.used
+        """(n,) actions to execute"""
 
     def due(self, rows: int) -> Tensor:
         """Return which of `rows` environments take a new chunk at this step (n,) bool."""
         if len(self.used) != rows:
             self.chunks, self.used = None, torch.full((rows,), self.horizon)
-        return self.used >= self.horizon
+            self.length = self.used.clone()
+        return self.used >= self.length
 
-    def step(self, chunks: Tensor) -> Tensor:
-        """Return this step's actions (n, A); environments that are due take their chunk (n, horizon, A)."""
+    def step(self, chunks: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return this step's actions (n, A); environments that are due take their chunk (n, horizon, A), and execute
+        `lengths` (n,) actions of it, or all."""
         due = self.due(len(chunks))
+        if lengths is not None:
+            self.length = torch.where(due, lengths, self.length)
         fresh = due[:, None, None].to(chunks.device)
         self.chunks = chunks if self.chunks is None else torch.where(fresh, chunks, self.chunks)
         here = torch.where(due, 0, self.used)
@@ -45,12 +51,13 @@ class ActionQueue:
         self.used[slice(None) if ids is None else ids.cpu()] = self.horizon
 
     def state_dict(self) -> dict[str, Any]:
-        return {"chunks": self.chunks, "used": self.used}
+        return {"chunks": self.chunks, "used": self.used, "length": self.length}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
         """Restore what `state_dict` returned; chunks go to `device`."""
         chunks = state["chunks"]
         self.chunks, self.used = None if chunks is None else chunks.to(device), state["used"].cpu()
+        self.length = state["length"].cpu()
 
 
 def flatten_chunks(batch: Batch, rng: torch.Generator) -> Batch:

@@ -62,6 +62,10 @@ class Cloning:
             self.parameters, decay=config.ema_decay, use_ema_warmup=True, power=0.75, foreach=True
         )
 
+    def weights(self, columns: dict[str, Tensor]) -> Tensor | None:
+        """Return how often each demonstrated row (N,) is drawn, in any unit; None: all alike."""
+        return None
+
     def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
         """Take one gradient step on observed columns (B, ...) and action chunks (B, horizon, A); return metrics."""
         loss = self._loss(batch, rng).mean()

@@ -24,7 +24,7 @@ class Consistency(CloningRecipe):
     """Distill a diffusion or flow policy into one that evaluates its network once."""
 
     agent: CloningConfig = field(default_factory=CloningConfig)
-    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=4_000))
+    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6_000))
     needs: ClassVar[tuple[Need, ...]] = ("base", "demonstrations")
 
     def make_policy(self, job: Job) -> ChunkPolicy:

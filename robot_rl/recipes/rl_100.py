@@ -38,7 +38,7 @@ class RL100(OnPolicyRecipe):
     offline: OfflineConfig = field(default_factory=OfflineConfig)
     agent: DPPOConfig = field(default_factory=lambda: DenoisingPPO().agent)
     training: OnPolicyConfig = field(default_factory=lambda: DenoisingPPO().training)
-    distillation: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=4_000))
+    distillation: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6_000))
     needs: ClassVar[tuple[Need, ...]] = ("demonstrations", "environment")
 
     def build(self, job: Job, env: Any = None) -> DPPO:

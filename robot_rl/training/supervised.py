@@ -37,15 +37,14 @@ def train_supervised(
     """Fit the agent's policy to demonstrations, leave averaged weights in it; resumes from the run's checkpoint."""
     rng = torch.Generator().manual_seed(seed)
     agent.policy.fit(data.columns)
-    rows, step = data.rows(agent.policy.horizon), 0
+    rows, weights, step = data.rows(agent.policy.horizon), agent.weights(data.columns), 0
     if saved := run.load():
         step = saved["step"]
         agent.load_state_dict(saved["agent"])
         rng.set_state(saved["rng"])
     agent.policy.train()
     while step < config.updates:
-        pick = torch.randint(0, len(rows), (config.batch,), generator=rng).to(agent.device)
-        batch = data.sample(pick, rows)
+        batch = data.sample(data.draw(config.batch, rng, weights), rows)
         step += 1
         metrics = check_update(run, step, agent.update(batch, rng), batch)
         if step % config.log_every == 0 or step == config.updates:
@@ -64,9 +63,9 @@ def clone(agent: Cloning, episodes: list[dict[str, Tensor]], updates: int, batch
     data, rng = Demonstrations.of(episodes, agent.device), torch.Generator().manual_seed(seed)
     agent.policy.fit(data.columns)
     agent.policy.train()
-    rows, loss = data.rows(agent.policy.horizon), 0.0
+    rows, weights, loss = data.rows(agent.policy.horizon), agent.weights(data.columns), 0.0
     for k in range(updates):
-        drawn = data.sample(torch.randint(0, len(rows), (batch,), generator=rng).to(agent.device), rows)
+        drawn = data.sample(data.draw(batch, rng, weights), rows)
         loss = float(check_update(run, k, agent.update(drawn, rng), drawn)["bc/loss"])
     agent.finish()
     return loss

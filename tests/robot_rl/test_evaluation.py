@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from policies.base import Observation, Policy
-from robot_rl.evaluation import Evaluation, evaluate
+from policies.base import Chunk, Observation, Policy
+from policies.execution import ChunkExecutor
+from robot_rl.evaluation import Evaluation, Seldom, evaluate
 from robot_rl.util.statistics import mean_interval, wilson
 
 
@@ -243,3 +244,22 @@ def test_too_few_values_have_no_interval(values: list[float]) -> None:
     """Whatever is reported must be JSON that other programs read: None, not NaN."""
     summary = Evaluation([], [], [], {"x": values}).summary()["x"]
     assert summary == {"mean": 2.0 if 2.0 in values else None, "low": None, "high": None}
+
+
+def test_a_policy_that_decides_seldom_holds_the_last_action_of_a_short_chunk() -> None:
+    class Counting:
+        """Chunks of two actions: 10 and 11 times the number of the decision."""
+
+        horizon = execute = 2
+        asked = 0
+
+        def infer(self, observation: dict[str, Tensor], rng: torch.Generator, prefix: object = None) -> Chunk:
+            self.asked += 1
+            return Chunk(self.asked * torch.tensor([[[10.0], [11.0]]]))
+
+        def reset(self, ids: Tensor | None = None) -> None: ...
+
+    for interval, wanted in ((1, [10, 20, 30, 40]), (2, [10, 11, 20, 22]), (3, [10, 11, 11, 20])):
+        runner = ChunkExecutor(Seldom(Counting(), interval), 1)
+        seen = {"observation.state": torch.zeros(1, 1)}
+        assert [float(runner.act(seen, torch.Generator())) for _ in range(4)] == wanted

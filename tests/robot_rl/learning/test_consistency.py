@@ -17,6 +17,7 @@ from policies.chunks import ChunkPolicy
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.flow import FlowConfig, FlowPolicy
 from robot_rl.cli.main import main
+from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.learning.consistency import Distillation, student_of
 from robot_rl.learning.dppo import denoiser_from
@@ -97,3 +98,23 @@ def test_the_recipe_makes_an_ordinary_bundle_of_one_step(tmp_path: Path) -> None
     policy = load_bundle(run).policy
     assert isinstance(policy, FlowPolicy) and policy.config.sample_steps == 1 and policy.config.hidden == 16
     assert policy.act({"observation.state": torch.zeros(3, 2)}, torch.Generator()).shape == (3, 16, 1)
+
+
+def test_what_is_learned_most_is_where_the_teacher_chooses_between_ways() -> None:
+    base, rng = teacher("flow"), torch.Generator().manual_seed(1)
+    clone = Cloning(base, FAST, 400)
+    for _ in range(400):  # two ways where the first number is positive, one elsewhere
+        drawn = batch(128, rng)
+        drawn["action"] = torch.where(drawn["observation.state"][:, :1, None] > 0, drawn["action"], 0.6)
+        clone.update(drawn, rng)
+    clone.finish()
+    columns = {name: values[:, 0] if name == "action" else values for name, values in batch(2000, rng).items()}
+    weights = Distillation(student_of(base), base, FAST, 5).weights(columns)
+    two = columns["observation.state"][:, 0] > 0.3
+    one = columns["observation.state"][:, 0] < -0.3
+    assert weights.shape == (2000,) and weights[two].mean() > 3 * weights[one].mean()
+    data = Demonstrations(columns, torch.tensor([0]), torch.tensor([2000]))
+    drawn_rows = data.draw(5000, rng, weights)
+    share = weights[two].sum() / weights.sum()
+    assert abs(two[drawn_rows].float().mean() - share) < 0.03
+    assert abs(two[data.draw(5000, rng)].float().mean() - two.float().mean()) < 0.03
