@@ -25,6 +25,8 @@ from sim.divergence import Recorder, quiet
 from sim.engines import engines
 from sim.engines.base import DEVICES, Engine
 from sim.episodes import Episodes
+from sim.looks import Look
+from sim.looks import can_randomize as can_look
 from sim.prefetch import PrefetchedResets
 from sim.randomization.checks import check_randomization, check_supported, choose
 from sim.scenes import time_grid
@@ -90,6 +92,10 @@ class TaskEnv(VectorEnv):
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
         self.single_observation_space = self.observation_spec.gymnasium_space()
         self.observation_space = self.observation_spec.gymnasium_space(num_envs)
+        known = can_look(self.task.scene)
+        self._looks = {k: r.parameter for k, r in enumerate(self.randomization) if r.parameter in known}
+        if self._looks:
+            self.engine.look = self._look
         self.divergences = 0
         """Episodes that ended because their physics diverged."""
         self.recorder: Recorder | None = None
@@ -185,6 +191,12 @@ class TaskEnv(VectorEnv):
             ).to(self.device)
             for p in self.task.interface.pictures
         }  # fmt: skip
+
+    def _look(self, index: int) -> Look:
+        """Return the look of one environment's running episode."""
+        sampled = self.sampled[index].tolist()
+        frame = int(self.episodes.sampler.keys[index, 0]), int(self.steps[index])
+        return Look({name: sampled[k] for k, name in self._looks.items()}, frame)
 
     def still(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold position, with the gripper as it is."""

@@ -18,6 +18,7 @@ from sim.scenes import Scene
 
 if TYPE_CHECKING:  # MuJoCo takes a while to import
     from sim.gl import mujoco
+    from sim.looks import Look
     from sim.render import Renderers
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -36,6 +37,8 @@ class Engine(ABC):
     """MuJoCo's model of the scene in every engine, for rendering."""
     qpos: np.ndarray
     """Positions (n, nq) in the model's order, on the host."""
+    look: Callable[[int], Look] | None = None
+    """Return what is drawn differently in an environment; None: nothing."""
     geom_sizes: np.ndarray | None = None
     """Sizes (n, ngeom, 3) of the model's shapes, if they differ between environments, m."""
     device: torch.device
@@ -137,26 +140,29 @@ class Engine(ABC):
 
     def render_batch(self, ids: np.ndarray, camera: str, height: int, width: int) -> np.ndarray:
         """Return fast RGB frames (k, height, width, 3) uint8 of environments `ids` (k,), rendered on all cores."""
-        sizes = self.geom_sizes
-        return self._renderers.batch(self.qpos[ids], camera, height, width, None if sizes is None else sizes[ids])
+        sizes, looks = self.geom_sizes, None if self.look is None else [self.look(int(i)) for i in ids]
+        sizes = None if sizes is None else sizes[ids]
+        return self._renderers.batch(self.qpos[ids], camera, height, width, sizes, looks)
 
     def render(self, index: int, camera: str, height: int, width: int, quality: str = "fast") -> np.ndarray:
         """Return an RGB frame (height, width, 3) uint8 of one environment; quality "fast" for policies, "video" for
         videos, "high" for stills."""
         sizes = None if self.geom_sizes is None else self.geom_sizes[index]
-        return self._renderers.frame(self.qpos[index], camera, height, width, quality, sizes)
+        look = None if self.look is None else self.look(index)
+        return self._renderers.frame(self.qpos[index], camera, height, width, quality, sizes, look)
 
     def render_later(self, index: int, camera: str, height: int, width: int) -> Future[np.ndarray]:
         """Return the future of a fast RGB frame (height, width, 3) uint8 of one environment as it is now; a thread
         renders it while the simulation goes on."""
         sizes = None if self.geom_sizes is None else self.geom_sizes[index]
-        return self._renderers.later(self.qpos[index], camera, height, width, sizes)
+        look = None if self.look is None else self.look(index)
+        return self._renderers.later(self.qpos[index], camera, height, width, sizes, look)
 
     @cached_property
     def _renderers(self) -> Renderers:
         from sim.render import Renderers
 
-        return Renderers(self.model)
+        return Renderers(self.model, self.scene)
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

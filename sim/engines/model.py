@@ -197,10 +197,11 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     )  # fmt: skip
     material = spec.add_material(name="table", texrepeat=[8, 8])
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
+    _add_tables(spec)
     size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # an endless ground, or a table top
     world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
     lit, mode = _carrier(spec, follows=robot.base is not None)
-    lit.add_light(pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True, mode=mode)
+    lit.add_light(name="sun", pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True, mode=mode)
     for box in scene.boxes:
         _add_box(world, box)
     for camera in scene.cameras:
@@ -220,6 +221,23 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
                 f"{nearest(camera.body, bodies)}"
             )
         parent.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy, mode=mode)
+
+
+def _add_tables(spec: mujoco.MjSpec) -> None:
+    """Add the other textures of `sim.looks.TEXTURES`, which only randomized looks show."""
+    builtin, mark = mujoco.mjtBuiltin, mujoco.mjtMark
+    kinds = {
+        "table.flat": (builtin.mjBUILTIN_FLAT, mark.mjMARK_NONE, 1),
+        "table.gradient": (builtin.mjBUILTIN_GRADIENT, mark.mjMARK_NONE, 2),
+        "table.dots": (builtin.mjBUILTIN_FLAT, mark.mjMARK_RANDOM, 4),
+    }
+    for name, (kind, marks, repeat) in kinds.items():
+        spec.add_texture(
+            name=name, type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=kind, mark=marks, random=0.05,
+            rgb1=[0.75, 0.75, 0.75], rgb2=[0.45, 0.45, 0.45], markrgb=[0.2, 0.2, 0.2], width=128, height=128,
+        )  # fmt: skip
+        material = spec.add_material(name=name, texrepeat=[repeat, repeat])
+        material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name
 
 
 def _carrier(spec: mujoco.MjSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:

@@ -9,6 +9,7 @@ from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError, UnknownName, nearest
 from sim.engines import engines
 from sim.engines.base import Engine
+from sim.looks import can_randomize as can_look
 from sim.randomization import Randomize
 from sim.scenes import Scene
 from sim.sensors import can_randomize
@@ -42,7 +43,7 @@ def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, e
     kind: type[Engine] = engines.get(engine)
     own = {f"{b}.{c}" for b in boxes for c in PLACE} | {"robot.home_offset"}
     own |= {"push.speed", "push.interval"} if robot.base else set()
-    known = kind.can_randomize(robot, scene) | can_randomize(robot, len(boxes)) | own
+    known = kind.can_randomize(robot, scene) | can_randomize(robot, len(boxes)) | can_look(scene) | own
     unknown = [r.parameter for r in used if r.parameter not in known]
     if unknown:
         typos = sorted(set(unknown) - Engine.can_randomize(robot, scene))

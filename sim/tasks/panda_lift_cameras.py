@@ -1,14 +1,36 @@
-"""A Franka Panda lifts a cube that it sees with two cameras, one in front of it and one on its hand."""
+"""A Franka Panda lifts a cube that it sees with two cameras, one in front of it and one on its hand; looks differ."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from robot_rl.interface.pipeline import Picture
+from sim.randomization import Randomize
 from sim.scenes import Camera
 from sim.tasks.panda_lift import TASK as LIFT
 
 WRIST = Camera("wrist", position=(0.1, 0.0, 0.03), target=(0.03, 0.0, 0.14), fovy=75.0, body="hand")
+
+LOOKS = (
+    Randomize("light.x", -0.8, 0.8, "1"),
+    Randomize("light.y", -0.8, 0.8, "1"),
+    Randomize("light.strength_scale", 0.5, 1.5, "1", "log_uniform"),
+    Randomize("robot.shade_scale", 0.7, 1.2, "1", "log_uniform"),
+    Randomize("table.red", 0.2, 1.0, "1"),
+    Randomize("table.green", 0.2, 1.0, "1"),
+    Randomize("table.blue", 0.2, 1.0, "1"),
+    Randomize("table.texture", 0.0, 1.0, "1"),
+    *(Randomize(f"camera.front.{way}", -0.03, 0.03, "m") for way in ("x", "y", "z")),
+    *(Randomize(f"camera.front.{way}", -0.03, 0.03, "rad") for way in ("pitch", "yaw", "roll")),
+    Randomize("camera.front.zoom_scale", 0.95, 1.05, "1", "log_uniform"),
+    *(Randomize(f"camera.wrist.{way}", -0.003, 0.003, "m") for way in ("x", "y", "z")),
+    *(Randomize(f"camera.wrist.{way}", -0.02, 0.02, "rad") for way in ("pitch", "yaw", "roll")),
+    Randomize("picture.exposure_scale", 0.7, 1.4, "1", "log_uniform"),
+    Randomize("picture.noise", 0.0, 0.03, "1"),
+    Randomize("picture.blur", 0.0, 0.7, "px"),
+    Randomize("picture.jpeg_loss", 0.0, 40.0, "1"),
+)
+"""As rooms, mountings and cameras differ; the cube is always red."""
 
 TASK = replace(
     LIFT,
@@ -20,5 +42,6 @@ TASK = replace(
         pictures=(Picture("front"), Picture("wrist")),
     ),
     scene=replace(LIFT.scene, cameras=(*LIFT.scene.cameras, WRIST)),
+    randomization=(*LIFT.randomization, *LOOKS),
     expert_observations=LIFT.interface.observations,
 )

@@ -1,0 +1,106 @@
+"""Looks: what pictures differ by, from the episode alone, without any effect on physics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robot_rl.interface.pipeline import Picture
+from robot_rl.util.errors import ConfigError
+from sim.engines.mujoco import MujocoEngine
+from sim.env import TaskEnv
+from sim.looks import Look, Looks, can_randomize, spoil
+from sim.randomization import Randomize
+from sim.tasks import tasks
+
+Build = Callable[..., Any]
+KEY, N = "observation.images.front", 4
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    made = MujocoEngine(TaskEnv("panda-lift").robot, tasks.get("panda-lift-cameras").scene, 1, threads=1)
+    yield made
+    made.close()
+
+
+def looking(task: Build, *looks: Randomize) -> Any:
+    shipped = task(pictures=(Picture("front", 48, 64),), horizon=5)
+    return replace(shipped, randomization=(*shipped.randomization, *looks))
+
+
+@pytest.mark.parametrize("name", sorted(can_randomize(tasks.get("panda-lift-cameras").scene)))
+def test_every_look_is_seen_and_does_not_stay(engine: Any, name: str) -> None:
+    camera = name.split(".")[1] if name.startswith("camera.") else "front"
+    ordinary = engine.render(0, camera, 48, 64)
+    worn = {"picture.jpeg_loss": 60.0, "picture.blur": 1.0, "table.texture": 0.9, "picture.noise": 0.1}.get(name, 0.4)
+    engine.look = lambda index: Look({name: worn}, (1, 2))
+    other = engine.render(0, camera, 48, 64)
+    engine.look = None
+    assert np.array_equal(engine.render(0, camera, 48, 64), ordinary)
+    assert np.abs(other.astype(int) - ordinary).mean() > 0.02, name
+    engine.look = lambda index: Look({"cube.mass": 3.0}, (1, 2))
+    assert np.array_equal(engine.render(0, camera, 48, 64), ordinary), "what is no look is not seen"
+    engine.look = None
+
+
+def test_looks_depend_on_the_episode_alone_and_change_nothing_else(task: Build, same: Callable[..., bool]) -> None:
+    looks = (Randomize("table.red", 0.0, 1.0, "1"), Randomize("picture.noise", 0.05, 0.1, "1"))
+    many, one = TaskEnv(looking(task, *looks), N, threads=1), TaskEnv(looking(task, *looks), 1, threads=1)
+    plain = TaskEnv(looking(task, *looks), N, threads=1, without=("table.red", "picture.noise"))
+    seen, single, dull = many.reset(seed=5)[0], one.reset(seed=7)[0], plain.reset(seed=5)[0]
+    for _ in range(7):  # beyond the end of an episode
+        assert torch.equal(seen[KEY][2], single[KEY][0])
+        assert not torch.equal(seen[KEY], dull[KEY])
+        assert same(seen["observation.state"], dull["observation.state"])
+        seen, single, dull = (env.step(torch.zeros(env.num_envs, 4))[0] for env in (many, one, plain))
+    colours = seen[KEY].float().mean((1, 2))[:, 0]
+    assert colours.unique().numel() == N
+    state = many.state_dict()
+    following = many.step(torch.ones(N, 4))[0][KEY]
+    many.load_state_dict(state)
+    assert torch.equal(many.step(torch.ones(N, 4))[0][KEY], following)
+    for env in (many, one, plain):
+        env.close()
+
+
+def test_what_a_renderer_wears_is_taken_off_again(engine: Any) -> None:
+    scene, model = tasks.get("panda-lift-cameras").scene, engine.model
+    before = {field: getattr(model, field).copy() for field in Looks.FIELDS}
+    looks = Looks(model, scene)
+    looks.wear({"camera.wrist.pitch": 0.1, "camera.front.x": 0.2, "light.x": 1.0, "robot.shade_scale": 0.5})
+    turned, straight = model.cam_quat[model.camera("wrist").id], before["cam_quat"][model.camera("wrist").id]
+    assert 2 * np.arccos(abs(turned @ straight)) == pytest.approx(0.1)
+    moved = model.cam_pos - before["cam_pos"]
+    assert (
+        np.linalg.norm(moved[model.camera("front").id]) == pytest.approx(0.2)
+        and not moved[model.camera("wrist").id].any()
+    )
+    looks.wear({})
+    assert all(np.array_equal(getattr(model, field), value) for field, value in before.items())
+
+
+def test_a_sensor_spoils_a_frame_by_what_it_is_told() -> None:
+    frame = np.full((64, 64, 3), 100, np.uint8)
+    frame[:, 32:] = 150
+    assert np.array_equal(spoil(frame, Look({}, (0, 0))), frame)
+    bright = spoil(frame, Look({"picture.exposure_scale": 2.0}, (0, 0)))
+    assert (bright[:, :32] == 200).all() and (bright[:, 32:] == 255).all()
+    noisy = [spoil(frame, Look({"picture.noise": 0.02}, (3, step))).astype(float) - frame for step in (0, 1, 1)]
+    assert noisy[0].std() == pytest.approx(0.02 * 255, rel=0.05) and abs(noisy[0].mean()) < 0.2
+    assert np.array_equal(noisy[1], noisy[2]) and not np.array_equal(noisy[0], noisy[1])
+    blurred = spoil(frame, Look({"picture.blur": 2.0}, (0, 0)))
+    assert 0 < np.abs(np.diff(blurred[10, :, 0].astype(int))).max() < 15
+    coarse = [np.abs(spoil(noisy[0].astype(np.uint8), Look({"picture.jpeg_loss": loss}, (0, 0))).astype(int)
+                     - noisy[0].astype(np.uint8)).mean() for loss in (5.0, 80.0)]  # fmt: skip
+    assert 0 < coarse[0] < coarse[1]
+
+
+def test_a_look_of_something_that_is_not_there_is_refused(task: Build) -> None:
+    with pytest.raises(ConfigError, match=r"cannot randomize camera\.frnt\.x.*did you mean camera\.front\.x"):
+        TaskEnv(looking(task, Randomize("camera.frnt.x", 0.0, 0.1, "m")), 1)
