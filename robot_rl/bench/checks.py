@@ -63,9 +63,11 @@ PAIR = (
     "--training.num-envs", "64", "--training.rollout", "50", "--training.steps", "300000", "--policy.history", "1",
 )  # fmt: skip
 PENDULUM = ("--training.steps", "4000")
-SWING = ("--training.steps", "10000")
+TEN = ("--training.steps", "10000")
+SUCCESS = ("--training.reward", "success")
+SWING = TEN
 SPARSE = ("--training.steps", "7000")
-OFFLINE_BINS = ("--training.offline-updates", "4000", "--training.steps", "0")
+OFFLINE_BINS = ("--training.offline-updates", "12000", "--training.steps", "0")
 WATCHED = (
     "--training.steps", "15000", "--training.batch", "128", "--training.updates-per-step", "1",
     "--operator.patience", "10",
@@ -114,11 +116,11 @@ checks: dict[str, Check] = {
     ),
     "qc": Check(
         "Values of chunks choose better than the clone that offers them.",
-        "testbed:push", Arm("qc", OFFLINE), Arm("qc", (*OFFLINE, "--policy.candidates", "1")), WEAK, at_least=0.6,
+        "testbed:fork-fast-right", Arm("qc", FEW), Arm("qc", (*FEW, "--policy.candidates", "1")), ONE_SIDE, at_least=0.9,
     ),
     "dsrl": Check(
         "Noise steers a frozen policy that passes on either side to the one that counts.",
-        "testbed:fork-right", Arm("dsrl", ("--training.steps", "5000")), Arm("flow-bc", EVERY), ONE_SIDE,
+        "testbed:fork-fast-right", Arm("dsrl", ("--training.steps", "5000")), Arm("flow-bc", EVERY), ONE_SIDE,
         Arm("flow-bc", EVERY), at_least=0.9,
     ),
     "consistency": Check(
@@ -156,8 +158,7 @@ checks: dict[str, Check] = {
     ),
     "rlpd": Check(
         "With 20 demonstrations a sparse reward is learned in steps that are too few without.",
-        "testbed:push", Arm("rlpd", ("--training.steps", "10000")), Arm("sac", ("--training.steps", "10000")),
-        ("--episodes", "20"), at_least=0.8,
+        "testbed:reach", Arm("rlpd", TEN), Arm("sac", (*TEN, *SUCCESS)), ("--episodes", "20"), at_least=0.8,
     ),
     "dsac-t": Check(
         "Values with their own step size learn to run sooner than those of sac with as many updates.",
@@ -193,8 +194,8 @@ checks: dict[str, Check] = {
     ),
     "cqn": Check(
         "With 20 demonstrations, bins learn a sparse reward in steps that are too few without.",
-        "testbed:reach", Arm("cqn", ("--training.steps", "12000")),
-        Arm("cqn", ("--training.steps", "12000", "--training.demo-share", "0", "--training.no-keep-successes")),
+        "testbed:reach", Arm("cqn", ("--training.steps", "24000")),
+        Arm("cqn", ("--training.steps", "24000", "--training.demo-share", "0", "--training.no-keep-successes")),
         ("--episodes", "20"), at_least=0.9,
     ),
     "arsq": Check(

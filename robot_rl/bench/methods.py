@@ -86,12 +86,11 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int) -> Iter
 
 
 def needed(arm: Arm) -> tuple[str, ...]:
-    """Return what an arm's recipe needs with its flags."""
+    """Return what an arm's recipe needs with its flags, or may use."""
     import tyro
 
     recipe, _ = tyro.cli(recipes.get(arm.recipe), args=list(arm.flags), return_unknown_args=True)
-    needs: tuple[str, ...] = recipe.needs
-    return needs
+    return (*recipe.needs, *recipe.may_use)
 
 
 def _evaluated(file: Path, episodes: int) -> bool:
