@@ -116,7 +116,8 @@ checks: dict[str, Check] = {
     ),
     "qc": Check(
         "Values of chunks choose better than the clone that offers them.",
-        "testbed:fork-fast-right", Arm("qc", FEW), Arm("qc", (*FEW, "--policy.candidates", "1")), ONE_SIDE, at_least=0.9,
+        "testbed:fork-fast-right", Arm("qc", FEW), Arm("qc", (*FEW, "--policy.candidates", "1")), ONE_SIDE,
+        at_least=0.9,
     ),
     "dsrl": Check(
         "Noise steers a frozen policy that passes on either side to the one that counts.",

@@ -57,7 +57,7 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int) -> Iter
         return Step(part.split()[0], seed, tuple(map(str, words)), made, log, done)
 
     def train(part: str, arm: Arm, base: Path | None = None) -> Step:
-        run, needs = folder / part / f"{SEED}{seed}", needed(arm)
+        run, needs = folder / part / f"{SEED}{seed}", needed(arm, optional=True)
         inputs: list[object] = ["--dataset", data] if "demonstrations" in needs and check.data else []
         inputs += ["--base", base] if "base" in needs and base else []
         words = ("train", check.task, "--recipe", arm.recipe, *arm.flags, *inputs, *common, "--threads", 1)
@@ -85,12 +85,12 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int) -> Iter
         yield evaluate(part, arms[part])
 
 
-def needed(arm: Arm) -> tuple[str, ...]:
-    """Return what an arm's recipe needs with its flags, or may use."""
+def needed(arm: Arm, optional: bool = False) -> tuple[str, ...]:
+    """Return what an arm's recipe needs with its flags, and what it may use if `optional`."""
     import tyro
 
     recipe, _ = tyro.cli(recipes.get(arm.recipe), args=list(arm.flags), return_unknown_args=True)
-    return (*recipe.needs, *recipe.may_use)
+    return (*recipe.needs, *(recipe.may_use if optional else ()))
 
 
 def _evaluated(file: Path, episodes: int) -> bool:

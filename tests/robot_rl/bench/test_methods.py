@@ -264,3 +264,9 @@ def test_the_table_in_the_docs_is_what_the_results_give() -> None:
 def test_an_unknown_check_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "methods", "--only", "iqll"]) == 2
     assert "unknown check 'iqll'; did you mean iql" in capsys.readouterr().err
+
+
+def test_a_base_goes_to_a_recipe_that_may_use_it(tmp_path: Path) -> None:
+    found = [step.words for step in steps("gorl", checks["gorl"], tmp_path, 0, 20) if step.part == "method"]
+    assert found[0][found[0].index("--base") + 1] == str(tmp_path / "gorl" / "control" / "seed-0")
+    assert all("--base" not in step.words for step in steps("hil-serl", checks["hil-serl"], tmp_path, 0, 20))
