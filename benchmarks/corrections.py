@@ -56,7 +56,7 @@ def twin_of(task: Task) -> Task:
         "sensor.object_delay": min(HIDDEN.object_latency, 1 / task.interface.controller.rate),  # what sensors can do
         "sensor.joint_noise": HIDDEN.joint_noise,
     }
-    for box in task.scene.boxes:
+    for box in task.scene.objects:
         fixed |= {f"{box.name}.mass": HIDDEN.object_mass, f"{box.name}.size": HIDDEN.object_size}
         fixed |= {f"{box.name}.friction": HIDDEN.object_friction}
 

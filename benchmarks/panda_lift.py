@@ -3,8 +3,8 @@
     python -m benchmarks.panda_lift --seeds 3
 
 Each seed runs `robot-rl demo --no-robot`, the commands a user would type: collect, clone, improve, evaluate both on the
-same 200 held-out episodes. Then it improves the clone once more, until nearly all episodes of training succeed: the
-shortest time from the first demonstration to a success of surely 0.95. Results go to benchmarks/results/panda_lift.json
+same 200 held-out episodes. Then it takes the shortest way to a success of surely 0.95: demonstrations without pictures,
+a clone, and practice until nearly all its episodes succeed. Results go to benchmarks/results/panda_lift.json
 with machine, versions and commit.
 """
 
@@ -22,8 +22,8 @@ from benchmarks.suites import robot_rl
 from robot_rl.training.run import provenance, read_metrics, write_json
 
 RESULTS = Path(__file__).parent / "results" / "panda_lift.json"
-ENOUGH = 0.98
-"""Success rate of the last 200 episodes of training at which it may stop, chosen on seeds 10 to 12."""
+ENOUGH = 0.99
+"""Success rate of the last 200 episodes of training at which it may stop; at 0.98 one of three policies fell short."""
 KEYS = ("success", "success_low", "success_high", "steps_of_successes", "action_change")
 
 
@@ -43,13 +43,13 @@ def one_seed(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def early(seed: int, folder: Path) -> dict[str, Any]:
-    """Improve a seed's clone until ENOUGH; seconds count from `collect`, without the demo's own `improve`."""
-    run, task = folder / "early", "panda-lift"
-    train = ["train", task, "--recipe", "resfit", "--base", folder / "imitate", "--dataset", folder / "collect/dataset"]
-    begun = time.monotonic()
-    more = ["--seed", seed, "--training.stop-at", ENOUGH, "--out", run]
-    robot_rl(*train, *more)
-    seconds = json.loads((folder / "demo.json").read_text())["imitate"]["since_start"] + time.monotonic() - begun
+    """Take the shortest way for one seed; seconds count from the start of `collect`."""
+    data, clone, run, begun = folder / "data", folder / "clone", folder / "early", time.monotonic()
+    robot_rl("collect", "panda-lift", "--episodes", 20, "--image-size", 0, "--seed", seed, "--out", data)
+    learn = ["train", "panda-lift", "--dataset", data, "--seed", seed]
+    robot_rl(*learn, "--recipe", "diffusion-bc", "--out", clone)
+    robot_rl(*learn, "--recipe", "resfit", "--base", clone, "--training.stop-at", ENOUGH, "--out", run)
+    seconds = time.monotonic() - begun
     robot_rl("evaluate", run, "--episodes", 200)
     found = json.loads((run / "evaluation.json").read_text())
     steps = int(read_metrics(run)[-1]["train/steps"])
@@ -67,7 +67,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.first, arguments.first + arguments.seeds):
             rows.append(one_seed(seed, Path(folder) / str(seed)))
-            rows[-1]["early"] = early(seed, Path(folder) / str(seed))
+            rows[-1]["early"] = early(seed, Path(folder) / f"early-{seed}")
     result = {"task": "panda-lift", "episodes": 200, "rows": rows, "provenance": provenance()}
     write_json(RESULTS, result)
     if arguments.json:

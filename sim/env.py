@@ -107,7 +107,7 @@ class TaskEnv(VectorEnv):
     @cached_property
     def observation_spec(self) -> ObservationSpec:
         """Return the spec of an observation."""
-        true, boxes = self.episodes.privileged.spec, self.task.scene.boxes
+        true, boxes = self.episodes.privileged.spec, self.task.scene.objects
         names = [
             *true.names,
             *(f"{box.name}.{axis}" for box in boxes for axis in ("x", "y", "z", "qw", "qx", "qy", "qz")),

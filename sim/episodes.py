@@ -36,7 +36,7 @@ class Episodes(Rows):
         self.task, self.pipeline, self.engine = task, pipeline, engine
         self.num_envs, self.device = engine.num_envs, engine.device
         self.rate = task.interface.controller.rate
-        robot, boxes, n = pipeline.robot, [box.name for box in task.scene.boxes], engine.num_envs
+        robot, boxes, n = pipeline.robot, [box.name for box in task.scene.objects], engine.num_envs
         self.sensors = SensorModel(robot, boxes, n, 1 / self.rate, self.device)
         self.sampler = EpisodeSampler(task, robot, columns, self.sensors.biases, n, seed, self.device)
         self.chain = ActionChain(pipeline, n, tick, ticks)
@@ -170,7 +170,7 @@ class Episodes(Rows):
             views["command"] = self.task.commands(pipeline.command, keys, steps, self.rate)
         if self.task.interface.gait:
             views["phase"] = pipeline.phase(steps)
-        objects = {box.name: rows(self.engine.object_pose(box.name)) for box in self.task.scene.boxes}
+        objects = {box.name: rows(self.engine.object_pose(box.name)) for box in self.task.scene.objects}
         return RobotState(**views, last_action=rows(self.chain.last_action), objects=objects)
 
     # ---- resume ------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Episodes(Rows):
         self.sampler.seed = state["seed"]
         self.sampler.next_episode[:] = state["next_episode"]
         self.engine.load_state_dict(state["engine"])
-        objects = [box.name for box in self.task.scene.boxes]
+        objects = [box.name for box in self.task.scene.objects]
         for name in ("state", "true"):
             views = {k: view.to(self.device, copy=True) for k, view in state[name].items()}
             setattr(self, name, RobotState.from_views(views, objects))

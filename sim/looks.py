@@ -38,7 +38,7 @@ Values = Mapping[str, float]
 
 def can_randomize(scene: Scene) -> set[str]:
     """Return the names of a scene's looks."""
-    coloured = [*(box.name for box in scene.boxes), "table"]
+    coloured = [*(box.name for box in scene.objects), "table"]
     names = {f"{name}.{colour}" for name in coloured for colour in COLOURS}
     names |= {f"camera.{c.name}.{way}" for c in scene.cameras for way in (*_MOVES, *_TURNS, "zoom_scale")}
     return names | {"table.texture", "robot.shade_scale", "light.x", "light.y", "light.strength_scale", *EFFECTS}
@@ -62,9 +62,10 @@ class Looks:
     def __init__(self, model: mujoco.MjModel, scene: Scene):
         self.model = model
         self.nominal = {field: getattr(model, field).copy() for field in self.FIELDS}
-        self.coloured = {name: model.geom(name).id for name in (*(box.name for box in scene.boxes), "table")}
-        known = set(self.coloured.values())
-        self.robot = [g for g in range(model.ngeom) if g not in known]
+        self.coloured = {o.name: np.flatnonzero(model.geom_bodyid == model.body(o.name).id) for o in scene.objects}
+        self.coloured["table"] = np.array([model.geom("table").id])
+        known = np.concatenate(list(self.coloured.values()))
+        self.robot = np.setdiff1d(np.arange(model.ngeom), known)
         self.cameras = {c.name: model.camera(c.name).id for c in scene.cameras}
         self.sun = model.light("sun").id
         self.materials = [model.material(name).id for name in TEXTURES]
@@ -74,10 +75,10 @@ class Looks:
         model = self.model
         for field, nominal in self.nominal.items():
             getattr(model, field)[:] = nominal
-        for name, geom in self.coloured.items():
+        for name, geoms in self.coloured.items():
             for k, colour in enumerate(COLOURS):
                 if (value := values.get(f"{name}.{colour}")) is not None:
-                    model.geom_rgba[geom, k] = value
+                    model.geom_rgba[geoms, k] = value
         if (texture := values.get("table.texture")) is not None:
             share = min(int(texture * len(self.materials)), len(self.materials) - 1)
             model.geom_matid[self.coloured["table"]] = self.materials[share]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.scenes import Box
+from sim.scenes import Object
 
 PLACE = ("x", "y", "z", "yaw")
 """A task places a box by randomizing the parameters `<box>.x`, `.y`, `.z` (m) and `.yaw` (rad)."""
@@ -19,7 +19,7 @@ DEFAULT_X = 0.5
 class Placement:
     """The randomized parameter behind each coordinate of a box; None: the default."""
 
-    box: Box
+    box: Object
     x: str | None = None
     """Default: `DEFAULT_X`."""
     y: str | None = None
@@ -32,7 +32,7 @@ class Placement:
     """Half of the edge, m; default: the scene's."""
 
     @classmethod
-    def by_name(cls, box: Box, parameters: tuple[str, ...]) -> Placement:
+    def by_name(cls, box: Object, parameters: tuple[str, ...]) -> Placement:
         """Find the parameters of a box by their names, `<box>.<coordinate>`."""
         names = {k: f"{box.name}.{k}" for k in (*PLACE, "size")}
         return cls(box, **{k: name if name in parameters else None for k, name in names.items()})
@@ -45,7 +45,7 @@ class Placement:
 
         pose = np.zeros((count, 7))
         pose[:, 0], pose[:, 1] = value(self.x, DEFAULT_X), value(self.y, 0.0)
-        pose[:, 2] = value(self.z, value(self.size, self.box.size))
+        pose[:, 2] = value(self.z, value(self.size, self.box.rest))
         yaw = value(self.yaw, 0.0)
         pose[:, 3], pose[:, 6] = np.cos(yaw / 2), np.sin(yaw / 2)
         return pose

@@ -51,7 +51,7 @@ class EpisodeSampler(Rows):
         self.declared, self.columns = len(task.randomization), columns
         self.randomization = tuple(task.randomization[k] for k in columns)
         self.names = tuple(r.parameter for r in self.randomization)
-        self.placements = [Placement.by_name(box, self.names) for box in task.scene.boxes]
+        self.placements = [Placement.by_name(box, self.names) for box in task.scene.objects]
         self.pushes = "push.speed" in self.names
         self.next_episode = np.zeros(num_envs, np.int64)
         """Number of each environment's next episode."""

@@ -1,4 +1,4 @@
-"""The scene of a simulation: boxes, cameras and contact settings, the same for every engine."""
+"""The scene of a simulation: objects, cameras and contact settings, the same for every engine."""
 
 from __future__ import annotations
 
@@ -14,31 +14,44 @@ from robot_rl.util.errors import ConfigError, UserError, nearest
 from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 
 Cone = Literal["elliptic", "pyramidal"]
+Shape = Literal["box", "ball", "cylinder", "tray"]
+TRAY_HEIGHT, TRAY_WALL = 0.03, 0.004
+"""Height of a tray and thickness of its walls, m."""
 
 
 @dataclass(frozen=True)
-class Box:
-    """A free cube; it rests on the table unless the task places it."""
+class Object:
+    """A free object; it rests on the table unless the task places it."""
 
     name: str
     size: float
-    """Half of the edge, m."""
+    """Half of its width, m; of a tray, of the inside."""
     mass: float
     """kg"""
     friction: float = 1.0
     """Sliding friction coefficient."""
     rgba: tuple[float, float, float, float] = (0.85, 0.2, 0.15, 1.0)
+    shape: Shape = "box"
+    """A cube, a ball, a cylinder as high as wide, or a square tray that others are put into."""
     solid: bool = True
     """False: a marker that stays in place and does not collide."""
 
     def __post_init__(self) -> None:
         if not self.name or ":" in self.name:  # which separates the arguments of a term
-            raise ValueError(f"box {self.name!r}: its name is empty or has a colon; choose another")
+            raise ValueError(f"object {self.name!r}: its name is empty or has a colon; choose another")
         for name, value, unit in (("size", self.size, "m"), ("mass", self.mass, "kg")):
             if not 0 < value < math.inf:
-                raise ValueError(f"box {self.name!r}: {name} {value} {unit} is not positive")
+                raise ValueError(f"object {self.name!r}: {name} {value} {unit} is not positive")
         if not 0 <= self.friction < math.inf:
-            raise ValueError(f"box {self.name!r}: friction {self.friction} is not zero or a positive number")
+            raise ValueError(f"object {self.name!r}: friction {self.friction} is not zero or a positive number")
+        if self.shape not in get_args(Shape):
+            known = nearest(self.shape, get_args(Shape))
+            raise ValueError(f"object {self.name!r}: unknown shape {self.shape!r}; {known}")
+
+    @property
+    def rest(self) -> float:
+        """Return the height of its centre on the table, m."""
+        return TRAY_HEIGHT / 2 if self.shape == "tray" else self.size
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,7 @@ class Camera:
 class Scene:
     """A robot at the origin of a table top or ground (z = 0), with objects and cameras."""
 
-    boxes: tuple[Box, ...] = ()
+    objects: tuple[Object, ...] = ()
     cameras: tuple[Camera, ...] = ()
     timestep: float = 0.005
     """Physics step, s."""

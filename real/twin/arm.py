@@ -72,7 +72,7 @@ class ArmTwin(Twin):
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, STATE)
         self.poses = {
             b.name: node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=b.name), STATE)
-            for b in task.scene.boxes
+            for b in task.scene.objects
         }
         self.truths = {
             name: node.publisher("geometry_msgs/msg/PoseStamped", TRUTH_TOPIC.format(object=name), STATE)
@@ -96,7 +96,7 @@ class ArmTwin(Twin):
             "robot.damping_scale": h.damping_scale,
             "robot.joint_friction": h.joint_friction,
         }
-        for box in self.task.scene.boxes:
+        for box in self.task.scene.objects:
             values |= {f"{box.name}.mass": h.object_mass, f"{box.name}.size": h.object_size}
             values[f"{box.name}.friction"] = h.object_friction
         self._set(values)
@@ -107,7 +107,7 @@ class ArmTwin(Twin):
         u = episode_uniforms(seed, 0, len(places))
         drawn = {r.parameter: float(r.quantile(u[k : k + 1])[0]) for k, r in enumerate(places)}
         objects = {}
-        for box in self.task.scene.boxes:
+        for box in self.task.scene.objects:
             yaw = drawn.get(f"{box.name}.yaw", 0.0)
             x, y = drawn.get(f"{box.name}.x", 0.5), drawn.get(f"{box.name}.y", 0.0)
             z = drawn.get(f"{box.name}.z", self.hidden.object_size)

@@ -111,7 +111,7 @@ class Job:
         judge = judge_of(self.improvable()) if operator.rule == "value-gap" else None
         env: Any = self.make_env(1)
         if operator.rule == "stall" and not (
-            hasattr(env, "progress") or (env.task.scene.boxes and env.pipeline.robot.tool)
+            hasattr(env, "progress") or (env.task.scene.objects and env.pipeline.robot.tool)
         ):
             env.close()
             raise ConfigError(f"task {self.info.task!r} reports no progress; take another --operator.rule")

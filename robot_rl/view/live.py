@@ -48,7 +48,7 @@ class LiveView:
         self.node, self.robot = node, robot
         self.model = model = compile_model(robot, scene, mjcf)
         names = tuple(c.name for c in scene.cameras) if cameras else ()
-        self.driver = open_driver(node, robot, tuple(box.name for box in scene.boxes), names, dry_run=True)
+        self.driver = open_driver(node, robot, tuple(box.name for box in scene.objects), names, dry_run=True)
         self._base: tuple[np.ndarray, float] = np.zeros(3), -math.inf
         """Place of the trunk (3,), m, and when it was reported, monotonic s."""
         if robot.base:
@@ -57,7 +57,7 @@ class LiveView:
         self._joints = [model.joint(name).qposadr[0] for name in robot.joint_names]
         self._qpos[self._joints] = robot.home
         self._fingers = [model.joint(n).qposadr[0] for n in (robot.gripper.joints if robot.gripper else ())]
-        self._objects = {box.name: model.joint(box.name).qposadr[0] for box in scene.boxes}
+        self._objects = {box.name: model.joint(box.name).qposadr[0] for box in scene.objects}
         self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
         self.page = Page("robot-rl", port)
         self.scene = SceneView(self.page.server, model, robot.base.body if robot.base else "")

@@ -53,15 +53,18 @@ class Engine(ABC):
     """For walking robots."""
     longest_delay: ClassVar[float] = 0.08
     """Largest delay of an action, s."""
-    box_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
+    object_parameters: ClassVar[tuple[str, ...]] = ("mass", "size", "friction")
 
     @classmethod
     def can_randomize(cls, robot: RobotSpec, scene: Scene) -> set[str]:
         """Return the names in `parameters` that have an effect, before anything is built."""
         base = cls.base_parameters if robot.base else ()
         touched = ("mass", "friction")  # nothing rests on objects that are not solid
-        boxes = {f"{box.name}.{n}" for box in scene.boxes for n in cls.box_parameters if box.solid or n not in touched}
-        return {*cls.robot_parameters, *base} | boxes
+        objects = {
+            f"{o.name}.{n}" for o in scene.objects if o.shape != "tray"
+            for n in cls.object_parameters if o.solid or n not in touched
+        }  # fmt: skip
+        return {*cls.robot_parameters, *base} | objects
 
     @abstractmethod
     def joint_state(self) -> tuple[Tensor, Tensor]:

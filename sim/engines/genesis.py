@@ -47,7 +47,7 @@ _OWN = ("line", "lag", "torque", "broken")
 class GenesisEngine(Engine):
     """Physics in float32; MuJoCo renders the same scene at the same joint positions."""
 
-    box_parameters = ("mass", "friction")
+    object_parameters = ("mass", "friction")
 
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
@@ -127,7 +127,7 @@ class GenesisEngine(Engine):
         return self._torque.clone()
 
     def object_pose(self, name: str) -> Tensor:
-        return self.world.boxes[name].get_qpos().clone()
+        return self.world.objects[name].get_qpos().clone()
 
     def diverged(self) -> Tensor:
         position, velocity = self.solver.get_qpos(), self.solver.get_dofs_velocity()
@@ -204,7 +204,7 @@ class GenesisEngine(Engine):
         self.solver.set_dofs_velocity(self.solver.get_dofs_velocity(dofs) + velocity.float(), dofs)
 
     def place(self, name: str, pose: np.ndarray) -> None:
-        self.world.boxes[name].set_qpos(torch.from_numpy(pose).float().to(self.device), zero_velocity=True)
+        self.world.objects[name].set_qpos(torch.from_numpy(pose).float().to(self.device), zero_velocity=True)
 
     def close(self) -> None:
         super().close()

@@ -16,7 +16,7 @@ from sim.engines.servos import find_servos
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
 from sim.gl import mujoco
-from sim.scenes import Box, Scene
+from sim.scenes import Object, Scene
 
 _SERVO = ("robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale")
 _TOGETHER = dict.fromkeys(_SERVO, 1.0) | TRUNK
@@ -41,9 +41,9 @@ class Parameters:
             writers[tuple(TRUNK)] = self._trunk
             writers[("robot.link_mass_scale",)] = self._links
             writers[("ground.friction",)] = partial(self._friction, "ground.friction", feet)
-        for box in scene.boxes:
+        for box in scene.objects:
             name = f"{box.name}.friction"
-            writers[(name,)] = partial(self._friction, name, world.boxes[box.name].geoms)
+            writers[(name,)] = partial(self._friction, name, world.objects[box.name].geoms)
             writers[(f"{box.name}.mass",)] = partial(self._mass, box)
         self._writers = writers
         names = [name for group in writers for name in group]
@@ -120,8 +120,8 @@ class Parameters:
         scaled = scale[:, None, None, None] * np.stack(list(inertia.values()))
         self._solver.set_links_inertia(self._tensor(scaled), at, ids)
 
-    def _mass(self, box: Box, ids: np.ndarray) -> None:
-        at, mass = [self._world.boxes[box.name].links[-1].idx], self._of(f"{box.name}.mass", ids)
+    def _mass(self, box: Object, ids: np.ndarray) -> None:
+        at, mass = [self._world.objects[box.name].links[-1].idx], self._of(f"{box.name}.mass", ids)
         self._solver.set_links_mass(self._tensor(mass), at, ids)
         inertia = mass[..., None, None] * (2 * box.size) ** 2 / 6 * np.eye(3)
         self._solver.set_links_inertia(self._tensor(inertia), at, ids)

@@ -12,7 +12,7 @@ import torch
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.util.errors import ConfigError, UnknownName, UserError
 from sim.engines.base import DEVICES
-from sim.engines.model import box_model_spec, compile_model, foot_shapes, robot_model_spec
+from sim.engines.model import compile_model, foot_shapes, object_model_spec, robot_model_spec
 from sim.gl import mujoco
 from sim.scenes import Scene
 
@@ -54,13 +54,13 @@ class World:
         for name in ("meshdir", "texturedir"):  # from memory there is no folder that these could be relative to
             setattr(spec, name, str(Path(spec.modelfiledir) / getattr(spec, name)))
         entities = [(spec, rigid() if robot.base else rigid(**slippery, gravity_compensation=1.0))]
-        entities += [(box_model_spec(box), rigid()) for box in scene.boxes]
+        entities += [(object_model_spec(box), rigid()) for box in scene.objects]
         built = []
         for one, material in entities:
             one.compile()
             morph = gs.morphs.MJCF(file=one.to_xml(), visualization=False, align=False, default_armature=None)
             built.append(self.scene.add_entity(morph, material=material))
-        self.body, self.boxes = built[0], {b.name: e for b, e in zip(scene.boxes, built[1:], strict=True)}
+        self.body, self.objects = built[0], {b.name: e for b, e in zip(scene.objects, built[1:], strict=True)}
         self.scene.build(n_envs=num_envs)
         self.solver = self.scene.rigid_solver
         self.qs, self.dofs = np.zeros(self.model.nq, int), np.zeros(self.model.nv, int)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +15,16 @@ from sim.engines.robot_file import check_robot_file
 from sim.engines.servos import add_servos, add_springs, limit_efforts
 from sim.engines.urdf import exclude_base, read_urdf
 from sim.gl import mujoco
-from sim.scenes import Box, Scene, robot_model
+from sim.scenes import TRAY_HEIGHT, TRAY_WALL, Object, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
 """s"""
 BONE = 0.014
 """Radius of the rods that are drawn between the joints of a leg, m."""
+ROLLING = 1e-4
+"""Damping of what rolls, N s/m."""
 STUCK = 1e6
-"""Damping of a box that is not solid, N s/m: an engine that does not compensate its weight lets it sink by micrometres.
-"""
+"""Damping of an object that is not solid, N s/m: where its weight is not compensated, it sinks by micrometres."""
 
 
 OVERSPEED = 10.0
@@ -167,24 +169,45 @@ def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
             body = body.parent
 
 
-def box_model_spec(box: Box) -> mujoco.MjSpec:
-    """Return a model of one box alone, for an engine that builds its scene from single bodies."""
+def object_model_spec(thing: Object) -> mujoco.MjSpec:
+    """Return a model of one object alone, for an engine that builds its scene from single bodies."""
     spec = mujoco.MjSpec()
-    spec.modelname = box.name
-    _add_box(spec.worldbody, box)
+    spec.modelname = thing.name
+    _add_object(spec.worldbody, thing)
     return spec
 
 
-def _add_box(world: mujoco.MjsBody, box: Box) -> None:
-    body = world.add_body(name=box.name, pos=[0.5, 0, box.size])
-    joint = body.add_freejoint(name=box.name)
-    geom = body.add_geom(
-        name=box.name, type=mujoco.mjtGeom.mjGEOM_BOX, size=[box.size] * 3, mass=box.mass, condim=4,
-        friction=[box.friction, 0.02, 0.001], solref=[0.01, 1], rgba=box.rgba, priority=1,
-    )  # fmt: skip
-    if not box.solid:
-        geom.contype = geom.conaffinity = 0
+_SHAPES = {
+    "box": mujoco.mjtGeom.mjGEOM_BOX, "ball": mujoco.mjtGeom.mjGEOM_SPHERE, "cylinder": mujoco.mjtGeom.mjGEOM_CYLINDER,
+}  # fmt: skip
+
+
+def _add_object(world: mujoco.MjsBody, thing: Object) -> None:
+    body = world.add_body(name=thing.name, pos=[0.5, 0, thing.rest])
+    joint = body.add_freejoint(name=thing.name)
+    rough = dict(condim=4, friction=[thing.friction, 0.02, 0.001], solref=[0.01, 1], rgba=thing.rgba, priority=1)
+    if thing.shape == "tray":
+        _add_tray(body, thing, rough)
+    else:
+        body.add_geom(name=thing.name, type=_SHAPES[thing.shape], size=[thing.size] * 3, mass=thing.mass, **rough)
+    if thing.shape in ("ball", "cylinder"):
+        joint.damping = [ROLLING, 0, 0]  # on felt, not on glass: what rolls comes to rest on the table
+    if not thing.solid:
+        for geom in body.geoms:
+            geom.contype = geom.conaffinity = 0
         body.gravcomp, joint.damping = 1.0, [STUCK, 0, 0]
+
+
+def _add_tray(body: mujoco.MjsBody, thing: Object, rough: dict[str, Any]) -> None:
+    """Add a floor and four walls, with a fifth of the mass each."""
+    inside, wall, high = thing.size, TRAY_WALL / 2, TRAY_HEIGHT / 2
+    out = inside + 2 * wall
+    parts = [((0.0, 0.0, wall - high), (out, out, wall))]
+    parts += [((side * (inside + wall), 0.0, 0.0), (wall, out, high)) for side in (-1, 1)]
+    parts += [((0.0, side * (inside + wall), 0.0), (out, wall, high)) for side in (-1, 1)]
+    for k, (pos, size) in enumerate(parts):
+        name = thing.name if k == 0 else f"{thing.name}.{k}"
+        body.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_BOX, pos=pos, size=size, mass=thing.mass / 5, **rough)
 
 
 def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
@@ -202,8 +225,8 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
     lit, mode = _carrier(spec, follows=robot.base is not None)
     lit.add_light(name="sun", pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True, mode=mode)
-    for box in scene.boxes:
-        _add_box(world, box)
+    for thing in scene.objects:
+        _add_object(world, thing)
     for camera in scene.cameras:
         forward = np.subtract(camera.target, camera.position)
         right = np.cross(forward, [0, 0, 1])

@@ -23,12 +23,16 @@ from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, foot_sha
 from sim.engines.servos import find_servos
 from sim.engines.trunk import defaults, trunk_inertia
 from sim.gl import batch, mujoco
-from sim.scenes import Scene
+from sim.scenes import Scene, Shape
 
 _SERVO = ("stiffness", "damping", "strength")
 _BAD = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQACC) + 1)
 """MuJoCo's warnings about positions, speeds and accelerations."""
 _SEEN = ("qpos", "qvel", "actuator_force", "sensordata")
+_INERTIA = {"box": np.full(3, 6.0), "ball": np.full(3, 10.0), "cylinder": np.array([48 / 7, 48 / 7, 8.0])}
+"""Mass times squared width by the moments of inertia."""
+_REACH = {"box": math.sqrt(3), "ball": 1.0, "cylinder": math.sqrt(2)}
+"""Radius around an object by half of its width."""
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
@@ -49,7 +53,7 @@ class MujocoEngine(Engine):
         self._at, self._speed_at = _span(self._q), _span(self._v)
         fingers = robot.gripper.joints if robot.gripper else ()
         self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers], int)
-        self._objects = {b.name: model.joint(b.name).qposadr[0] for b in scene.boxes}
+        self._objects = {b.name: model.joint(b.name).qposadr[0] for b in scene.objects}
         self._base = model.joint(robot.base.body) if robot.base else None
         self._feet = self._sensors(robot.base.feet) if robot.base else {}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
@@ -239,10 +243,12 @@ class MujocoEngine(Engine):
             out["robot.link_mass_scale"] = self._link_mass
             feet = [g for foot in self.robot.base.feet for g in foot_shapes(m, foot)]
             out["ground.friction"] = self._writer("geom_friction", np.array(feet), 0)
-        for box in self.scene.boxes:
+        for box in self.scene.objects:
             body, geom = m.body(box.name).id, m.geom(box.name).id
-            out[f"{box.name}.mass"] = self._mass(body)
-            out[f"{box.name}.size"] = self._size(body, geom)
+            if box.shape == "tray":
+                continue
+            out[f"{box.name}.mass"] = self._mass(body, box.shape)
+            out[f"{box.name}.size"] = self._size(body, geom, box.shape)
             out[f"{box.name}.friction"] = self._writer("geom_friction", np.array([geom]), 0)
         return out
 
@@ -307,29 +313,29 @@ class MujocoEngine(Engine):
         expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]
         self._stale = True
 
-    def _mass(self, body: int) -> Setter:
+    def _mass(self, body: int, shape: Shape) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
             self.batch.expand("body_mass")[ids, body] = values
-            self._set_inertia(ids, body)
+            self._set_inertia(ids, body, shape)
 
         return write
 
-    def _size(self, body: int, geom: int) -> Setter:
+    def _size(self, body: int, geom: int, shape: Shape) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
             expand = self.batch.expand
             expand("geom_size")[ids, geom] = values[:, None]
-            expand("geom_rbound")[ids, geom] = values * math.sqrt(3)
+            expand("geom_rbound")[ids, geom] = values * _REACH[shape]
             expand("geom_aabb")[ids, geom, 3:] = values[:, None]
             expand("bvh_aabb")[ids, self.model.body_bvhadr[body], 3:] = values[:, None]
-            self._set_inertia(ids, body)
+            self._set_inertia(ids, body, shape)
 
         return write
 
-    def _set_inertia(self, ids: np.ndarray, body: int) -> None:
-        """Set a cube's inertia from mass and size; scaling the present value would accumulate over episodes."""
+    def _set_inertia(self, ids: np.ndarray, body: int, shape: Shape) -> None:
+        """Set an object's inertia from mass and size; scaling the present value would accumulate over episodes."""
         mass = self.batch.expand("body_mass")[ids, body]
         edge = 2 * self.batch.expand("geom_size")[ids, self.model.body_geomadr[body], 0]
-        self.batch.expand("body_inertia")[ids, body] = (mass * edge**2 / 6)[:, None]
+        self.batch.expand("body_inertia")[ids, body] = (mass * edge**2)[:, None] / _INERTIA[shape]
         self._stale = True
 
     @property

@@ -39,7 +39,7 @@ def choose(task: Task, engine: str, randomize: bool, without: Sequence[str]) -> 
 
 def check_supported(used: Sequence[Randomize], robot: RobotSpec, scene: Scene, engine: str) -> None:
     """Raise for parameters without an effect on this robot and scene, or that the engine cannot change."""
-    boxes = [b.name for b in scene.boxes]
+    boxes = [b.name for b in scene.objects]
     kind: type[Engine] = engines.get(engine)
     own = {f"{b}.{c}" for b in boxes for c in PLACE} | {"robot.home_offset"}
     own |= {"push.speed", "push.interval"} if robot.base else set()

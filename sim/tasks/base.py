@@ -55,7 +55,7 @@ class Task:
         pipeline = Pipeline(self.interface)
         true = Observer(self.privileged, pipeline.robot, pipeline.actions, pipeline.command)
         tests = [test for test in (self.interface.success, self.interface.failure) if test]
-        boxes = [box.name for box in self.scene.boxes]
+        boxes = [box.name for box in self.scene.objects]
         for name in (*pipeline.observer.objects, *true.objects, *(o for test in tests for o in objects_of(test))):
             if name not in boxes:
                 raise UnknownName("object of the scene", name, boxes)
@@ -105,7 +105,7 @@ class _Zeros:
     """A state of one robot at zero; reading an absent view raises an error with the reason."""
 
     def __init__(self, task: Task, robot: str, sizes: dict[str, int], unseen: Sequence[str] = ()):
-        self.objects = {box.name: torch.zeros(1, 7) for box in task.scene.boxes}
+        self.objects = {box.name: torch.zeros(1, 7) for box in task.scene.objects}
         for name, size in sizes.items():
             if name not in unseen:
                 setattr(self, name, torch.zeros(1, size))

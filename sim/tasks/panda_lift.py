@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from robot_rl.interface.pipeline import Interface
 from sim.randomization import Randomize
-from sim.scenes import Box, Camera, Scene
+from sim.scenes import Camera, Object, Scene
 from sim.tasks.base import Task
 
 TASK = Task(
@@ -23,7 +23,7 @@ TASK = Task(
         success="lifted:cube:0.12",
     ),
     scene=Scene(
-        boxes=(Box("cube", size=0.022, mass=0.1),),
+        objects=(Object("cube", size=0.022, mass=0.1),),
         cameras=(Camera("front", position=(1.15, 0.0, 0.55), target=(0.45, 0.0, 0.1)),),
     ),
     randomization=(

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from robot_rl.interface.control import ToolDeltaConfig
 from sim.randomization import Randomize
-from sim.scenes import Box
+from sim.scenes import Object
 from sim.tasks.panda_lift import TASK as LIFT
 
 _OTHER = ("cube.yaw", "cube.size", "cube.mass")
@@ -33,7 +33,7 @@ TASK = replace(
         horizon=120,
         controller=ToolDeltaConfig(turn=0.1),
     ),
-    scene=replace(LIFT.scene, boxes=(Box("cube", size=0.0315, mass=0.15),)),
+    scene=replace(LIFT.scene, objects=(Object("cube", size=0.0315, mass=0.15),)),
     randomization=(
         *(r for r in LIFT.randomization if r.parameter not in _OTHER),
         Randomize("cube.yaw", -0.785, 0.785, "rad"),  # its sides look alike every 90 degrees

@@ -11,7 +11,7 @@ from robot_rl.interface.pipeline import Interface
 from sim import rewards as r
 from sim.randomization import Randomize
 from sim.rewards import Reward, Transition
-from sim.scenes import Box, Camera, Scene
+from sim.scenes import Camera, Object, Scene
 from sim.tasks.base import Task
 
 
@@ -40,7 +40,7 @@ TASK = Task(
         success="reached:target:0.02",
     ),
     scene=Scene(
-        boxes=(Box("target", size=0.02, mass=0.1, rgba=(0.15, 0.7, 0.25, 1.0), solid=False),),
+        objects=(Object("target", size=0.02, mass=0.1, rgba=(0.15, 0.7, 0.25, 1.0), solid=False),),
         cameras=(Camera("front", position=(1.45, 0.0, 0.75), target=(0.35, 0.0, 0.25)),),
         timestep=0.002,  # a period of its commands
     ),

@@ -36,7 +36,7 @@ def _task(name: str, turn: float) -> Task:
     """The task with a controller that may turn, and without an end before the script is over."""
     task = tasks.get(name)
     controller: Any = replace(task.interface.controller, turn=turn)
-    never = f"reached:{task.scene.boxes[0].name}:1e-6"
+    never = f"reached:{task.scene.objects[0].name}:1e-6"
     return replace(task, interface=replace(task.interface, controller=controller, success=never, horizon=400))
 
 

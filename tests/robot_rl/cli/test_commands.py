@@ -424,7 +424,7 @@ def test_a_task_that_has_changed_since_training_is_not_evaluated(run: Run, bundl
 TASK = """
 from dataclasses import replace
 from sim.randomization import Randomize
-from sim.scenes import Box
+from sim.scenes import Object
 from sim.tasks.panda_lift import TASK as LIFT
 """
 
@@ -435,8 +435,8 @@ from sim.tasks.panda_lift import TASK as LIFT
     [
         ("randomization=(Randomize('cube.mass', 0.3, 0.1, 'kg'),)", ["cube.mass: low 0.3 is above high 0.1"]),
         ("randomization=(Randomize('cube.mass', -0.1, 0.1, 'kg'),)", ["cube.mass: cannot be negative", "-0.1 kg"]),
-        ("scene=replace(LIFT.scene, boxes=(Box('cube', 0.02, -0.1),))", ["box 'cube': mass -0.1 kg"]),
-        ("scene=replace(LIFT.scene, boxes=(Box('cube', 0.0, 0.1),))", ["box 'cube': size 0.0 m"]),
+        ("scene=replace(LIFT.scene, objects=(Object('cube', 0.02, -0.1),))", ["object 'cube': mass -0.1 kg"]),
+        ("scene=replace(LIFT.scene, objects=(Object('cube', 0.0, 0.1),))", ["object 'cube': size 0.0 m"]),
         ("scene=", ["invalid syntax"]),
     ],
 )

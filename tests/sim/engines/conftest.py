@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sim.engines.mujoco import MujocoEngine
-from sim.scenes import Box, Camera, Scene
+from sim.scenes import Camera, Object, Scene
 
-SCENE = Scene((Box("cube", size=0.02, mass=0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),))
+SCENE = Scene((Object("cube", size=0.02, mass=0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),))
 
 
 @pytest.fixture

@@ -27,14 +27,14 @@ from sim.engines.model import MAX_ACTION_DELAY
 from sim.engines.mujoco import MujocoEngine
 from sim.env import TaskEnv
 from sim.randomization.checks import nominal
-from sim.scenes import Box, Camera, Scene, robot_model
+from sim.scenes import Camera, Object, Scene, robot_model
 from sim.tasks.panda_lift import TASK as LIFT
 
 needs_genesis = pytest.mark.skipif(not find_spec("genesis"), reason="Genesis, whose import takes long, is not there")
 pytestmark = [pytest.mark.timeout(600), needs_genesis]
 
 N, G, DT = 6, 9.81, 0.005
-SCENE = Scene((Box("cube", size=0.02, mass=0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),))
+SCENE = Scene((Object("cube", size=0.02, mass=0.1),), (Camera("front", (1.15, 0.0, 0.55), (0.45, 0.0, 0.1)),))
 PANDA = robots.get("panda")
 HOME = torch.tensor(PANDA.home)
 NOMINAL = {
@@ -300,7 +300,7 @@ def test_mass_scales_weight_and_inertia(engine: GenesisEngine) -> None:
     set_each(engine, "cube.mass", masses)
     place(engine)
     hold(engine, 200)
-    cube = engine.world.boxes["cube"]
+    cube = engine.world.objects["cube"]
     weight = cube.get_links_net_contact_force()[:, -1, 2].tolist()
     assert weight == pytest.approx([m * G for m in masses], rel=0.01)
     inertia = engine.solver.get_links_inertia([cube.links[-1].idx])[:, 0]

@@ -16,7 +16,7 @@ from robot_rl.util.errors import ConfigError
 from sim.engines.model import MAX_ACTION_DELAY, foot_shapes, robot_model_spec
 from sim.engines.mujoco import MujocoEngine
 from sim.engines.trunk import PAYLOAD_EDGE, PAYLOAD_PLACE
-from sim.scenes import Box, Scene
+from sim.scenes import Object, Scene
 from sim.tasks import tasks
 
 Build = Callable[..., MujocoEngine]
@@ -232,8 +232,8 @@ def test_friction_is_of_all_shapes_of_a_foot_that_touch_the_ground() -> None:
 
 
 def test_the_density_of_links_is_not_that_of_a_box_in_the_scene() -> None:
-    crate = Box("crate", size=0.1, mass=2.0)
-    one = MujocoEngine(GO2, Scene(timestep=DT, boxes=(crate,)), 1, threads=1)
+    crate = Object("crate", size=0.1, mass=2.0)
+    one = MujocoEngine(GO2, Scene(timestep=DT, objects=(crate,)), 1, threads=1)
     one.parameters["robot.link_mass_scale"](np.array([0]), np.array([1.2]))
     mass = one.batch.expand("body_mass")[0]
     assert mass[one.model.body("crate").id] == 2.0

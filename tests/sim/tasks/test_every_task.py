@@ -71,7 +71,7 @@ def test_dense_and_sparse_jacobians_give_the_same_motion(name: str, monkeypatch:
             contacts += data.ncon
             path.append(data.qpos.copy())
         ends.append(np.array(path))
-        touches = env.robot.base or any(box.solid for box in shipped.scene.boxes)
+        touches = env.robot.base or any(box.solid for box in shipped.scene.objects)
         assert data.warning[mujoco.mjtWarning.mjWARN_BADQACC].number == 0 and (contacts > 50 or not touches)
     assert len(ends[0]) == 200
     assert np.abs(ends[0] - ends[1]).max() < 1e-8
