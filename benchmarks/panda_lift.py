@@ -45,7 +45,7 @@ def one_seed(seed: int, folder: Path) -> dict[str, Any]:
 def early(seed: int, folder: Path) -> dict[str, Any]:
     """Take the shortest way for one seed; seconds count from the start of `collect`."""
     data, clone, run, begun = folder / "data", folder / "clone", folder / "early", time.monotonic()
-    robot_rl("collect", "panda-lift", "--episodes", 20, "--image-size", 0, "--seed", seed, "--out", data)
+    robot_rl("collect", "panda-lift", "--episodes", 15, "--image-size", 0, "--seed", seed, "--out", data)
     learn = ["train", "panda-lift", "--dataset", data, "--seed", seed]
     robot_rl(*learn, "--recipe", "diffusion-bc", "--out", clone)
     robot_rl(*learn, "--recipe", "resfit", "--base", clone, "--training.stop-at", ENOUGH, "--out", run)
