@@ -98,7 +98,7 @@ class Bundle:
             raise WrongBundle(
                 f"{self.called} cannot drive robot {robot.name!r}: {error}; copy it again, or train it again"
             ) from None
-        for test in filter(None, (self.interface.success, self.interface.failure)):
+        for test in self.interface.tests:
             if unseen := [name for name in objects_of(test) if name not in pipeline.objects]:
                 raise WrongBundle(
                     f"{self.called} ends its episodes by {test!r}, but observes no object {unseen[0]!r}; "

@@ -47,7 +47,7 @@ class Judge:
     def __call__(self, state: RobotState, decision: Decision) -> Outcome:
         """Return the outcome of the episode up to this control period."""
         rig, loop = self.rig, self.rig.loop
-        operator, test = decision.operator, rig.pipeline.success
+        operator, test = decision.operator, None if rig.interface.instructions else rig.pipeline.success
         self.held = self.held + 1 if test and bool(test(state)) else 0
         won = (test is not None and self.held >= rig.interface.success_hold) or (
             operator is not None and operator.success

@@ -88,7 +88,6 @@ def collect(
         expert = demonstrator(env, skill, start, bundle)
         observation, _ = _on_host(env.reset(seed=start))
         rows = EpisodeRows(info.actions, env.num_envs)
-        instruction = info.interface.instruction if info.interface else info.task
         written, attempts, successes = done_before, 0, 0
         todo = max(0, episodes - written)
         owed = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
@@ -101,6 +100,7 @@ def collect(
                 frames = dict(zip(due, env.engine.render_batch(due, camera, image_size, image_size), strict=True))
                 pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)] if ours else [{}] * env.num_envs
+            told = [env.instruction(i) for i in range(env.num_envs)] if ours else [info.task] * env.num_envs
             following, reward, terminated, truncated, infos = _on_host(env.step(action))
             done = terminated | truncated
             pictures |= {camera: observation[f"{IMAGES}{camera}"].numpy() for camera in seen}
@@ -116,7 +116,7 @@ def collect(
                 successes += success and owed[i] > 0
                 if (success or keep_failures) and owed[i]:
                     owed[i] -= 1
-                    finished.append(EpisodeData(rows.take(i), instruction, records[i]))
+                    finished.append(EpisodeData(rows.take(i), told[i], records[i]))
                 rows.drop(i)
             if finished:
                 writer.add_episodes(finished)

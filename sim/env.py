@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +18,7 @@ from robot_rl.interface.observation_spec import IMAGES, PRIVILEGED, ObservationF
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
-from robot_rl.util.errors import UnknownName
+from robot_rl.util.errors import ConfigError, UnknownName
 from sim.action_chain import REASONS
 from sim.demonstrators import make_expert
 from sim.divergence import Recorder, quiet
@@ -33,6 +33,18 @@ from sim.scenes import time_grid
 from sim.tasks import tasks
 from sim.tasks.base import Task
 from sim.threads import single_threaded
+
+Asks = Literal["training", "held-out", "all"]
+
+
+def _asked(task: Task, asks: Asks) -> list[int]:
+    """Return the indices of the instructions to draw from; [] for a task without."""
+    every = task.interface.instructions
+    wanted = {"training": (False,), "held-out": (True,), "all": (False, True)}[asks]
+    found = [k for k, each in enumerate(every) if each.held_out in wanted]
+    if asks != "training" and not found:
+        raise ConfigError(f"task {task.name!r} has no {'held-out ' * (asks == 'held-out')}instructions")
+    return found
 
 
 class TaskEnv(VectorEnv):
@@ -64,8 +76,10 @@ class TaskEnv(VectorEnv):
         randomize: bool = True,
         without: Sequence[str] = (),
         diverged: Path | None = None,
+        asks: Asks = "training",
     ):
         """`without` names parameters that are not randomized; all are still sampled, so the others do not change.
+        `asks`: which of the interface's instructions episodes draw: those of training, the held-out ones, or all.
         `diverged` is the folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
@@ -84,6 +98,7 @@ class TaskEnv(VectorEnv):
         self.device = self.engine.device
         self.pipeline = Pipeline(self.task.interface, self.robot, self.device)
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
+        self.episodes.sampler.asked = _asked(self.task, asks)
         self.simulation = {"engine": engine, "device": self.device.type, "without": without}
         """Return the settings of this simulation, to report with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
@@ -197,6 +212,13 @@ class TaskEnv(VectorEnv):
         sampled = self.sampled[index].tolist()
         frame = int(self.episodes.sampler.keys[index, 0]), int(self.steps[index])
         return Look({name: sampled[k] for k, name in self._looks.items()}, frame)
+
+    def instruction(self, index: int) -> str:
+        """Return what one environment's running episode asks for."""
+        interface = self.task.interface
+        if not interface.instructions:
+            return interface.instruction
+        return interface.instructions[int(self.episodes.sampler.instruction[index])].text
 
     def still(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold position, with the gripper as it is."""

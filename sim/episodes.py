@@ -170,6 +170,8 @@ class Episodes(Rows):
             views["command"] = self.task.commands(pipeline.command, keys, steps, self.rate)
         if self.task.interface.gait:
             views["phase"] = pipeline.phase(steps)
+        if self.task.interface.instructions:
+            views["instruction"] = rows(self.sampler.instruction)
         objects = {box.name: rows(self.engine.object_pose(box.name)) for box in self.task.scene.objects}
         return RobotState(**views, last_action=rows(self.chain.last_action), objects=objects)
 

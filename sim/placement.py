@@ -37,14 +37,17 @@ class Placement:
         names = {k: f"{box.name}.{k}" for k in (*PLACE, "size")}
         return cls(box, **{k: name if name in parameters else None for k, name in names.items()})
 
-    def poses(self, values: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-        """Return poses (count, 7), m and quaternion w x y z, from the sampled values (count,) of the parameters."""
+    def poses(self, values: Mapping[str, np.ndarray], count: int, place: np.ndarray | None = None) -> np.ndarray:
+        """Return poses (count, 7), m and quaternion w x y z, from the sampled values (count,) of the parameters, which
+        are offsets from a `place` (count, 2) if there is one."""
 
         def value(parameter: str | None, default: float | np.ndarray) -> np.ndarray:
             return values[parameter] if parameter else np.zeros(count) + default
 
         pose = np.zeros((count, 7))
-        pose[:, 0], pose[:, 1] = value(self.x, DEFAULT_X), value(self.y, 0.0)
+        pose[:, 0], pose[:, 1] = value(self.x, DEFAULT_X if place is None else 0.0), value(self.y, 0.0)
+        if place is not None:
+            pose[:, :2] += place
         pose[:, 2] = value(self.z, value(self.size, self.box.rest))
         yaw = value(self.yaw, 0.0)
         pose[:, 3], pose[:, 6] = np.cos(yaw / 2), np.sin(yaw / 2)

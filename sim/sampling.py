@@ -39,7 +39,7 @@ class EpisodeSample:
 class EpisodeSampler(Rows):
     """Sample episode e of environment i from (seed + i, e): resets on the host, every control period on the device."""
 
-    ROWS = ("keys", "sampled", "push_speed", "push_every")
+    ROWS = ("keys", "sampled", "push_speed", "push_every", "instruction")
 
     def __init__(
         self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
@@ -63,6 +63,11 @@ class EpisodeSampler(Rows):
         """m/s"""
         self.push_every = torch.zeros(num_envs, dtype=torch.long, device=device)
         """Control periods between two pushes; 0: never."""
+        self.asked = list(range(len(task.interface.instructions)))
+        """Instructions that episodes draw from."""
+        self.instruction = torch.zeros(num_envs, 1, device=device)
+        """Index of the running episodes' instruction."""
+        self.places = np.array(task.scene.places).reshape(-1, 2)
 
     def fork(self) -> Self:
         other = super().fork()
@@ -90,6 +95,12 @@ class EpisodeSampler(Rows):
         home = np.asarray(self.robot.home) + offset * (2 * u[:, self.declared : self.declared + joints] - 1)
         direction = torch.from_numpy(2 * u[:, self.declared + joints :] - 1).float().to(self.device)
         objects = {p.box.name: p.poses(values, len(ids)) for p in self.placements}
+        if len(self.places):  # drawn last: the numbers above are those of a task without places
+            dealt = np.stack([self.places[rng.permutation(len(self.places))] for rng in rngs], 1)
+            objects = {p.box.name: p.poses(values, len(ids), dealt[k]) for k, p in enumerate(self.placements)}
+        if self.asked:
+            drawn = [self.asked[int(rng.integers(len(self.asked)))] for rng in rngs]
+            self.instruction[at] = torch.tensor(drawn, dtype=torch.float, device=self.device)[:, None]
         return EpisodeSample(values, home, objects, direction)
 
     def noise(self, steps: Tensor, width: int, ids: Tensor | None = None) -> Tensor:

@@ -84,6 +84,9 @@ class Scene:
 
     objects: tuple[Object, ...] = ()
     cameras: tuple[Camera, ...] = ()
+    places: tuple[tuple[float, float], ...] = ()
+    """Places (x, y), m, one for each object: an episode deals them out, and `<object>.x` and `.y` are then offsets from
+    them; empty: `<object>.x` and `.y` are coordinates."""
     timestep: float = 0.005
     """Physics step, s."""
     iterations: PositiveInt = 50
@@ -98,6 +101,8 @@ class Scene:
             raise ValueError(f"scene: timestep {self.timestep} s is not a positive time")
         if self.cone not in get_args(Cone):
             raise ValueError(f"scene: unknown cone {self.cone!r}; {nearest(self.cone, get_args(Cone))}")
+        if self.places and len(self.places) != len(self.objects):
+            raise ValueError(f"scene: {len(self.places)} places for {len(self.objects)} objects; give one for each")
         validate(self, "scene: ")
 
 

@@ -13,7 +13,8 @@ from real.bus import Node, make, qos
 from real.twin.base import STATE, Twin, pose
 from robot_rl.interface.spec import RosInterface
 from robot_rl.robots import robots
-from sim.randomization import episode_uniforms
+from sim.placement import DEFAULT_X
+from sim.randomization import episode_rng, episode_uniforms
 from sim.tasks.base import PLACE, Task
 
 TRUTH_TOPIC = "twin/{object}/pose"
@@ -97,6 +98,8 @@ class ArmTwin(Twin):
             "robot.joint_friction": h.joint_friction,
         }
         for box in self.task.scene.objects:
+            if box.shape == "tray":
+                continue
             values |= {f"{box.name}.mass": h.object_mass, f"{box.name}.size": h.object_size}
             values[f"{box.name}.friction"] = h.object_friction
         self._set(values)
@@ -106,11 +109,13 @@ class ArmTwin(Twin):
         places = [r for r in self.task.randomization if r.parameter.split(".")[-1] in PLACE]
         u = episode_uniforms(seed, 0, len(places))
         drawn = {r.parameter: float(r.quantile(u[k : k + 1])[0]) for k, r in enumerate(places)}
-        objects = {}
-        for box in self.task.scene.objects:
+        objects, spots = {}, self.task.scene.places
+        dealt = [spots[k] for k in episode_rng(seed, 1).permutation(len(spots))]
+        for k, box in enumerate(self.task.scene.objects):
             yaw = drawn.get(f"{box.name}.yaw", 0.0)
-            x, y = drawn.get(f"{box.name}.x", 0.5), drawn.get(f"{box.name}.y", 0.0)
-            z = drawn.get(f"{box.name}.z", self.hidden.object_size)
+            at, middle = (dealt[k], (0.0, 0.0)) if dealt else ((0.0, 0.0), (DEFAULT_X, 0.0))
+            x, y = (at[n] + drawn.get(f"{box.name}.{axis}", middle[n]) for n, axis in enumerate("xy"))
+            z = drawn.get(f"{box.name}.z", box.rest if box.shape == "tray" else self.hidden.object_size)
             objects[box.name] = np.array([[x, y, z, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)]])
         if robot_too:
             self.engine.reset(np.array([0]), np.array([self.robot.home]), objects)

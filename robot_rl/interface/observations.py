@@ -141,6 +141,11 @@ def projected_gravity(on: Context) -> Term:
     return Term(field, lambda s: down(s.base_quat))
 
 
+def instruction() -> Term:
+    """Index of the instruction in force, for demonstrators."""
+    return Term(box("instruction", "index", "1", 0.0, 100.0), lambda s: s.instruction)
+
+
 def command(on: Context) -> Term:
     """Velocity command, in the units of the interface's command."""
     if not on.command.fields:
@@ -196,6 +201,7 @@ TERMS: dict[str, Callable[..., Term]] = {
         object_in_tool,
         angular_velocity,
         projected_gravity,
+        instruction,
         command,
         gait_clock,
         base_velocity,

@@ -55,6 +55,17 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Instruction:
+    """One of the things that a person may ask for."""
+
+    text: str
+    success: str
+    """Success test and its arguments."""
+    held_out: bool = False
+    """Never asked in training: it tells whether a policy understands, or remembers."""
+
+
+@dataclass(frozen=True)
 class Interface:
     """Everything besides the weights that determines a policy's observations and the effect of its actions."""
 
@@ -66,6 +77,8 @@ class Interface:
     """Terms of observation.state, in order."""
     success: str = ""
     """Success test and its arguments; empty: an episode that reaches its horizon has succeeded."""
+    instructions: tuple[Instruction, ...] = ()
+    """What may be asked for, each with its own success test; an episode draws one. Empty: always `instruction`."""
     success_hold: PositiveInt = 4
     """Control periods in a row for which the success test must hold."""
     failure: str = ""
@@ -85,6 +98,11 @@ class Interface:
 
     def __post_init__(self) -> None:
         validate(self)
+        if self.instructions and self.success:
+            raise ValueError("success: each of the instructions has its own test; leave it empty")
+        texts = [each.text for each in self.instructions]
+        if twice := sorted({text for text in texts if texts.count(text) > 1}):
+            raise ValueError(f"instructions: {twice[0]!r} is given twice")
         size = sum(len(f.dims) for f in self.command)
         for row in getattr(self.controller, "stride", ()):
             if len(row) != size:
@@ -96,10 +114,14 @@ class Interface:
             if seen.count(camera) > 1:
                 raise ValueError(f"pictures: camera {camera!r} is named {seen.count(camera)} times; name it once")
 
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Return its success and failure tests."""
+        return (*filter(None, (self.success, self.failure)), *(each.success for each in self.instructions))
+
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; without pictures it has no such key."""
-        data = asdict(self)
-        return data if self.pictures else {k: v for k, v in data.items() if k != "pictures"}
+        """Return a JSON object; without pictures or instructions it has no such key."""
+        return {k: v for k, v in asdict(self).items() if v or k not in ("pictures", "instructions")}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interface:
@@ -109,6 +131,7 @@ class Interface:
                 "observations": tuple(data["observations"]),
                 "cameras": tuple(data.get("cameras", ())),
                 "pictures": tuple(Picture(**p) for p in data.get("pictures", ())),
+                "instructions": tuple(Instruction(**i) for i in data.get("instructions", ())),
                 "command": tuple(VectorSpec.from_json(data.get("command", [])).fields),
                 "controller": controller_config(data["controller"]),
                 "shield": ShieldConfig(**data["shield"]),
@@ -133,6 +156,8 @@ class Pipeline:
         self.command = VectorSpec(interface.command)
         self.observer = Observer(interface.observations, self.robot, self.actions, self.command, self.device)
         self.success: Test | None = state_test(interface.success) if interface.success else None
+        if interface.instructions:
+            self.success = _as_asked([state_test(each.success) for each in interface.instructions])
         self.failure: Test | None = state_test(interface.failure) if interface.failure else None
         self.tick = 1.0 / self.robot.command_rate
         """s"""
@@ -152,7 +177,7 @@ class Pipeline:
     def objects(self) -> tuple[str, ...]:
         """Return the objects to track: those in the observation terms and, for policies that read images, those in the
         success and failure tests."""
-        tests = filter(None, (self.interface.success, self.interface.failure)) if self.interface.pictures else ()
+        tests = self.interface.tests if self.interface.pictures else ()
         return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:
@@ -164,3 +189,12 @@ class Pipeline:
     def phase(self, steps: Tensor) -> Tensor:
         """Return the gait clock (n, 1) at control periods `steps` (n,) of an episode."""
         return (steps * (self.interface.gait / self.interface.controller.rate) % 1.0)[:, None]
+
+
+def _as_asked(tests: list[Test]) -> Test:
+    """Return the test of each robot's own instruction."""
+
+    def test(state: RobotState) -> Tensor:
+        return torch.stack([each(state) for each in tests], 1).gather(1, state.instruction.long())[:, 0]
+
+    return test

@@ -51,6 +51,9 @@ class RobotState:
     phase: Tensor = ABSENT
     """(n, 1) phase of the gait clock in [0, 1); see `Interface.gait`."""
 
+    instruction: Tensor = ABSENT
+    """(n, 1) index of the instruction in force in `Interface.instructions`."""
+
     base_position: Tensor = ABSENT
     """(n, 3) m, world; in simulation only."""
     base_velocity: Tensor = ABSENT

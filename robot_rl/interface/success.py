@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from robot_rl.interface.call import read_call
@@ -54,7 +55,44 @@ def together(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> 
     return lambda state: (state.objects[first][:, :3] - state.objects[second][:, :3]).norm(dim=-1) < distance
 
 
-TESTS: dict[str, Callable[..., Test]] = {f.__name__: f for f in (lifted, reached, together, fallen)}
+def beyond(name: ObjectName, y: float) -> Test:
+    """Test that the object lies beyond y, m, on the table: to the left for a positive one, to the right otherwise."""
+
+    def test(state: RobotState) -> Tensor:
+        position = state.objects[name][:, :3]
+        far = position[:, 1] > y if y > 0 else position[:, 1] < y
+        return far & (position[:, 2] < 0.05)
+
+    return test
+
+
+def beside(first: ObjectName, second: ObjectName, distance: PositiveFloat) -> Test:
+    """Test that the centres of two objects on the table are within `distance` m of each other, and that the gripper has
+    let go."""
+
+    def test(state: RobotState) -> Tensor:
+        one, other = (state.objects[name][:, :3] for name in (first, second))
+        low = torch.maximum(one[:, 2], other[:, 2]) < 0.05
+        away = (one - state.tool_position).norm(dim=-1) > 0.04
+        return ((one - other)[:, :2].norm(dim=-1) < distance) & low & away
+
+    return test
+
+
+def inside(name: ObjectName, tray: ObjectName, half: PositiveFloat) -> Test:
+    """Test that the object's centre lies in a tray of half-width `half`, m, and that the gripper has let go."""
+
+    def test(state: RobotState) -> Tensor:
+        one, other = (state.objects[key][:, :3] for key in (name, tray))
+        away = (one - state.tool_position).norm(dim=-1) > 0.04
+        return ((one - other)[:, :2].abs() < half).all(1) & ((one - other)[:, 2].abs() < 0.04) & away
+
+    return test
+
+
+TESTS: dict[str, Callable[..., Test]] = {
+    f.__name__: f for f in (lifted, reached, together, beyond, beside, inside, fallen)
+}
 
 tests = Registry("test", TESTS)
 

@@ -24,6 +24,7 @@ tasks = Registry(
         "panda-lift": ("sim.tasks.panda_lift:TASK", "a Franka Panda lifts a cube from the table"),
         "panda-lift-cameras": ("sim.tasks.panda_lift_cameras:TASK", "the same, seen by two cameras only"),
         "panda-turn": ("sim.tasks.panda_turn:TASK", "a Franka Panda turns its hand to a cube and lifts it"),
+        "tabletop": ("sim.tasks.tabletop:TASK", "a Franka Panda does with four objects and a tray what it is told"),
         "ur5e-reach": ("sim.tasks.ur5e_reach:TASK", "a Universal Robots UR5e brings its flange to a target"),
     },
     instance_of="sim.tasks.base:Task",

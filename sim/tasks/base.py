@@ -54,7 +54,7 @@ class Task:
         # Errors that would appear in a policy, on a robot or in an engine are raised where the task is defined.
         pipeline = Pipeline(self.interface)
         true = Observer(self.privileged, pipeline.robot, pipeline.actions, pipeline.command)
-        tests = [test for test in (self.interface.success, self.interface.failure) if test]
+        tests = self.interface.tests
         boxes = [box.name for box in self.scene.objects]
         for name in (*pipeline.observer.objects, *true.objects, *(o for test in tests for o in objects_of(test))):
             if name not in boxes:
@@ -98,6 +98,8 @@ def view_sizes(task: Task, pipeline: Pipeline) -> dict[str, int]:
         sizes["command"] = pipeline.command.size
     if task.interface.gait:
         sizes["phase"] = 1
+    if task.interface.instructions:
+        sizes["instruction"] = 1
     return sizes
 
 
@@ -110,6 +112,7 @@ class _Zeros:
             if name not in unseen:
                 setattr(self, name, torch.zeros(1, size))
         self._reasons = {"command": "and the task has no commands", "phase": "and the interface has no gait"}
+        self._reasons["instruction"] = "and the interface has no instructions"
         self._reasons |= {name: "which no sensor measures" for name in unseen if name in sizes}
         self._robot = robot
 
@@ -131,7 +134,8 @@ def check_views(task: Task, pipeline: Pipeline, privileged: Observer) -> None:
     for observer, state in ((pipeline.observer, seen), (privileged, true)):
         terms = zip(observer.names, observer.terms, strict=True)
         readers += [(f"observation term {name!r}", term.compute, state) for name, term in terms]
-    for name, test in ((task.interface.success, pipeline.success), (task.interface.failure, pipeline.failure)):
+    success = task.interface.success or "of the instructions"
+    for name, test in ((success, pipeline.success), (task.interface.failure, pipeline.failure)):
         if test:
             readers.append((f"test {name!r}", test, true))
     for what, read, state in readers:

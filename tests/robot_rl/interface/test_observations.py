@@ -37,6 +37,7 @@ def state(panda: Any, state_at: Build) -> Any:
         joint_velocity=0.1 * q,
         gripper_width=torch.tensor([[0.05], [0.07]]),
         last_action=torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]),
+        instruction=torch.tensor([[3.0], [7.0]]),
         objects={"cube": cube, "bin": 2 * cube},
     )
 
@@ -51,6 +52,7 @@ def wanted(state: Any) -> dict[str, Tensor]:
         "tool_position": state.tool_position,
         "gripper_width": state.gripper_width,
         "last_action": state.last_action,
+        "instruction": state.instruction,
         "object_position:cube": cube,
         "object_to_tool:cube": cube - state.tool_position,
         "object_to_object:bin:cube": cube,

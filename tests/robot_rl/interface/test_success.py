@@ -11,6 +11,7 @@ import torch
 
 from robot_rl.interface.state import ABSENT
 from robot_rl.interface.success import objects_of, state_test
+from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 
 Build = Callable[..., Any]
@@ -78,3 +79,27 @@ def test_a_test_that_cannot_be_is_refused(test: str, message: str) -> None:
 
 def test_a_test_says_which_objects_it_reads() -> None:
     assert objects_of("lifted:cube:0.12") == ("cube",) and objects_of("fallen:60:0.15") == ()
+
+
+def test_what_is_put_somewhere_has_to_be_let_go(state_at: Build) -> None:
+    """The tool is where panda's home has it; objects are placed around it."""
+    state = state_at(torch.tensor(robots.get("panda").home)[None])
+    tool = state.tool_position[0]
+    flat = torch.tensor([1.0, 0, 0, 0])
+
+    def at(x: float, y: float, z: float) -> torch.Tensor:
+        return torch.cat([torch.tensor([x, y, z]), flat])[None]
+
+    state.objects = {"a": at(0.4, 0.25, 0.02), "b": at(0.45, 0.25, 0.02), "tray": at(0.42, 0.24, 0.015)}
+    for test, won in (
+        ("beyond:a:0.2", True), ("beyond:a:0.3", False), ("beyond:a:-0.2", False), ("beside:a:b:0.06", True),
+        ("beside:a:b:0.04", False), ("inside:a:tray:0.05", True), ("inside:b:tray:0.02", False),
+    ):  # fmt: skip
+        assert bool(state_test(test)(state)) == won, test
+    state.objects["a"] = at(0.4, 0.25, 0.2)
+    for test in ("beyond:a:0.2", "beside:a:b:0.06", "inside:a:tray:0.05"):
+        assert not state_test(test)(state), f"{test}: in the air"
+    held = torch.cat([tool, flat])[None]
+    state.objects = {"a": held, "b": held + torch.tensor([0.05, 0, 0, 0, 0, 0, 0]), "tray": held}
+    for test in ("beside:a:b:0.06", "inside:a:tray:0.05"):
+        assert not state_test(test)(state), f"{test}: still in the gripper"

@@ -1,0 +1,73 @@
+"""A Franka Panda does with four objects and a tray what it is told: 24 instructions, some never asked in training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from robot_rl.interface.pipeline import Instruction, Picture
+from sim.randomization import Randomize
+from sim.scenes import Object, Scene
+from sim.tasks.panda_lift import TASK as LIFT
+from sim.tasks.panda_lift_cameras import LOOKS, WRIST
+
+HALF = 0.055
+"""Half of the tray's inside, m."""
+OBJECTS = (
+    Object("red_cube", 0.02, 0.06, rgba=(0.85, 0.15, 0.1, 1)),
+    Object("green_ball", 0.02, 0.05, rgba=(0.1, 0.65, 0.15, 1), shape="ball"),
+    Object("blue_cylinder", 0.02, 0.06, rgba=(0.1, 0.2, 0.85, 1), shape="cylinder"),
+    Object("yellow_cube", 0.02, 0.06, rgba=(0.95, 0.8, 0.1, 1)),
+)
+TRAY = Object("tray", HALF, 0.3, rgba=(0.75, 0.7, 0.65, 1), shape="tray")
+HELD_OUT = (
+    "touch the blue cylinder", "lift the yellow cube", "push the green ball to the left",
+    "put the red cube next to the blue cylinder", "put the blue cylinder into the tray",
+)  # fmt: skip
+"""Every word of them is known from others."""
+
+
+def _instructions() -> tuple[Instruction, ...]:
+    names = [o.name for o in OBJECTS]
+    made: list[tuple[str, str]] = []
+    for k, name in enumerate(names):
+        said, other = f"the {name.replace('_', ' ')}", names[(k + 2) % len(names)]
+        made += [
+            (f"touch {said}", f"reached:{name}:0.03"),
+            (f"lift {said}", f"lifted:{name}:0.1"),
+            (f"push {said} to the left", f"beyond:{name}:0.22"),
+            (f"push {said} to the right", f"beyond:{name}:-0.22"),
+            (f"put {said} next to the {other.replace('_', ' ')}", f"beside:{name}:{other}:0.085"),
+            (f"put {said} into the tray", f"inside:{name}:tray:{HALF}"),
+        ]
+    return tuple(Instruction(text, test, text in HELD_OUT) for text, test in made)
+
+
+TASK = replace(
+    LIFT,
+    interface=replace(
+        LIFT.interface,
+        task="tabletop",
+        instruction="do what you are told",
+        instructions=_instructions(),
+        observations=("joint_position", "tool_position", "gripper_width", "last_action"),
+        success="",
+        horizon=160,
+        cameras=(),  # those of the scene
+        pictures=(Picture("front"), Picture("wrist")),
+    ),
+    scene=Scene(
+        objects=(*OBJECTS, TRAY),
+        cameras=(LIFT.scene.cameras[0], WRIST),
+        places=((0.36, -0.1), (0.42, 0.09), (0.48, -0.09), (0.54, 0.1), (0.6, -0.08)),
+    ),
+    randomization=(
+        *(Randomize(f"{o.name}.{axis}", -0.02, 0.02, "m") for o in (*OBJECTS, TRAY) for axis in ("x", "y")),
+        *(Randomize(f"{o.name}.yaw", -0.35, 0.35, "rad") for o in OBJECTS),
+        *(r for r in LIFT.randomization if r.parameter.startswith(("robot.", "sensor."))),
+        *LOOKS,
+    ),
+    expert="sim.experts.tabletop:TabletopExpert",
+    expert_observations=(
+        "tool_position", "gripper_width", "instruction", *(f"object_position:{o.name}" for o in (*OBJECTS, TRAY)),
+    ),
+)  # fmt: skip
