@@ -13,6 +13,7 @@ import torch
 from sim.engines.model import MAX_ACTION_DELAY
 from sim.looks import can_randomize as looks_of
 from sim.tasks import tasks
+from sim.tasks.base import PLACE
 
 Build = Callable[..., Any]
 G, DT = 9.81, 0.005
@@ -34,8 +35,9 @@ def test_every_parameter_of_the_engine_and_of_the_tasks_is_tested_here(engine: B
     assert set(one.parameters) == one.can_randomize(panda, one.scene) == set(VALUES)
     for name in [name for name in tasks if tasks.get(name).interface.robot == "panda"]:
         drawn = {r.parameter for r in tasks.get(name).randomization}
-        places = {"cube.x", "cube.y", "cube.yaw", "robot.home_offset"}
-        looks = looks_of(tasks.get(name).scene)  # tested where they are drawn
+        scene = tasks.get(name).scene
+        places = {f"{o.name}.{way}" for o in scene.objects for way in PLACE} | {"robot.home_offset"}
+        looks = looks_of(scene)  # tested where they are drawn
         assert {d for d in drawn if not d.startswith("sensor.")} - places - looks <= set(VALUES)
 
 
