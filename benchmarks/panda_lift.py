@@ -46,6 +46,7 @@ def early(seed: int, folder: Path) -> dict[str, Any]:
     """Take the shortest way for one seed; seconds count from the start of `collect`."""
     data, clone, run, begun = folder / "data", folder / "clone", folder / "early", time.monotonic()
     robot_rl("collect", "panda-lift", "--episodes", 15, "--image-size", 0, "--seed", seed, "--out", data)
+    collected = time.monotonic() - begun
     learn = ["train", "panda-lift", "--dataset", data, "--seed", seed]
     robot_rl(*learn, "--recipe", "diffusion-bc", "--out", clone)
     robot_rl(*learn, "--recipe", "resfit", "--base", clone, "--training.stop-at", ENOUGH, "--out", run)
@@ -53,7 +54,8 @@ def early(seed: int, folder: Path) -> dict[str, Any]:
     robot_rl("evaluate", run, "--episodes", 200)
     found = json.loads((run / "evaluation.json").read_text())
     steps = int(read_metrics(run)[-1]["train/steps"])
-    return {k: found[k] for k in KEYS} | {"environment_steps": steps, "seconds": round(seconds, 1)}
+    times = {"seconds": round(seconds, 1), "collect_seconds": round(collected, 1)}
+    return {k: found[k] for k in KEYS} | {"environment_steps": steps} | times
 
 
 def main() -> int:

@@ -19,6 +19,8 @@ policy_classes = Registry(
         "coarse-to-fine": ("policies.coarse_to_fine:CoarseToFinePolicy", "zoom into the most valuable bins"),
         "autoregressive": ("policies.autoregressive:AutoregressivePolicy", "bins of each dimension in turn"),
         "flow": ("policies.flow:FlowPolicy", "flow matching over action chunks"),
+        "vla-tokens": ("policies.vla.tokens:VLATokensPolicy", "action tokens, of what is seen and said"),
+        "vla-flow": ("policies.vla.flow:VLAFlowPolicy", "flow over action chunks of what is seen and said"),
     },
     group="robot_rl.policies",
 )

@@ -10,33 +10,43 @@ Where `horizon` is above 1, u and action are chunks, flat: (B, horizon * A).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from policies.base import Actor, Normalizer, Observation, Policy, Size
-from policies.encoder import Encoder
+from policies.chunks import ChunkPolicy
+from policies.encoder import FEATURES, BaseFeatures, Encoder, EncoderConfig
 from policies.gaussian import GaussianActor, GaussianConfig
+from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.util.errors import ConfigError
 
 
 class ActorPolicy(Policy):
     """An actor behind an action transform.
 
-    `inputs` names further inputs of actor and transform. `sample_inputs` computes them when acting, the replay keeps
-    them, and the observation dict contains them.
+    `inputs` are the sizes of further inputs of actor and transform by name. `sample_inputs` computes them when acting,
+    the replay keeps them, and the observation dict contains them. One of them may be `FEATURES`, those of a frozen base
+    that sees, which the encoder then reads in place of pictures and words.
     """
 
     horizon: int = 1
     execute: int = 1
-    inputs: tuple[str, ...] = ()
+    inputs: Mapping[str, int] = MappingProxyType({})
     actor: Actor
     normalizer: Normalizer
-    encoder: Encoder
+    encoder: Encoder | BaseFeatures
     explore: bool
     """Sample u instead of taking its mean."""
+
+    @property
+    def kept(self) -> ObservationSpec:
+        """Return what a replay keeps of an observation besides observation.state."""
+        return ObservationSpec(()) if FEATURES in self.inputs else self.size.others
 
     @property
     def latent(self) -> int:
@@ -49,7 +59,8 @@ class ActorPolicy(Policy):
 
     def actor_features(self, observation: Observation) -> Tensor:
         """Return the actor's input (B, F + inputs)."""
-        return torch.cat([self.features(observation), *(observation[name] for name in self.inputs)], -1)
+        more = (observation[name] for name in self.inputs if name != FEATURES)
+        return torch.cat([self.features(observation), *more], -1)
 
     def fit(self, columns: dict[str, Tensor]) -> None:
         """Take the normalizer's statistics from demonstrated rows (N, ...)."""
@@ -96,6 +107,31 @@ class ActorPolicy(Policy):
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
         """Restore what `memory` returned; `observation` is the current one."""
+
+
+class FeaturesOf:
+    """The features of a frozen base that sees, as an input of the policy on it."""
+
+    ROWS = 256
+    """Observations of an episode that are encoded at once."""
+
+    def __init__(self, base: Policy, encoder: EncoderConfig, frozen: bool):
+        """`frozen`: read the base's features; else pictures and words by an encoder of its own."""
+        self.base = base if frozen and base.size.others and isinstance(base, ChunkPolicy) else None
+        self.inputs = {} if self.base is None else {FEATURES: self.base.encoder.size}
+        self.encoder = encoder.build(base.size) if self.base is None else BaseFeatures(base.size, self.inputs[FEATURES])
+
+    @torch.no_grad()
+    def __call__(self, observation: Observation, rows: Tensor | None = None) -> Observation:
+        """Return the features of rows (n,) bool, or of all; others are 0."""
+        if self.base is None:
+            return {}
+        if rows is None:
+            parts = zip(*(v.split(self.ROWS) for v in observation.values()), strict=True)
+            return {FEATURES: torch.cat([self.base.condition(dict(zip(observation, p, strict=True))) for p in parts])}
+        found = observation["observation.state"].new_zeros(len(rows), self.inputs[FEATURES])
+        found[rows] = self.base.condition({k: v[rows] for k, v in observation.items()})
+        return {FEATURES: found}
 
 
 class GaussianPolicy(ActorPolicy):

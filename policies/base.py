@@ -182,7 +182,7 @@ class Size:
     @property
     def pictures(self) -> dict[str, tuple[int, ...]]:
         """Return (height, width, 3) of the pictures it reads, by key."""
-        return {key: field.shape for key, field in self.others.items() if field.kind == "picture"}
+        return self.others.pictures
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; `others` is left out if it is empty."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Chunk, Normalizer, Observation, Policy, Prefix, Size, mlp, normal
-from policies.encoder import Encoder, EncoderConfig
+from policies.encoder import FEATURES, EncoderConfig
 from robot_rl.util.limits import Interval, PositiveInt
 
 
@@ -66,7 +66,7 @@ class ChunkPolicy(Policy):
         self.size, self.config = size, config
         self.horizon, self.execute = config.horizon, config.execute
         self.normalizer = Normalizer(size.observation)
-        self.encoder = Encoder(size, config.encoder)
+        self.encoder = config.encoder.build(size)
         hidden = [config.hidden] * config.layers
         self.denoiser = Denoiser(config.horizon * size.action, self.encoder.size, hidden)
 
@@ -75,7 +75,9 @@ class ChunkPolicy(Policy):
         return (frozen or self.denoiser)(chunk.flatten(1), condition, time).view_as(chunk)
 
     def condition(self, observation: Observation) -> Tensor:
-        """Return the network's input for an observation (B, F)."""
+        """Return the network's input (B, F) for an observation, which may have it already, as `FEATURES`."""
+        if FEATURES in observation:
+            return observation[FEATURES]
         return self.encoder(self.normalizer(observation["observation.state"]), observation)
 
     def fit(self, columns: dict[str, Tensor]) -> None:

@@ -1,6 +1,7 @@
-"""Encode an observation dict as features: the normalized state, and a convolutional embedding of each picture.
+"""Encode an observation dict as features: the normalized state, the instruction's words, and a convolutional embedding
+of each picture.
 
-    features = [state, embed(picture of the first camera), embed(second) ...]
+    features = [state, words, embed(picture of the first camera), embed(second) ...]
 
 Random shifts are those of DrQ (Yarats et al. 2021, "Image Augmentation Is All You Need"), the network is similar to
 DrQ's with strides in every layer.
@@ -11,14 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Size
-from robot_rl.interface.observation_spec import IMAGES
+from policies.hashed_words import hashed_words
+from robot_rl.interface.observation_spec import IMAGES, LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
+
+FEATURES = "features"
+"""Column of a frozen base's features."""
 
 
 @dataclass(frozen=True)
@@ -32,32 +38,67 @@ class EncoderConfig:
     shift: NonNegativeInt = 4
     """Largest random shift of a picture in training, pixels; 0: none."""
 
+    def build(self, reads: Size) -> Encoder:
+        """Return the encoder with fresh weights."""
+        return Encoder(reads, self)
+
 
 class Encoder(nn.Module):
     """Features (B, size) of observations with leading dimension B."""
 
+    WORDS = 64
+    """Features of an instruction."""
+
     def __init__(self, reads: Size, config: EncoderConfig):
         super().__init__()
         self.config, self.shapes = config, reads.pictures
-        if other := [key for key in reads.others if key not in self.shapes]:
+        if other := [key for key in reads.others if key not in self.shapes and key != LANGUAGE]:
             raise ConfigError(f"this policy cannot read {other[0]!r}; take a task without it, or another recipe")
+        self.words = self.WORDS * (LANGUAGE in reads.others)
         # A module's name has no dots.
         self.cameras = nn.ModuleDict({_name(key): _embed(key, shape, config) for key, shape in self.shapes.items()})
-        self.size = reads.observation + len(self.shapes) * config.embedding
+        self.size = reads.observation + self.words + len(self.shapes) * config.embedding
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-        """Return the normalized state (B, D) with the embeddings of the pictures, uint8 (B, H, W, 3)."""
-        if not self.shapes:
-            return state
-        embedded = [self.cameras[_name(key)](scaled(observation[key])) for key in self.shapes]
-        return torch.cat([state, *embedded], -1)
+        """Return the normalized state (B, D) with the features of the instruction, uint8 (B, bytes), and of the
+        pictures, uint8 (B, H, W, 3)."""
+        parts = [hashed_words(observation[LANGUAGE], self.words)] if self.words else []
+        parts += [self.cameras[_name(key)](scaled(observation[key])) for key in self.shapes]
+        return torch.cat([state, *parts], -1) if parts else state
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
         """Return the observation, whose keys begin with `prefix`, with every picture shifted at random."""
-        shift = self.config.shift
-        if not shift:
-            return observation
-        return observation | {prefix + key: shifted(observation[prefix + key], shift, rng) for key in self.shapes}
+        return augmented(observation, list(self.shapes), self.config.shift, rng, prefix)
+
+
+class BaseFeatures(nn.Module):
+    """Features (B, size) that a frozen base has of an observation, in place of pictures and words, after the state.
+
+    They are computed once, when acting; a replay keeps them and needs no pictures.
+    """
+
+    shapes: ClassVar[dict[str, tuple[int, ...]]] = {}
+
+    def __init__(self, reads: Size, width: int):
+        super().__init__()
+        self.size = reads.observation + width
+
+    def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        """Return the normalized state (B, D) with the base's features (B, width)."""
+        return torch.cat([state, observation[FEATURES]], -1)
+
+    def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
+        """Return the observation: there is nothing to shift."""
+        return observation
+
+
+def augmented(
+    observation: Observation, keys: list[str], shift: int, rng: torch.Generator, prefix: str = ""
+) -> Observation:
+    """Return the observation, whose keys begin with `prefix`, with its pictures `keys` shifted by up to `shift`."""
+    if not shift:
+        return observation
+    return observation | {prefix + key: shifted(observation[prefix + key], shift, rng) for key in keys}
 
 
 def scaled(pictures: Tensor) -> Tensor:

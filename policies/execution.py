@@ -174,6 +174,11 @@ class ChunkExecutor:
         self._past = [(chunks, used + 1) for chunks, used in self._past if (used + 1 < self.horizon).any()]
         return action
 
+    @property
+    def reads_next(self) -> Tensor | None:
+        """Return the environments (n,) bool that infer from the next observation; None: it may be all."""
+        return None if self.execution.delayed else self.used >= self.execute
+
     def _interval(self) -> int:
         """Return the control periods from one chunk's observation to the next one's."""
         if self.execution.mode == "ensemble":

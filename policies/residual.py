@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.actor import ActorPolicy
+from policies.actor import ActorPolicy, FeaturesOf
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
-from policies.encoder import Encoder
 from policies.execution import ChunkExecutor, Execution
 from policies.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.errors import ConfigError
@@ -28,6 +27,8 @@ class ResidualConfig:
     scale: NonNegativeFloat = 0.5
     """Largest correction, in units of the action range [-1, 1]; 0 is exactly the base."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(std=0.1, zero_init=True))
+    frozen_features: bool = True
+    """Of a base that sees, read the features that it has; else learn to see (as published)."""
 
 
 class ResidualPolicy(ActorPolicy):
@@ -37,7 +38,6 @@ class ResidualPolicy(ActorPolicy):
     """
 
     class_name, config_class = "residual", ResidualConfig
-    inputs = (BASE,)
 
     def __init__(self, base: Policy, config: ResidualConfig | None = None):
         super().__init__()
@@ -49,7 +49,8 @@ class ResidualPolicy(ActorPolicy):
         self.normalizer = Normalizer(base.size.observation)
         if isinstance(statistics := getattr(base, "normalizer", None), Normalizer):
             self.normalizer.load_state_dict({k: v for k, v in statistics.state_dict().items() if k != "count"})
-        self.encoder = Encoder(base.size, self.config.actor.encoder)
+        self.seen = FeaturesOf(base, self.config.actor.encoder, self.config.frozen_features)
+        self.encoder, self.inputs = self.seen.encoder, {BASE: base.size.action} | self.seen.inputs
         self.actor = GaussianActor(self.encoder.size + base.size.action, base.size.action, self.config.actor)
         self.explore = False
         self.runner: ChunkExecutor | None = None
@@ -86,18 +87,21 @@ class ResidualPolicy(ActorPolicy):
         return self.runner
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
-        return {BASE: self._runner(observation).act(observation, rng)}
+        seen = self.seen(observation)
+        return {BASE: self._runner(observation).act(observation | seen, rng)} | seen
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         assert self.runner is not None
-        return {BASE: self.runner.peek(observation, rows, rng)}
+        seen = self.seen(observation, rows)
+        return {BASE: self.runner.peek(observation | seen, rows, rng)} | seen
 
     @torch.no_grad()
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
         """Return the base's actions along an episode, as if it had sampled a chunk at every `execute`-th state."""
-        every = {k: v[:: self.base.execute] for k, v in observation.items()}
+        seen = self.seen(observation)
+        every = {k: v[:: self.base.execute] for k, v in (observation | seen).items()}
         chunks = self.base.act(every, rng)[:, : self.base.execute].flatten(0, 1)
-        return {BASE: chunks[: len(observation["observation.state"])]}
+        return {BASE: chunks[: len(observation["observation.state"])]} | seen
 
     def memory(self) -> dict[str, Any]:
         return self.runner.state_dict() if self.runner else {}

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.actor import ActorPolicy
+from policies.actor import ActorPolicy, FeaturesOf
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.chunks import ChunkPolicy
-from policies.encoder import Encoder
 from policies.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
@@ -25,6 +24,8 @@ class SteeredConfig:
     scale: NonNegativeFloat = 1.5
     """Largest noise m; 0 is the base with noise 0."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5, layer_norm=False))
+    frozen_features: bool = True
+    """Of a base that sees, read the features that it has; else learn to see (as published)."""
 
 
 class SteeredPolicy(ActorPolicy):
@@ -41,7 +42,8 @@ class SteeredPolicy(ActorPolicy):
         self.size, self.horizon, self.execute = base.size, base.execute, base.execute
         self.normalizer = Normalizer(base.size.observation)
         self.normalizer.load_state_dict({k: v for k, v in base.normalizer.state_dict().items() if k != "count"})
-        self.encoder = Encoder(base.size, self.config.actor.encoder)
+        self.seen = FeaturesOf(base, self.config.actor.encoder, self.config.frozen_features)
+        self.encoder, self.inputs = self.seen.encoder, self.seen.inputs
         self.actor = GaussianActor(self.encoder.size, base.horizon * base.size.action, self.config.actor)
         self.explore = False
 
@@ -51,6 +53,15 @@ class SteeredPolicy(ActorPolicy):
     @classmethod
     def build(cls, description: dict[str, Any]) -> SteeredPolicy:
         return cls(build_policy(description["base"]), from_json(SteeredConfig, description["config"]))
+
+    def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
+        return self.seen(observation)
+
+    def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
+        return self.seen(observation, rows)
+
+    def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
+        return self.seen(observation)
 
     @torch.no_grad()
     def transform(self, u: Tensor, observation: Observation) -> Tensor:

@@ -57,9 +57,11 @@ class RobotEnv(Rig, VectorEnv):
         safety: SafetyConfig | None = None,
         schedule: Schedule | None = None,
         observers: Iterable[StepObserver] = (),
+        instruction: str = "",
     ):
-        """`schedule` returns the commands of a walking robot without a person or `cmd_vel`."""
-        super().__init__(node, interface, cameras, operator, dry_run, safety)
+        """`schedule` returns the commands of a walking robot without a person or `cmd_vel`; `instruction` is what a
+        policy that reads instructions is asked first."""
+        super().__init__(node, interface, cameras, operator, dry_run, safety, instruction)
         self.steering: Steering | None = None
         if self.pipeline.command.fields:
             self.steering = Steering(node, self.pipeline.command, self.period, schedule)
@@ -139,6 +141,7 @@ class RobotEnv(Rig, VectorEnv):
         self.steps += 1
         self._steer(decision.operator)
         self.state = self.read()
+        self._note_change("instruction", self.instruction())
         self._observed = time.monotonic()
         if self.loop.walks:
             self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
@@ -205,6 +208,7 @@ class RobotEnv(Rig, VectorEnv):
 
     def _observe(self) -> dict[str, Tensor]:
         state = {"observation.state": self.pipeline.observer(self.state)}
+        state |= self.asked.read() if self.asked else {}
         return state | self.pictures.read(self.loop.safety.lost_timeout)
 
     def _note_change(self, event: str, what: Any) -> None:
@@ -221,4 +225,6 @@ class RobotEnv(Rig, VectorEnv):
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
         rejected["jumps"] = self.driver.jumps.count
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
-        return self.loop.summary() | {"inference_ms": self.inference.milliseconds(), "rejected": rejected} | guard
+        asked = {"instructions": {"changed": self.asked.changes, "refused": self.asked.refused}} if self.asked else {}
+        timing = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}
+        return self.loop.summary() | timing | asked | guard

@@ -33,6 +33,8 @@ class Judge:
 
     def __init__(self, rig: Rig, stance: Homing | Standing):
         self.rig, self.stance, self.held = rig, stance, 0
+        self.asked = ""
+        """The instruction that is judged."""
         self.cause = ""
         """Which process stood still and so ended the episode; empty if none did."""
         self.falls = self.stalls = 0
@@ -47,7 +49,11 @@ class Judge:
     def __call__(self, state: RobotState, decision: Decision) -> Outcome:
         """Return the outcome of the episode up to this control period."""
         rig, loop = self.rig, self.rig.loop
-        operator, test = decision.operator, None if rig.interface.instructions else rig.pipeline.success
+        operator, test = decision.operator, rig.pipeline.success
+        if rig.asked:
+            if rig.asked.text != self.asked:  # what held for another instruction does not count
+                self.asked, self.held = rig.asked.text, 0
+            test = None if rig.asked.index is None else test
         self.held = self.held + 1 if test and bool(test(state)) else 0
         won = (test is not None and self.held >= rig.interface.success_hold) or (
             operator is not None and operator.success
@@ -63,7 +69,8 @@ class Judge:
         timed_out = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         marked = operator is not None and operator.failure
         lost = failed or marked or (walks and halted) or decision.phase is Phase.STOPPED
-        success = (won or (test is None and timed_out)) and not (lost or halted or (walks and loop.limp))
+        endures = rig.pipeline.success is None and timed_out
+        success = (won or endures) and not (lost or halted or (walks and loop.limp))
         return Outcome(success, won or marked or (failed and not_operator_stop), won or lost or timed_out)
 
     def _failed(self, state: RobotState) -> bool:

@@ -133,6 +133,7 @@ _DEPLOY = (
     Argument("first_episode", "", "seed of the first one: objects on a twin, commands; empty: 1000000000", minimum=0),
     _OUT,
 )
+_INSTRUCTION = Argument("instruction", "", "what the robot is asked, for a policy that reads instructions")
 _EXECUTION = Argument(
     "execution",
     "receding",
@@ -207,7 +208,7 @@ def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodePro
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
     return [
         _twin(values, values["twin"] == "true"),
-        _deploy(values, "twin", "execution"),
+        _deploy(values, "twin", "execution", "instruction"),
         _teleop(values),
         _view(values),
     ]
@@ -226,7 +227,7 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
-    options = _options(values, "robot", "recipe", "minutes", "out", "dataset", "seed")
+    options = _options(values, "robot", "recipe", "instruction", "minutes", "out", "dataset", "seed")
     resume = ("--resume",) if values["resume"] == "true" else ()
     command = ("finetune", _bundle(values), *options, *resume, *_no_camera(values))
     after = "twin" if values["teleop"] == "none" else "teleop"
@@ -237,7 +238,11 @@ def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
 def _describe_record(values: Mapping[str, str]) -> list[NodeProcess]:
     flags = {"resume": "--resume", "keep_failures": "--keep-failures"}
     options = tuple(flag for name, flag in flags.items() if values[name] == "true")
-    command = ("record", values["task"], *_options(values, "robot", "episodes", "seconds", "out", "seed"))
+    command = (
+        "record",
+        values["task"],
+        *_options(values, "robot", "instruction", "episodes", "seconds", "out", "seed"),
+    )
     after = "twin" if values["teleop"] == "none" else "teleop"
     record = NodeProcess(
         "record", (*command, *options, *_no_camera(values)), required=True, start_after=after, commands_robot=True
@@ -254,7 +259,7 @@ class _File:
 
 _FILES = {
     "twin": _File("a simulated robot behind the robot's own topics", _COMMON, _describe_twin),
-    "arm": _File("run a policy on an arm", (*_DEPLOY, _EXECUTION, *_COMMON), _describe_arm),
+    "arm": _File("run a policy on an arm", (*_DEPLOY, _INSTRUCTION, _EXECUTION, *_COMMON), _describe_arm),
     "quadruped": _File(
         "run a policy on a walking robot, behind a guard",
         (
@@ -279,6 +284,7 @@ _FILES = {
             _TWIN,
             Argument("teleop", "gamepad", "device with which the person corrects", _DEVICES),
             Argument("recipe", "hil-serl", "how to learn; `robot-rl recipes` lists them"),
+            _INSTRUCTION,
             Argument("minutes", "3", "duration in minutes", minimum=0.0),
             Argument("dataset", "", "demonstrations; empty: those that the policy was trained on"),
             _OUT,
@@ -297,6 +303,7 @@ _FILES = {
         (
             _TWIN,
             Argument("teleop", "keyboard", "device with which the person moves the robot", _DEVICES),
+            replace(_INSTRUCTION, description="what to demonstrate, in a task with instructions"),
             Argument("episodes", "20", "demonstrations that the dataset is to hold", minimum=1),
             Argument("seconds", "30", "time limit of an episode, s; 0: the task's", minimum=0.0),
             Argument("out", "", "folder of the dataset; empty: datasets/<task>"),

@@ -39,6 +39,8 @@ class Progress:
     """resetting, let go, waiting, running; then saved, failed, discarded"""
     began: float = 0.0
     """Begin of the phase, monotonic s."""
+    asked: str = ""
+    """What the running episode asks for, if the task has several instructions."""
 
 
 class Recording:
@@ -89,6 +91,7 @@ class Recording:
         seed = training_seed(self.seed, progress.saved) + self._attempt
         env.reset(seed=seed, options={"await_operator": True})
         facts, over, discarded = self._facts(), False, False
+        progress.asked = facts["instruction"] if env.pipeline.interface.instructions else ""
         while not (over or discarded):
             self._pictures, self._hold, self._width = self.look(), env.still(), float(env.state.gripper_width.sum())
             _, _, terminated, truncated, infos = env.step(self._hold)
@@ -112,9 +115,9 @@ class Recording:
         self._note("phase", "saved")
 
     def _facts(self) -> dict[str, Any]:
-        """Return what was randomized, in simulation."""
+        """Return what was asked, and in simulation what was randomized."""
         record = getattr(self.env, "episode_record", None)
-        return record(0) if record else {}
+        return {"instruction": self.env.instruction(0)} | (record(0) if record else {})
 
     def _record(self, step: dict[str, Any]) -> None:
         """Keep a control period unless it is a pause: a hold is commanded, and neither joints nor fingers move."""

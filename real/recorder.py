@@ -109,7 +109,8 @@ class Recorder:
         while (item := self._queue.get()) is not None:
             try:
                 if self.error is None:  # else only release waiting threads
-                    self.writer.add_episode(item[0], self.pipeline.interface.instruction, item[1])
+                    told = item[1].get("instruction", self.pipeline.interface.instruction)
+                    self.writer.add_episode(item[0], told, item[1])
             except BaseException as error:
                 logger.exception("an episode could not be written")
                 self.error = error

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from real.bus import Node, Stamped, qos
 from real.clock import Ticker
+from real.instruction import InstructionInput
 from real.intervention import Arbiter
 from real.loop import CommandLoop
 from real.pictures import Pictures
@@ -49,6 +50,7 @@ class Rig:
         operator: OperatorInput | None,
         dry_run: bool,
         safety: SafetyConfig | None,
+        instruction: str = "",
     ):
         self.node, self.pipeline = node, Pipeline(interface)
         self.interface, self.period = interface, 1 / interface.controller.rate
@@ -57,6 +59,7 @@ class Rig:
         self.driver = open_driver(node, self.pipeline.robot, self.pipeline.objects, cameras, dry_run)
         self.driver.needed = seen
         self.pictures = Pictures(self.driver, interface.pictures)
+        self.asked = InstructionInput(node, interface, instruction) if interface.instructions else None
         steers = bool(self.pipeline.command.fields)
         self.arbiter = Arbiter(operator, self.pipeline.controller, steers)
         self.loop = CommandLoop(self.driver, self.pipeline, safety)
@@ -101,6 +104,8 @@ class Rig:
         if self.pipeline.command.fields:
             state.command = self.command
         state.reference = self.reference
+        if self.asked and (index := self.asked.index) is not None:
+            state.instruction = index
         if self.interface.gait:
             state.phase = self.pipeline.phase(torch.tensor([self.steps]))
         return state
@@ -175,6 +180,10 @@ class Rig:
                 self.loop.reset_stop()
                 return
         raise NotReady(f"the robot is stopped ({self.loop.stopped}) and reset was not pressed within {timeout:g} s")
+
+    def instruction(self, index: int = 0) -> str:
+        """Return what is asked for; the index is that of a simulation's."""
+        return self.asked.text if self.asked else self.interface.instruction
 
     @property
     def on_twin(self) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from policies.base import Chunk, Observation, Prefix, RunnablePolicy
 from policies.execution import ChunkExecutor, Execution
+from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.seeds import HELD_OUT
 from robot_rl.util.statistics import mean_interval, wilson
 
@@ -34,6 +35,8 @@ class Evaluation:
     """Refused non-finite actions of the policy."""
     divergences: int = 0
     """Episodes that ended because their simulation diverged."""
+    instructions: list[str] = field(default_factory=list)
+    """What each episode asked for, if the task has several instructions."""
     returns: list[float] = field(default_factory=list)
     """Sum of the rewards of each episode."""
     reports_success: bool = True
@@ -51,20 +54,31 @@ class Evaluation:
         low, high = wilson(len(done), n)
         success = {"success": len(done) / n if n else None, "success_low": low, "success_high": high}
         returns = mean_interval([self.returns[k] for k in own] if self.returns else [])
-        return {
-            "episodes": n,
-            **(success if self.reports_success else {}),
-            **({} if returns["mean"] is None else {"return": returns}),
-            "steps": sum(steps) / max(1, n),
-            "steps_of_successes": sum(done) / max(1, len(done)),
-            "action_change": sum(self.action_change[k] for k in own) / max(1, n),
-            "nonfinite": self.nonfinite,
-            **({"held_share": self.held / max(1, sum(self.steps))} if self.held else {}),
-            **({"inference_periods": self.inference_periods} if self.inference_periods else {}),
-        } | {
-            name: mean_interval([values[k] for k in own] if self.by_hand else values)
-            for name, values in self.metrics.items()
-        }
+        return (
+            {
+                "episodes": n,
+                **(success if self.reports_success else {}),
+                **({} if returns["mean"] is None else {"return": returns}),
+                "steps": sum(steps) / max(1, n),
+                "steps_of_successes": sum(done) / max(1, len(done)),
+                "action_change": sum(self.action_change[k] for k in own) / max(1, n),
+                "nonfinite": self.nonfinite,
+                **({"held_share": self.held / max(1, sum(self.steps))} if self.held else {}),
+                **({"inference_periods": self.inference_periods} if self.inference_periods else {}),
+            }
+            | {
+                name: mean_interval([values[k] for k in own] if self.by_hand else values)
+                for name, values in self.metrics.items()
+            }
+            | ({"by_instruction": self.by_instruction(own)} if self.instructions else {})
+        )
+
+    def by_instruction(self, episodes: list[int]) -> dict[str, dict[str, float]]:
+        """Return the number of episodes and the success of each instruction."""
+        found: dict[str, list[bool]] = {}
+        for k in episodes:
+            found.setdefault(self.instructions[k], []).append(self.success[k])
+        return {text: {"episodes": len(v), "success": sum(v) / len(v)} for text, v in sorted(found.items())}
 
     def per_episode(self) -> dict[str, list[float]]:
         """Return the outcomes in the order of the episodes' seeds, so that two policies are compared one by one."""
@@ -109,11 +123,14 @@ def evaluate(
     n = env.num_envs
     result = Evaluation() if result is None else result
     runner = ChunkExecutor(policy, n, execution, getattr(env, "still", None))
+    look_next = getattr(env, "look_next", None)
     for first in range(0, episodes, n):
         wanted = min(n, episodes - first)
         rng = torch.Generator().manual_seed(seed + first)
         runner.reset()
         observation, _ = env.reset(seed=seed + first)
+        if LANGUAGE in observation:
+            result.instructions += [env.instruction(i) for i in range(wanted)]
         open_ = torch.arange(n) < wanted
         change, length, returns = torch.zeros(n), torch.zeros(n), torch.zeros(n)
         sums: dict[str, Tensor] = {}
@@ -123,6 +140,8 @@ def evaluate(
         last = None
         while open_.any():
             action = runner.act(observation, rng)
+            if look_next is not None:
+                look_next(runner.reads_next)
             result.held += int((open_ & runner.idle).sum())
             result.inference_periods = max(result.inference_periods, runner.longest_inference)
             observation, reward, terminated, truncated, infos = env.step(action)
@@ -159,4 +178,6 @@ def evaluate(
         for name, (total, count) in sums.items():
             result.metrics.setdefault(name, []).extend((total / count)[:wanted].tolist())
         result.action_change += (change / length.clamp_min(2).sub(1))[:wanted].tolist()
+    if look_next is not None:
+        look_next(None)
     return result

@@ -66,7 +66,7 @@ def collect(
     """
     info, ours = env.info, isinstance(env, TaskEnv)
     keep_failures = keep_failures or not info.reports_success
-    seen = {key.removeprefix(IMAGES): field.shape[:2] for key, field in info.others.items()}
+    seen = {key.removeprefix(IMAGES): shape[:2] for key, shape in info.others.pictures.items()}
     cameras = [c.name for c in env.task.scene.cameras if c.name not in seen] if image_size and ours else []
     for camera in cameras:  # without a renderer, fail before anything is on disk
         env.engine.render(0, camera, image_size, image_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -34,16 +34,20 @@ from sim.tasks import tasks
 from sim.tasks.base import Task
 from sim.threads import single_threaded
 
-Asks = Literal["training", "held-out", "all"]
+TRAINING = "training"
+_HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
 
 
-def _asked(task: Task, asks: Asks) -> list[int]:
+def _asked(task: Task, asks: str) -> list[int]:
     """Return the indices of the instructions to draw from; [] for a task without."""
     every = task.interface.instructions
-    wanted = {"training": (False,), "held-out": (True,), "all": (False, True)}[asks]
-    found = [k for k, each in enumerate(every) if each.held_out in wanted]
-    if asks != "training" and not found:
-        raise ConfigError(f"task {task.name!r} has no {'held-out ' * (asks == 'held-out')}instructions")
+    if asks in _HELD_OUT:
+        found = [k for k, each in enumerate(every) if each.held_out in _HELD_OUT[asks]]
+    else:
+        found = [k for k, each in enumerate(every) if each.text.startswith(asks)]
+    if asks != TRAINING and not found:
+        has = f"; it has: {', '.join(each.text for each in every)}" if every else ""
+        raise ConfigError(f"task {task.name!r} has no instruction of {asks!r}{has}")
     return found
 
 
@@ -76,10 +80,11 @@ class TaskEnv(VectorEnv):
         randomize: bool = True,
         without: Sequence[str] = (),
         diverged: Path | None = None,
-        asks: Asks = "training",
+        asks: str = TRAINING,
     ):
         """`without` names parameters that are not randomized; all are still sampled, so the others do not change.
-        `asks`: which of the interface's instructions episodes draw: those of training, the held-out ones, or all.
+        `asks`: which of the interface's instructions episodes draw: "training", "held-out", "all", or those that begin
+        with it.
         `diverged` is the folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
@@ -100,6 +105,7 @@ class TaskEnv(VectorEnv):
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
         self.episodes.sampler.asked = _asked(self.task, asks)
         self.simulation = {"engine": engine, "device": self.device.type, "without": without}
+        self.simulation |= {} if asks == TRAINING else {"asks": asks}
         """Return the settings of this simulation, to report with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
@@ -110,7 +116,9 @@ class TaskEnv(VectorEnv):
         known = can_look(self.task.scene)
         self._looks = {k: r.parameter for k, r in enumerate(self.randomization) if r.parameter in known}
         if self._looks:
-            self.engine.look = self._look
+            self.engine.look = self._style
+        self._looks_at: Tensor | None = None
+        self._seen: dict[str, Tensor] = {}
         self.divergences = 0
         """Episodes that ended because their physics diverged."""
         self.recorder: Recorder | None = None
@@ -150,9 +158,11 @@ class TaskEnv(VectorEnv):
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Start new episodes everywhere; with a seed, environment i starts episode 0 of seed + i. With options
         {"stagger": True} the episodes begin at different steps, so that they are not all truncated at once. With
-        {"episode": e} and a seed, episode e is the first.
+        {"episode": e} and a seed, episode e is the first. With {"group": g}, g environments in a row share their seed,
+        and so everything that is drawn.
         """
         options = options or {}
+        self.episodes.sampler.group = options.get("group", 1)
         if seed is not None:
             self.seed = seed
             self.episodes.sampler.next_episode[:] = options.get("episode", 0)
@@ -160,7 +170,14 @@ class TaskEnv(VectorEnv):
         first = self.episodes.begin(every, bool(options.get("stagger")))
         if self.recorder:
             self.recorder.begin(every)
-        return first | self._pictures(np.arange(self.num_envs)), {}
+        self._seen = self._pictures(np.arange(self.num_envs))
+        return first | self._seen, {}
+
+    def look_next(self, rows: Tensor | None) -> None:
+        """Name the environments (n,) bool whose next observation must show the present; pictures of the others may be
+        older. None: all, always. Rendering takes most of the time, and a policy of chunks reads one of many pictures.
+        """
+        self._looks_at = rows
 
     @single_threaded()
     def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -178,10 +195,11 @@ class TaskEnv(VectorEnv):
             if diverged:
                 self.recorder.keep(infos["diverged"], self._description)
         self.divergences += diverged
-        observation = self.episodes.observation() | self._pictures(np.arange(self.num_envs))
+        observation = self.episodes.observation() | self._look()
         if ended:
             infos["final_obs"], infos["_final_obs"] = observation, done
             observation = self._restart(done.nonzero().squeeze(-1), observation)
+        self._seen = {key: observation[key] for key in self._seen}
         return observation, verdict.reward, verdict.terminated, verdict.truncated, infos
 
     def _restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -207,7 +225,16 @@ class TaskEnv(VectorEnv):
             for p in self.task.interface.pictures
         }  # fmt: skip
 
-    def _look(self, index: int) -> Look:
+    def _look(self) -> dict[str, Tensor]:
+        """Return the pictures of all environments, new ones of those that are looked at."""
+        every = np.arange(self.num_envs)
+        rows = every if self._looks_at is None else every[self._looks_at.cpu().numpy()]
+        if len(rows) == self.num_envs or not self._seen:
+            return self._pictures(every)
+        at, new = torch.as_tensor(rows, device=self.device), self._pictures(rows) if len(rows) else {}
+        return {key: old.index_copy(0, at, new[key]) if new else old for key, old in self._seen.items()}
+
+    def _style(self, index: int) -> Look:
         """Return the look of one environment's running episode."""
         sampled = self.sampled[index].tolist()
         frame = int(self.episodes.sampler.keys[index, 0]), int(self.steps[index])
@@ -300,4 +327,5 @@ class TaskEnv(VectorEnv):
         self.divergences = state["divergences"]
         if self.recorder:
             self.recorder.forget()
-        return self.episodes.observation() | self._pictures(np.arange(self.num_envs))
+        self._seen = self._pictures(np.arange(self.num_envs))
+        return self.episodes.observation() | self._seen

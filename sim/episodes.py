@@ -149,7 +149,7 @@ class Episodes(Rows):
         return {
             "observation.state": self.pipeline.observer(state),
             "observation.environment_state": torch.cat(privileged, -1),
-        }
+        } | self.pipeline.language(state)
 
     def observation(self) -> dict[str, Tensor]:
         """Return the current observations (n, D)."""

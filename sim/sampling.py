@@ -55,6 +55,8 @@ class EpisodeSampler(Rows):
         self.pushes = "push.speed" in self.names
         self.next_episode = np.zeros(num_envs, np.int64)
         """Number of each environment's next episode."""
+        self.group = 1
+        """Environments in a row that share their seed."""
         self.keys = torch.zeros(num_envs, 3, dtype=torch.long, device=device)
         """Keys of the running episodes: noise, commands, pushes."""
         self.sampled = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
@@ -77,7 +79,7 @@ class EpisodeSampler(Rows):
     def sample(self, ids: np.ndarray) -> EpisodeSample:
         """Sample the next episodes of environments `ids` (k,)."""
         joints, numbers = len(self.robot.joints), self.next_episode[ids]
-        seeds = [self.seed + int(i) for i in ids]
+        seeds = [self.seed + int(i) // self.group for i in ids]
         rngs = [episode_rng(seed, int(number)) for seed, number in zip(seeds, numbers, strict=True)]
         u = np.stack([rng.random(self.declared + joints + self.biases) for rng in rngs])
         at = torch.as_tensor(ids, device=self.device)

@@ -64,6 +64,8 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     for key, value in result.items():
         if isinstance(value, Mapping) and {"mean", "low", "high"} == set(value):
             value = _with_interval(**value)
+        elif isinstance(value, Mapping) and key == "by_instruction":
+            value = "\n".join(f"{text}: {_shown(v['success'])} of {v['episodes']}" for text, v in value.items())
         table.add_row(Text(key), Text(_shown(value), overflow="fold"))  # rich would take brackets in a name for markup
     out.print(table)
 

@@ -36,6 +36,8 @@ class Deploy:
     commands: Literal["schedule", "person"] = "person"
     """Source of a walking robot's commands without a teleop device or cmd_vel: schedule is the task's, with which it
     walks by itself; with person it stands."""
+    instruction: str = ""
+    """What the robot is asked, for a policy that reads instructions; the topic `instruction` changes it."""
     out: Path | None = None
     """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
@@ -98,7 +100,7 @@ class Deploy:
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
                 operator=OperatorInput(node, robot.name, robot.base is not None), dry_run=self.dry_run,
-                schedule=self._schedule(interface),
+                schedule=self._schedule(interface), instruction=self.instruction,
             )  # fmt: skip
             film.attach(env)
             journal = Journal(run.folder, env)

@@ -56,6 +56,8 @@ class Evaluate:
     """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
+    instructions: str = "training"
+    """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     threads: PositiveInt = 2
@@ -114,6 +116,7 @@ class Evaluate:
         }  # fmt: skip
         if self.video and self.video.suffix != ".mp4":
             raise ConfigError(f"--video {self.video}: videos are written as mp4; give a name that ends with .mp4")
+        simulation |= {} if self.instructions == "training" else {"asks": self.instructions}
         out = self.out or self._beside_run(bundle_path)
         diverged = out.parent / "diverged" if out else None
         name, _, task = str(bundle_path).partition(":")
@@ -199,7 +202,9 @@ class Evaluate:
         if not (run / "config.json").is_file():
             return None
         other = [
-            getattr(self, name) for name in ("engine", "runtime", "execution") if getattr(self, name) != defaults[name]
+            getattr(self, name)
+            for name in ("engine", "runtime", "execution", "instructions")
+            if getattr(self, name) != defaults[name]
         ]
         other += [f"every-{self.interval}"] * (self.interval is not None)
         other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0) + [

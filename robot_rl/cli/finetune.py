@@ -28,6 +28,8 @@ class Finetune(Generic[R]):
     """How to learn, see `robot-rl recipes`; its options are listed below."""
     robot: str = "panda"
     """Robot to drive; a bundle for another one is refused."""
+    instruction: str = ""
+    """What the robot is asked, for a policy that reads instructions; the topic `instruction` changes it."""
     minutes: NonNegativeFloat = 3.0
     """Length of the session, minutes; the last episode is finished."""
     dataset: Path | None = None
@@ -99,7 +101,8 @@ class Finetune(Generic[R]):
             bare = bare_loop(spec.command_rate).summary()
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = VideoRecorder(self.film, corrected_only=True)
-            env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node, spec.name))
+            env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node, spec.name),
+                           instruction=self.instruction)  # fmt: skip
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
             number, ended = 0, ""

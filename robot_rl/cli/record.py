@@ -30,6 +30,9 @@ class Record:
     teleop: Literal["keyboard", "gamepad", "topic"] = "keyboard"
     """Your device in simulation; topic: what `robot-rl teleop`, or your own node, publishes on
     teleop/<robot>/joy. On a robot always topic."""
+    instruction: str = ""
+    """What to demonstrate, in a task with instructions: on a robot this one, in simulation those that begin so; empty,
+    in simulation, all that are asked in training."""
     robot: str | None = None
     """Record on this robot, or its twin, behind its topics; default in simulation."""
     episodes: PositiveInt = 20
@@ -151,7 +154,7 @@ class Record:
         from real.teleop import DeviceInput, Gamepad, Keyboard, OperatorInput
         from robot_rl.cli.console import console
         from robot_rl.robots import robots
-        from sim.env import TaskEnv
+        from sim.env import TRAINING, TaskEnv
 
         with ExitStack() as stack:
             if self.teleop == "topic":
@@ -164,7 +167,9 @@ class Record:
                 console.print(device.help, highlight=False)
                 inputs = DeviceInput(device)
             stack.enter_context(closing(inputs))
-            simulation = stack.enter_context(closing(TaskEnv(task, 1, mjcf=self.mjcf, without=self.without)))
+            simulation = stack.enter_context(
+                closing(TaskEnv(task, 1, mjcf=self.mjcf, without=self.without, asks=self.instruction or TRAINING))
+            )
             env = RehearsalEnv(simulation, inputs, self.image_size)
             yield env, env, {"image_size": self.image_size, "where": "simulation", "mjcf": env.mjcf} | env.simulation
 
@@ -179,7 +184,7 @@ class Record:
         cameras = task.interface.cameras if self.camera else ()
         with open_node("policy", ros_args=self.ros_args) as node:
             operator = OperatorInput(node, robots.get(task.interface.robot).name)
-            env = RobotEnv(node, task.interface, cameras=cameras, operator=operator)
+            env = RobotEnv(node, task.interface, cameras=cameras, operator=operator, instruction=self.instruction)
             with closing(env):
                 yield env, RobotCameras(env), {"where": "robot", "camera": self.camera}
 

@@ -46,7 +46,8 @@ def display(interface: Interface, seconds: float) -> Iterator[Any]:
         if progress.phase == "running":
             text.append(f" {time.monotonic() - progress.began:4.1f}{limit}")
         counts = f"   saved {progress.new}, failed {progress.failures}, discarded {progress.discarded}"
-        return text.append(counts, "dim")
+        text.append(counts, "dim")
+        return text.append(f"   {progress.asked}", "bold") if progress.asked else text
 
     if not console.is_terminal:
 

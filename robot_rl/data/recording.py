@@ -12,6 +12,8 @@ from torch import Tensor
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.lerobot import DatasetError, Feature
 from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.language import encode
+from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 
 STATE, ACTION = "observation.state", "action"
@@ -53,6 +55,8 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
     """Raise DatasetError with a table of the differences if a dataset was recorded for something else."""
     rows = [] if dataset.fps == info.rate else [("rate", f"{dataset.fps} Hz", f"{info.rate:g} Hz")]
     for key, field in info.others.items():
+        if field.kind == "text":  # every episode has its task
+            continue
         found = dataset.features.get(key)
         if found is None or not found.is_video or found.shape != field.shape:
             rows.append((key, "absent" if found is None else _size(found.shape), _size(field.shape)))
@@ -105,8 +109,8 @@ def load_episodes(
 def episodes_of(
     dataset: Dataset, info: EnvInfo, first: int, successes: bool, reward: str = "success"
 ) -> list[dict[str, Tensor]]:
-    """Return episodes from number `first` on: observation.state (T, D), the task's pictures uint8 (T, H, W, 3), action
-    (T, A) in [-1, 1], reward (T,), intervention (T,) and terminated (T,).
+    """Return episodes from number `first` on: observation.state (T, D), the task's pictures uint8 (T, H, W, 3),
+    instruction uint8 (T, bytes), action (T, A) in [-1, 1], reward (T,), intervention (T,) and terminated (T,).
 
     Pictures are decoded once and kept in memory: 27 KB for one of 96x96 pixels, 55 MB for 1,000 steps of two cameras.
 
@@ -125,12 +129,14 @@ def episodes_of(
     for key in (STATE, ACTION):
         _finite(dataset, key, columns[key])
     action = info.actions.to_unit(columns[ACTION])
-    kept = []
-    for episode in dataset.episodes[first:]:
+    kept, numbers = [], []
+    for k, episode in enumerate(dataset.episodes[first:], first):
         rows = slice(episode.start, episode.start + episode.length)
         if bool(columns["next.success"][rows].any()) or not successes:
             kept.append(rows)
-    pictures = _pictures(dataset, list(info.others), kept)
+            numbers.append(k)
+    pictures = _pictures(dataset, list(info.others.pictures), kept)
+    texts = encode([dataset.episodes[k].task for k in numbers]) if LANGUAGE in info.others else None
     out = []
     for number, rows in enumerate(kept):
         out.append(
@@ -142,6 +148,7 @@ def episodes_of(
                 "terminated": terminated[rows].flatten(),
             }
             | pictures[number]
+            | ({} if texts is None else {LANGUAGE: texts[number].expand(rows.stop - rows.start, -1)})
         )
     if not out and first == 0:
         raise DatasetError(f"{dataset.root} holds no {'successful ' if successes else ''}episode; collect more")

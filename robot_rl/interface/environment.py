@@ -73,8 +73,9 @@ class Demonstrator(Protocol):
 class VectorEnv(Protocol):
     """n parallel environments; arrays are torch tensors, `num_envs` first.
 
-    A finished environment is reset in the same step: its last observation is in infos["final_obs"]. Two more methods
-    are optional, `state_dict` and `load_state_dict`: with them a resumed run has the same floats.
+    A finished environment is reset in the same step: its last observation is in infos["final_obs"]. Further methods are
+    optional: with `state_dict` and `load_state_dict` a resumed run has the same floats; to `look_next` the caller names
+    the environments whose pictures it reads next, so that no others are rendered.
     """
 
     @property

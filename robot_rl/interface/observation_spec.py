@@ -1,19 +1,19 @@
 """Observation specs: shapes, dtypes, units and names of a dict of batched arrays.
 
 Keys follow LeRobot: `observation.state`, `observation.environment_state` (privileged), `observation.images.<camera>`,
-`task` (an instruction in words).
+`observation.language` (an instruction in words, as bytes: see `robot_rl.interface.language`).
 """
 
 from __future__ import annotations
 
 import math
-import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
+from robot_rl.interface.language import LONGEST
 from robot_rl.interface.spec import VectorSpec
 from robot_rl.util.errors import ConfigError, nearest
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:  # a robot's PC reads specs without gymnasium
     import gymnasium as gym
 
 STATE, PRIVILEGED, IMAGES = "observation.state", "observation.environment_state", "observation.images."
+LANGUAGE = "observation.language"
 Kind = Literal["state", "picture", "text", "privileged"]
-Dtype = Literal["float32", "uint8", "str"]
+Dtype = Literal["float32", "uint8"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ObservationField:
     """One entry of an observation, for one environment."""
 
     shape: tuple[int, ...]
-    """(D,) of vectors; (height, width, 3) of pictures, channels last as in LeRobot's datasets; () of text."""
+    """(D,) of vectors; (height, width, 3) of pictures, channels last as in LeRobot's datasets; (bytes,) of text."""
     dtype: Dtype = "float32"
     kind: Kind = "state"
     unit: str = ""
@@ -43,22 +44,17 @@ class ObservationField:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind) or self.dtype not in get_args(Dtype):
             raise ValueError(f"no observation has kind {self.kind!r} and dtype {self.dtype!r}")
-        if (self.kind == "text") != (self.dtype == "str") or (self.kind == "picture") != (self.dtype == "uint8"):
+        if (self.kind in ("picture", "text")) != (self.dtype == "uint8"):
             raise ValueError(f"an observation of kind {self.kind!r} cannot have dtype {self.dtype!r}")
         if self.kind == "picture" and (len(self.shape) != 3 or self.shape[2] != 3):
             raise ValueError(f"a picture has shape (height, width, 3), not {self.shape}")
-        if any(size < 0 for size in self.shape) or (self.kind == "text" and self.shape):
+        if any(size < 0 for size in self.shape) or (self.kind == "text" and len(self.shape) != 1):
             raise ValueError(f"an observation of kind {self.kind!r} cannot have shape {self.shape}")
         if len(self.low) != len(self.high) or (self.low and len(self.low) != math.prod(self.shape)):
             raise ValueError(f"low has {len(self.low)} and high {len(self.high)} numbers for shape {self.shape}")
 
     def fault(self, value: Any, n: int | None, device: torch.device | None) -> str:
         """Return the fault of a value of n environments, as text; empty if there is none."""
-        if self.kind == "text":
-            good = isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
-            if not good:
-                return f"is {type(value).__name__}, not a list of str"
-            return "" if n in (None, len(value)) else f"has {len(value)} sentences for {n} environments"
         if not isinstance(value, torch.Tensor):
             return f"is {type(value).__name__}, not a tensor"
         if value.dim() == 0 or tuple(value.shape[1:]) != self.shape or n not in (None, len(value)):
@@ -74,11 +70,8 @@ class ObservationField:
         import gymnasium as gym
         import numpy as np
 
-        if self.kind == "text":
-            text = gym.spaces.Text(1024, min_length=0, charset=string.printable)
-            return text if n is None else gym.vector.utils.batch_space(text, n)
         shape = self.shape if n is None else (n, *self.shape)
-        if self.kind == "picture":
+        if self.dtype == "uint8":
             return gym.spaces.Box(0, 255, shape, np.uint8)
         return gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
 
@@ -86,6 +79,10 @@ class ObservationField:
 def picture_field(height: int, width: int) -> ObservationField:
     """Return the field of an RGB picture."""
     return ObservationField((height, width, 3), "uint8", "picture", "1", ("height", "width", "channels"))
+
+
+LANGUAGE_FIELD = ObservationField((LONGEST,), "uint8", "text")
+"""An instruction."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +125,11 @@ class ObservationSpec(Mapping[str, ObservationField]):
         """Return a spec with the fields of both; the other's win."""
         return ObservationSpec(tuple((dict(self) | dict(other)).items()))
 
+    @property
+    def pictures(self) -> dict[str, tuple[int, ...]]:
+        """Return (height, width, 3) of its pictures by key."""
+        return {key: field.shape for key, field in self.fields if field.kind == "picture"}
+
     def only(self, keys: Iterable[str]) -> ObservationSpec:
         """Return the spec of some keys, in this spec's order."""
         kept = set(keys)
@@ -153,11 +155,9 @@ class ObservationSpec(Mapping[str, ObservationField]):
             device = value.device if isinstance(value, torch.Tensor) else device
 
     def zeros(self, n: int, device: str | torch.device = "cpu") -> dict[str, Any]:
-        """Return an observation of n environments: tensors of zeros and empty sentences."""
+        """Return an observation of n environments: zeros, and empty instructions."""
         return {
-            key: [""] * n
-            if field.kind == "text"
-            else torch.zeros((n, *field.shape), dtype=getattr(torch, field.dtype), device=device)
+            key: torch.zeros((n, *field.shape), dtype=getattr(torch, field.dtype), device=device)
             for key, field in self.fields
         }
 

@@ -19,7 +19,8 @@ from robot_rl.interface.control import (
     controller_config,
 )
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.observation_spec import IMAGES, ObservationSpec, picture_field
+from robot_rl.interface.language import encode
+from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.interface.observations import Observer
 from robot_rl.interface.rates import command_ticks
 from robot_rl.interface.shield import Shield, ShieldConfig
@@ -101,6 +102,7 @@ class Interface:
         if self.instructions and self.success:
             raise ValueError("success: each of the instructions has its own test; leave it empty")
         texts = [each.text for each in self.instructions]
+        encode(texts)  # raises for an empty or too long one
         if twice := sorted({text for text in texts if texts.count(text) > 1}):
             raise ValueError(f"instructions: {twice[0]!r} is given twice")
         size = sum(len(f.dims) for f in self.command)
@@ -158,6 +160,8 @@ class Pipeline:
         self.success: Test | None = state_test(interface.success) if interface.success else None
         if interface.instructions:
             self.success = _as_asked([state_test(each.success) for each in interface.instructions])
+        self.texts = encode([each.text for each in interface.instructions]).to(self.device)
+        """(I, bytes) uint8"""
         self.failure: Test | None = state_test(interface.failure) if interface.failure else None
         self.tick = 1.0 / self.robot.command_rate
         """s"""
@@ -170,8 +174,8 @@ class Pipeline:
     @property
     def others(self) -> ObservationSpec:
         """Return the spec of a policy's inputs besides observation.state."""
-        pictures = {p.key: picture_field(p.height, p.width) for p in self.interface.pictures}
-        return ObservationSpec.of(**pictures)
+        fields = {p.key: picture_field(p.height, p.width) for p in self.interface.pictures}
+        return ObservationSpec.of(**fields | ({LANGUAGE: LANGUAGE_FIELD} if self.interface.instructions else {}))
 
     @property
     def objects(self) -> tuple[str, ...]:
@@ -185,6 +189,10 @@ class Pipeline:
         shield rejects."""
         action = torch.where(action.isfinite().all(-1, keepdim=True), action, torch.nan)
         return self.controller(state, self.actions.to_physical(action))
+
+    def language(self, state: RobotState) -> dict[str, Tensor]:
+        """Return the instructions in force, uint8 (n, bytes), by their key; {} for a task without."""
+        return {LANGUAGE: self.texts[state.instruction[:, 0].long()]} if self.interface.instructions else {}
 
     def phase(self, steps: Tensor) -> Tensor:
         """Return the gait clock (n, 1) at control periods `steps` (n,) of an episode."""

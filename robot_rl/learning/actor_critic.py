@@ -159,8 +159,8 @@ class ActorCritic:
         self.noise = Noise(config.exploration.noise_memory, self.device)
         self.queue = ActionQueue(policy.horizon)
         observed = {"observation.state": Column((size.observation,), observed=True)}
-        observed |= {key: Column(shape, torch.uint8, observed=True) for key, shape in size.pictures.items()}
-        observed |= {name: Column((size.action,), observed=True) for name in policy.inputs}
+        observed |= {key: Column(field.shape, torch.uint8, observed=True) for key, field in policy.kept.items()}
+        observed |= {name: Column((width,), observed=True) for name, width in policy.inputs.items()}
         self.columns = observed | {"action": Column((size.action,)), "intervention": Column(dtype=torch.bool)}
         self.columns |= {} if self.judged == "action" else {self.judged: Column((judged,))}
         chunk = policy.horizon

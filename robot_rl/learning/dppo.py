@@ -5,16 +5,13 @@ share the advantage of executing it, discounted by the denoising steps that rema
 
     r_k  = exp(mean over executed components of log N(x_k+1; mean_new) - log N(x_k+1; mean_old))
     A_k  = denoising_discount^(K - 1 - k) A        clip_k grows from clip_first to clip, exponentially in k
-
-Advantages are of chunks: `gae_lambda` weighs what follows a chunk, and within one the weight is 1, so that values
-between its ends cancel.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +19,14 @@ from torch import Tensor, nn
 from policies.base import Observation, Policy
 from policies.denoising import Chain
 from policies.diffusion import DiffusionPolicy
-from robot_rl.learning.chunking import ActionQueue
+from robot_rl.learning.chunk_ppo import ChunkPPO, ChunkPPOConfig, estimated_divergence
 from robot_rl.learning.mixed import MixedMoments
-from robot_rl.learning.ppo import PPO, PPOConfig
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
-class DPPOConfig(PPOConfig):
+class DPPOConfig(ChunkPPOConfig):
     """Hyperparameters of the update. `entropy_coef` has no effect: the noise is fixed."""
 
     denoising_steps: PositiveInt = 10
@@ -43,16 +39,14 @@ class DPPOConfig(PPOConfig):
     """Per denoising step that remains."""
     clip_first: PositiveFloat = 0.001
     """`clip` of the first learned denoising step; the last has `clip`."""
-    critic_only: NonNegativeInt = 2
-    """Updates in which only the critic learns."""
     mixing: Fraction | None = None
     """Optimizer between RMSProp (0) and Adam (1) for the policy (ADPO); None: Adam, as PPO."""
 
 
-class DPPO(PPO):
+class DPPO(ChunkPPO):
     """Updates a diffusion policy from rollouts."""
 
-    policy: DiffusionPolicy  # type: ignore[assignment]
+    policy: DiffusionPolicy
     config: DPPOConfig
     kept: ClassVar[tuple[str, ...]] = ("state", "chain")
     LOG_PROB = (-5.0, 2.0)
@@ -65,8 +59,8 @@ class DPPO(PPO):
     def __init__(
         self, policy: DiffusionPolicy, privileged: int, config: DPPOConfig, seed: int = 0, terms: int | None = None
     ):
-        super().__init__(policy, privileged, config, seed, terms=terms)  # type: ignore[arg-type]
-        self.chain, self.queue, self.updates = Chain(policy, config.eta, config.min_std), ActionQueue(policy.execute), 0
+        super().__init__(policy, privileged, config, seed, terms=terms)
+        self.chain = Chain(policy, config.eta, config.min_std)
         steps = len(self.chain.std)
         share = torch.linspace(0, 1, steps, device=self.device) if steps > 1 else torch.ones(1, device=self.device)
         grown = (self.GROWTH * share).expm1() / math.expm1(self.GROWTH)
@@ -81,35 +75,10 @@ class DPPO(PPO):
     def _trained(self) -> list[nn.Parameter]:
         return list(self.policy.denoiser.parameters())
 
-    @torch.no_grad()
-    def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return exploring actions (n, A) in [-1, 1], and the columns for the update, valid where `begins`."""
-        state = self.state(observation)
-        due, size = self.queue.due(len(state)), self.policy.size
-        chain = state.new_zeros(len(state), len(self.chain.std) + 1, self.policy.horizon, size.action)
-        if due.any():
-            noise = self.policy.noise(int(due.sum()), rng)
-            chain[due] = self.chain.sample({k: v[due] for k, v in observation.items()}, noise, rng)
-        action = self.queue.step(chain[:, -1, : self.policy.execute].clamp(-1, 1))
-        return action, {"state": state, "chain": chain.flatten(1), "begins": due.to(self.device)}
-
-    def reset(self, ids: Tensor | None = None) -> None:
-        """Drop the chunks of environments `ids`, or of all: their next step starts an episode."""
-        self.queue.reset(ids)
-
-    def _weight(self, rollout: dict[str, Tensor]) -> Tensor:
-        after = torch.cat([rollout["begins"][1:], rollout["begins"][:1]])  # nothing follows the last step
-        return torch.where(after, self.config.gae_lambda, 1.0)
-
-    def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
-        """Return the rows to learn from, as `PPO.assess` does, of the steps at which a chunk begins."""
-        begins = rollout["begins"].flatten()
-        return {name: x[begins] for name, x in super().assess(rollout, last, finals).items()}
-
-    def update(self, batch: dict[str, Tensor]) -> dict[str, float]:
-        metrics = super().update(batch)
-        self.updates += 1
-        return metrics
+    def _decide(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        noise = self.policy.noise(len(observation["observation.state"]), rng)
+        chain = self.chain.sample(observation, noise, rng)
+        return chain[:, -1, : self.policy.execute].clamp(-1, 1), {"chain": chain.flatten(1)}
 
     def _log_std(self) -> Tensor:
         return self.chain.std.log()
@@ -125,13 +94,9 @@ class DPPO(PPO):
         data = {
             "chain": batch["chain"].unflatten(1, (-1, policy.horizon, policy.size.action)),
             "condition": policy.condition(seen),
-            "state": self.critic.normalizer(batch["state"])[:, None],
-            "value": batch["value"][:, None],
-            "target": batch["target"][:, None],
+            **self._worth(batch),
         }
-        scaled = self._scaled(batch["advantage"])[:, None] * self.fading
-        learns = float(self.updates >= self.config.critic_only)
-        return data | {"advantage": learns * scaled, "log_prob": self._log_prob(data)}
+        return data | {"advantage": data["advantage"] * self.fading, "log_prob": self._log_prob(data)}
 
     def _log_prob(self, part: dict[str, Tensor]) -> Tensor:
         """Return the log-probabilities (B, K) of denoising steps, means over the components that are executed."""
@@ -145,29 +110,7 @@ class DPPO(PPO):
 
     def _compare(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         change = self._log_prob(part) - part["log_prob"]
-        known = change.detach()
-        return change, old.new_zeros(()), (known.exp() - 1 - known).mean()  # Schulman 2020, "Approximating KL"
-
-    def _bound(self) -> None:
-        pass
-
-    def _normalize(self, batch: dict[str, Tensor]) -> None:
-        self.critic.normalizer.update(batch["state"])  # the base keeps its own
-
-    def memory(self) -> dict[str, Any]:
-        """Return the chunks in execution, for a checkpoint."""
-        return self.queue.state_dict()
-
-    def load_memory(self, memory: dict[str, Any]) -> None:
-        """Restore what `memory` returned."""
-        self.queue.load_state_dict(memory, self.device)
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.updates = state["updates"]
+        return change, old.new_zeros(()), estimated_divergence(change)
 
 
 def denoiser_from(base: Policy, steps: int) -> DiffusionPolicy:

@@ -23,11 +23,16 @@ from torch import Tensor, nn
 from policies.base import Observation
 from policies.feedforward import FeedforwardPolicy
 from policies.gaussian import divergence, entropy, log_density
+from policies.hashed_words import hashed_words
+from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.interface.symmetry import Mirror, joined
 from robot_rl.learning.critics import StateValue
 from robot_rl.learning.gae import advantages
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+
+WORDS = 64
+"""Features of an instruction that the critic reads."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ class PPO:
     clip: Any
     """Largest change of the ratio that is still rewarded: a number, or a tensor that broadcasts to ratios (B, K)."""
     policy: FeedforwardPolicy
+    reads_next: Tensor | None = None
+    """Environments (n,) bool that decide at the next observation; None: all."""
 
     def __init__(
         self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0,
@@ -87,7 +94,9 @@ class PPO:
         self.device = next(policy.parameters()).device
         self.unit: float | Tensor = 1.0
         """Unit of the critic's squared error, for each term."""
-        self.critic = StateValue(size.observation + privileged, config.hidden, terms).to(self.device)
+        self.reads = size.observation + privileged + WORDS * (LANGUAGE in size.others)
+        """Numbers that the critic reads."""
+        self.critic = StateValue(self.reads, config.hidden, terms).to(self.device)
         if config.weights and len(config.weights) != (terms or 1):
             raise ConfigError(f"{len(config.weights)} weights are given, and the reward has {terms or 1} terms")
         self.actor_parameters = self._trained()
@@ -117,14 +126,15 @@ class PPO:
         return [*self.policy.actor.parameters(), self.policy.log_std]
 
     def state(self, observation: Observation) -> Tensor:
-        """Return the critic's input, (..., observation + privileged)."""
+        """Return the critic's input, (n, observation + privileged), and features of the instruction if there is one."""
         parts = [observation["observation.state"]]
         if self.privileged:
             parts.append(observation["observation.environment_state"])
+        if LANGUAGE in self.policy.size.others:
+            parts.append(hashed_words(observation[LANGUAGE], WORDS))
         state = torch.cat(parts, -1)
-        wanted = self.policy.size.observation + self.privileged
-        if state.shape[-1] != wanted:
-            raise ValueError(f"the critic reads {wanted} values, the observation has {state.shape[-1]}")
+        if state.shape[-1] != self.reads:
+            raise ValueError(f"the critic reads {self.reads} values, the observation has {state.shape[-1]}")
         return state
 
     @torch.no_grad()
@@ -208,7 +218,7 @@ class PPO:
 
     def _check(self, batch: dict[str, Tensor]) -> None:
         rows = len(batch["state"])
-        widths = {"state": self.policy.size.observation + self.privileged} | self._widths()
+        widths = {"state": self.reads} | self._widths()
         shapes: dict[str, tuple[int, ...]] = {name: (rows, width) for name, width in widths.items()}
         worth = (rows,) if self.critic.terms is None else (rows, self.critic.terms)
         for name, shape in (shapes | dict.fromkeys(("value", "advantage", "target"), worth)).items():

@@ -13,6 +13,11 @@ recipes = Registry(
             "clone demonstrations with a chunked diffusion policy",
         ),
         "flow-bc": ("robot_rl.recipes.flow_bc:FlowBC", "clone demonstrations with a chunked flow policy"),
+        "vla-sft": ("robot_rl.recipes.vla_sft:VlaSFT", "clone demonstrations with a policy that sees and reads"),
+        "vla-tokens": ("robot_rl.recipes.vla_tokens:VlaTokens", "vla-sft, whose actions are tokens"),
+        "vla-rl": ("robot_rl.recipes.vla_rl:VlaRL", "PPO on the tokens of a vla-tokens policy, needs --base"),
+        "srpo": ("robot_rl.recipes.srpo:SelfReferential", "compare the episodes of a vla-tokens policy, needs --base"),
+        "grape": ("robot_rl.recipes.grape:Preferences", "prefer a vla-tokens policy's better episodes, needs --base"),
         "consistency": (
             "robot_rl.recipes.consistency:Consistency",
             "distill a diffusion or flow policy into one step, needs --base",

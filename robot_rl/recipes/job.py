@@ -11,6 +11,7 @@ from torch import Tensor
 
 from policies.base import Size
 from policies.bundle import Bundle, load_bundle
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
 from robot_rl.operators.judge import judge_of
@@ -69,6 +70,12 @@ class Job:
         recorded."""
         self.check_demonstrations()
         return load_episodes(self.dataset, self.info, reward, successes)
+
+    def instructions(self) -> list[str]:
+        """Return what may be asked for: the task's instructions, and those of the dataset."""
+        ours = self.info.interface.instructions if self.info.interface else ()
+        theirs = Dataset(self.dataset).tasks if self.dataset.exists() else []
+        return [*(each.text for each in ours), *theirs]
 
     def check_demonstrations(self) -> None:
         """Raise ConfigError if there can be no demonstrations."""

@@ -16,6 +16,7 @@ from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.learning.ppo import PPO
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
+from robot_rl.training.group import GroupConfig, train_groups
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
@@ -116,6 +117,26 @@ class OnPolicyRecipe(Recipe):
         steps = job.counting("environment steps", self.training.steps)
         train_on_policy(env, agent, reward, self.training, job.opened, job.seed, steps)
         env.close()
+
+
+@dataclass(frozen=True)
+class GroupRecipe(Recipe):
+    """A policy that learns by comparing its episodes in groups."""
+
+    training: GroupConfig = field(default_factory=GroupConfig)
+    sim_idle_during_update: ClassVar[bool] = True
+    extendable_setting: ClassVar[str] = "training.rounds"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("base", "environment")
+
+    def train(self, job: Job) -> Bundle:
+        env = job.make_env(self.training.num_envs)
+        agent = self.build(job, env)
+        train_groups(env, agent, self.training, job.opened, job.seed, job.counting("rounds", self.training.rounds))
+        env.close()
+        return job.bundle(agent)
 
 
 @dataclass(frozen=True)

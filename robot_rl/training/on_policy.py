@@ -105,9 +105,12 @@ def collect(
     """Act for `steps` steps; return the T * N rows that the agent learns from, the next observation, and metrics."""
     rows: list[dict[str, Tensor]] = []
     finals: list[Tensor] = []
+    look_next = getattr(env, "look_next", None)
     sums: dict[str, Tensor] = {}
     for _ in range(steps):
         action, row = agent.act(observation, rng)
+        if look_next is not None:
+            look_next(agent.reads_next)
         observation, paid, terminated, truncated, infos = env.step(action)
         paid, done = reward(paid, infos), terminated | truncated
         rows.append(row | {"reward": paid, "terminated": terminated, "done": done})

@@ -23,7 +23,13 @@ from policies.flow import FlowConfig, FlowPolicy
 from policies.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.data.replay import NEXT
-from robot_rl.interface.observation_spec import ObservationField, ObservationSpec, picture_field
+from robot_rl.interface.observation_spec import (
+    LANGUAGE,
+    LANGUAGE_FIELD,
+    ObservationField,
+    ObservationSpec,
+    picture_field,
+)
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.util.errors import ConfigError
 
@@ -50,7 +56,9 @@ def gaussian(size: Size = SEES) -> GaussianPolicy:
     return GaussianPolicy(size, GaussianConfig(hidden=(16,), encoder=SMALL))
 
 
-CORRECTION = ResidualConfig(actor=GaussianConfig(hidden=(16,), std=0.1, zero_init=True, encoder=SMALL))
+CORRECTION = ResidualConfig(
+    frozen_features=False, actor=GaussianConfig(hidden=(16,), std=0.1, zero_init=True, encoder=SMALL)
+)
 MAKERS: dict[str, Callable[[Size], Policy]] = {
     "diffusion": diffusion,
     "flow": lambda size=SEES: FlowPolicy(size, FlowConfig(**CHUNKS)),
@@ -112,11 +120,11 @@ def test_a_description_from_before_pictures_still_builds() -> None:
 
 
 def test_what_a_policy_reads_survives_json_text_included() -> None:
-    words = SEES.others | {"task": ObservationField((), "str", "text")}
-    size = Size(3, 2, words)
+    size = Size(3, 2, SEES.others | {LANGUAGE: LANGUAGE_FIELD})
     assert Size.from_json(json.loads(json.dumps(size.to_json()))) == size and size.pictures == SEES.pictures
-    with pytest.raises(ConfigError, match="cannot read 'task'"):
-        Encoder(size, SMALL)
+    smell = SEES.others | {"observation.smell": ObservationField((2,))}
+    with pytest.raises(ConfigError, match="cannot read 'observation.smell'"):
+        Encoder(Size(3, 2, smell), SMALL)
     with pytest.raises(ConfigError, match="feed-forward policy cannot read 'observation.images.front'"):
         FeedforwardPolicy(SEES)
     with pytest.raises(ConfigError, match="wrist is 8x8: too small for 4 convolutions"):
@@ -165,7 +173,7 @@ def test_the_critics_loss_alone_trains_the_encoder(name: str, same: Callable[[An
     agent = ActorCritic(policy, ActorCriticConfig(hidden=(16,), actor_delay=2))
     assert agent.columns[FRONT].dtype == torch.uint8 and agent.columns[FRONT].observed
     batch = seen() | {NEXT + k: v for k, v in seen(seed=1).items()}
-    batch |= {k: torch.zeros(6, 2) for name in policy.inputs for k in (name, NEXT + name)}
+    batch |= {k: torch.zeros(6, n) for name, n in policy.inputs.items() for k in (name, NEXT + name)}
     batch |= {"action": torch.zeros(6, 2), "reward": torch.ones(6), "discount": torch.full((6,), 0.9)}
     before = {k: v.clone() for k, v in policy.encoder.state_dict().items()}
     agent.update(batch)

@@ -11,7 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robot_rl.interface.observation_spec import IMAGES, STATE, ObservationField, ObservationSpec, picture_field
+from robot_rl.interface.observation_spec import (
+    IMAGES,
+    LANGUAGE,
+    LANGUAGE_FIELD,
+    STATE,
+    ObservationField,
+    ObservationSpec,
+    picture_field,
+)
 from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.util.errors import ConfigError
 
@@ -20,14 +28,14 @@ fields = st.one_of(
     sizes.map(lambda d: ObservationField((d,), unit="rad", names=tuple(f"q{k}" for k in range(d)))),
     sizes.map(lambda d: ObservationField((d,), kind="privileged", low=(-1.0,) * d, high=(1.0,) * d)),
     st.tuples(sizes, sizes).map(lambda s: picture_field(*s)),
-    st.just(ObservationField((), "str", "text")),
+    st.just(LANGUAGE_FIELD),
 )
 specs = st.dictionaries(st.text(min_size=1, max_size=8), fields, min_size=1, max_size=4).map(
     lambda d: ObservationSpec(tuple(d.items()))
 )
 SPEC = ObservationSpec.from_vector(VectorSpec((Field("q", ("a", "b"), "rad", (-1.0, -2.0), (1.0, 2.0)),))) | {
     f"{IMAGES}front": picture_field(4, 6),
-    "task": ObservationField((), "str", "text"),
+    LANGUAGE: LANGUAGE_FIELD,
 }
 
 
@@ -49,15 +57,15 @@ def test_a_vector_keeps_its_names_units_and_ranges() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        (STATE, None, "lacks 'observation.state'; it has observation.images.front, task"),
+        (STATE, None, "lacks 'observation.state'; it has observation.images.front, observation.language"),
         (STATE, torch.zeros(3, 3), r"'observation.state' has shape \(3, 3\), not \(n, 2\)"),
         (STATE, torch.zeros(3, 2, dtype=torch.double), "is float64, not float32"),
         (STATE, [[0.0, 0.0]] * 3, "is list, not a tensor"),
         (f"{IMAGES}front", torch.zeros(2, 4, 6, 3, dtype=torch.uint8), r"shape \(2, 4, 6, 3\), not \(3, 4, 6, 3\)"),
         (f"{IMAGES}front", torch.zeros(3, 3, 4, 6, dtype=torch.uint8), r"not \(3, 4, 6, 3\)"),
         (f"{IMAGES}front", torch.zeros(3, 4, 6, 3, dtype=torch.uint8, device="meta"), "is on meta, not on cpu"),
-        ("task", ["lift", "lift"], "has 2 sentences for 3 environments"),
-        ("task", "lift", "is str, not a list of str"),
+        (LANGUAGE, ["lift", "lift", "lift"], "is list, not a tensor"),
+        (LANGUAGE, torch.zeros(3, 5, dtype=torch.uint8), r"shape \(3, 5\), not \(3, 128\)"),
         ("action", torch.zeros(3, 1), "has 'action', which is not in its spec"),
     ],
 )
@@ -75,7 +83,7 @@ def test_spaces_hold_what_the_spec_describes() -> None:
     state = SPEC.zeros(3)[STATE] + 1e3  # a fall may exceed the nominal range
     assert batch[STATE].contains(state.numpy()) and one[STATE].contains(state[0].numpy())
     assert one[f"{IMAGES}front"] == gym.spaces.Box(0, 255, (4, 6, 3), "uint8")
-    assert one["task"].contains("lift the cube")
+    assert one[LANGUAGE] == gym.spaces.Box(0, 255, (128,), "uint8")
 
 
 @pytest.mark.parametrize(
@@ -85,6 +93,7 @@ def test_spaces_hold_what_the_spec_describes() -> None:
         ({"shape": [2], "kind": "smell"}, "kind 'smell'"),
         ({"shape": [2], "kind": "picture"}, "kind 'picture' cannot have dtype 'float32'"),
         ({"shape": [2], "low": [0.0], "high": [1.0]}, "low has 1"),
+        ({"shape": [], "dtype": "uint8", "kind": "text"}, "cannot have shape"),
         ({"shape": [-1]}, "cannot have shape"),
         ({"shape": [2], "colour": "red"}, "colour"),
     ],

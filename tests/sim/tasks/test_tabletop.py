@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from policies.bundle import load_bundle
 from robot_rl.cli.main import main
 from robot_rl.data import Dataset
-from robot_rl.interface.pipeline import Instruction, Interface
+from robot_rl.data.recording import load_episodes
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.language import decode
+from robot_rl.interface.observation_spec import LANGUAGE
+from robot_rl.interface.pipeline import Instruction, Interface, Pipeline
 from robot_rl.util.errors import ConfigError
 from sim.demonstrators import make_expert
 from sim.env import TaskEnv
@@ -34,15 +39,33 @@ def test_held_out_instructions_are_never_asked_in_training_and_have_known_words(
     known = {word for i in TOLD if not i.held_out for word in i.text.split()}
     asked: dict[str, set[str]] = {}
     for which in ("training", "held-out", "all"):
-        env = TaskEnv(BLIND, 100, threads=1, asks=which)  # type: ignore[arg-type]
+        env = TaskEnv(BLIND, 100, threads=1, asks=which)
         asked[which] = {text for seed in (0, 1000, 2000) for text in (env.reset(seed=seed), told(env))[1]}
         env.close()
     assert asked["training"] == {i.text for i in TOLD if not i.held_out}
     assert asked["held-out"] == {i.text for i in TOLD if i.held_out}
     assert asked["all"] == asked["training"] | asked["held-out"]
     assert {word for text in asked["held-out"] for word in text.split()} <= known
-    with pytest.raises(ConfigError, match="'panda-lift' has no held-out instructions"):
+    env = TaskEnv(BLIND, 20, threads=1, asks="push the")
+    env.reset(seed=0)
+    assert len(set(told(env))) > 3 and all(text.startswith("push the ") for text in told(env))
+    with pytest.raises(ConfigError, match="no instruction of 'jump'; it has: touch the red cube, "):
+        TaskEnv(BLIND, 1, asks="jump")
+    with pytest.raises(ConfigError, match="'panda-lift' has no instruction of 'held-out'"):
         TaskEnv("panda-lift", 1, asks="held-out")
+
+
+def test_policies_read_the_instruction_of_their_own_episode_from_its_first_step_on() -> None:
+    env = TaskEnv(BLIND, 5, threads=1)
+    observation, _ = env.reset(seed=1)
+    seen: set[str] = set()
+    for _ in range(165):
+        env.observation_spec.check(observation)
+        assert decode(observation[LANGUAGE]) == told(env)
+        seen |= set(told(env))
+        observation, *_ = env.step(torch.zeros(5, 4))
+    assert len(seen) > 5, "the next episodes ask for other things"
+    env.close()
 
 
 def test_an_episode_has_its_instruction_and_layout_from_its_seed_alone(same: Any) -> None:
@@ -122,6 +145,84 @@ def test_recorded_episodes_are_labelled_with_their_instruction(tmp_path: Path) -
     assert main([*words, "--image-size", "0", "--keep-failures"]) == 0
     recorded = Counter(episode.task for episode in Dataset(tmp_path / "d").episodes)
     assert len(recorded) > 2 and set(recorded) <= {i.text for i in TOLD if not i.held_out}
+    episodes = load_episodes(tmp_path / "d", EnvInfo.of(Pipeline(TASK.interface)), successes=False)
+    for ours, theirs in zip(episodes, Dataset(tmp_path / "d").episodes, strict=True):
+        assert decode(ours[LANGUAGE]) == [theirs.task] * theirs.length
+
+
+def test_a_small_vla_learns_is_evaluated_by_instruction_and_says_what_it_was_asked(tmp_path: Path, capsys: Any) -> None:
+    data, run = tmp_path / "d", tmp_path / "run"
+    collect = ["collect", "tabletop", "--episodes", "4", "--num-envs", "4", "--keep-failures", "--out", str(data)]
+    small = ["--policy.encoder.width", "16", "--policy.encoder.layers", "1", "--policy.encoder.channels", "8", "8"]
+    train = ["train", "tabletop", "--recipe", "vla-sft", "--dataset", str(data), "--training.demos", "all"]
+    assert main(collect) == 0
+    assert main([*train, *small, "--training.updates", "3", "--training.batch", "8", "--out", str(run)]) == 0
+    words = load_bundle(run).policy.config.encoder.words
+    assert {"cube", "touch", "tray"} <= set(words)
+    capsys.readouterr()
+    for asks, wanted in (("training", False), ("held-out", True)):
+        evaluate = ["evaluate", str(run), "--episodes", "3", "--num-envs", "3", "--instructions", asks, "--json"]
+        assert main(evaluate) == 0
+        found = json.loads(capsys.readouterr().out)["by_instruction"]
+        assert sum(each["episodes"] for each in found.values()) == 3
+        assert set(found) <= {i.text for i in TOLD if i.held_out is wanted}
+    assert (run / "evaluation.json").exists() and (run / "evaluation-held-out.json").exists()
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        ("vla-rl", "--training.steps", "240", "--training.num-envs", "2", "--training.rollout", "120"),
+        ("srpo", "--training.rounds", "1", "--training.num-envs", "2", "--training.group", "2"),
+        ("grape", "--training.rounds", "1", "--training.num-envs", "2", "--training.group", "2"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_policy_that_writes_tokens_is_improved_in_the_task(recipe: tuple[str, ...], tmp_path: Path) -> None:
+    data, base = tmp_path / "d", tmp_path / "base"
+    collect = ["collect", "tabletop", "--episodes", "2", "--num-envs", "2", "--keep-failures", "--out", str(data)]
+    small = ["--policy.encoder.width", "16", "--policy.encoder.layers", "1", "--policy.encoder.channels", "8", "8"]
+    train = ["train", "tabletop", "--recipe", "vla-tokens", "--dataset", str(data), "--training.demos", "all"]
+    assert main(collect) == 0
+    assert main([*train, *small, "--training.updates", "2", "--training.batch", "4", "--out", str(base)]) == 0
+    assert main(["train", "tabletop", "--recipe", *recipe, "--base", str(base), "--out", str(tmp_path / "rl")]) == 0
+    assert load_bundle(tmp_path / "rl").policy.config.encoder == load_bundle(base).policy.config.encoder
+
+
+def test_pictures_are_rendered_for_those_who_look(same: Any) -> None:
+    every, some = TaskEnv(TASK, 3, threads=1), TaskEnv(TASK, 3, threads=1)
+    first = [env.reset(seed=5)[0] for env in (every, some)]
+    key = "observation.images.wrist"
+    assert torch.equal(first[0][key], first[1][key])
+    some.look_next(torch.tensor([False, True, False]))
+    action = torch.full((3, 4), 0.8)
+    (a, *_), (b, *_) = every.step(action), some.step(action)
+    assert torch.equal(a["observation.state"], b["observation.state"])
+    assert torch.equal(a[key][1], b[key][1]) and not torch.equal(a[key][1], first[0][key][1])
+    assert torch.equal(b[key][[0, 2]], first[1][key][[0, 2]]), "these are as they were"
+    some.look_next(None)
+    (a, *_), (b, *_) = every.step(action), some.step(action)
+    assert torch.equal(a[key], b[key])
+    some.look_next(torch.zeros(3, dtype=torch.bool))
+    ended = False
+    while not ended:
+        (a, *_, infos), (b, *_) = every.step(action), some.step(action)
+        ended = "final_obs" in infos
+    begun = infos["_final_obs"]
+    assert torch.equal(a[key][begun], b[key][begun]), "an episode's first observation is new"
+    for env in (every, some):
+        env.close()
+
+
+def test_a_group_shares_its_situation() -> None:
+    env = TaskEnv(BLIND, 6, threads=1)
+    env.reset(seed=4, options={"group": 3})
+    assert len(set(told(env)[:3])) == 1 and len(set(told(env)[3:])) == 1
+    for pose in env.true.objects.values():
+        assert torch.equal(pose[0], pose[2]) and torch.equal(pose[3], pose[5]) and not torch.equal(pose[2], pose[3])
+    env.reset(seed=4)
+    assert not torch.equal(env.true.objects["red_cube"][0], env.true.objects["red_cube"][1])
+    env.close()
 
 
 def test_an_interface_with_instructions_survives_json_and_names_its_faults() -> None:

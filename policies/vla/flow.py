@@ -1,0 +1,29 @@
+"""A vision-language-action policy whose action head is a flow over chunks, as in pi0 (Black et al. 2024, arXiv
+2410.24164), on the readouts of a backbone, as in Octo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from policies.base import Size
+from policies.flow import FlowConfig, FlowPolicy
+from policies.vla.backbone import BackboneConfig
+
+
+@dataclass(frozen=True)
+class VLAFlowConfig(FlowConfig):
+    """A flow policy that reads pictures and instructions."""
+
+    prediction: Literal["velocity", "sample"] = "sample"
+    """The network's output: see `FlowConfig`."""
+    encoder: BackboneConfig = field(default_factory=BackboneConfig)  # type: ignore[assignment]
+
+
+class VLAFlowPolicy(FlowPolicy):
+    """Integrate noise along a velocity field that depends on what is seen and said."""
+
+    class_name, config_class = "vla-flow", VLAFlowConfig  # type: ignore[assignment]
+
+    def __init__(self, size: Size, config: VLAFlowConfig | None = None):
+        super().__init__(size, config or VLAFlowConfig())

@@ -1,0 +1,53 @@
+"""What a robot is asked to do, in words: given at the start, changed by a topic while it runs."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from real.bus import Node, Stamped, qos
+from real.topics import INSTRUCTION_TOPIC
+from robot_rl.interface.language import encode
+from robot_rl.interface.observation_spec import LANGUAGE
+from robot_rl.interface.pipeline import Interface
+from robot_rl.util.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+class InstructionInput:
+    """The instruction in force. A new one counts from the next control period; an unusable one is refused, counted and
+    said, and the last one stays in force."""
+
+    def __init__(self, node: Node, interface: Interface, text: str):
+        """ConfigError without a `text`: a robot does not guess."""
+        known = [each.text for each in interface.instructions]
+        if not text.strip():
+            raise ConfigError(
+                f"this policy does what it is told, and was told nothing: name an --instruction, such as {known[0]!r}"
+            )
+        self.known, self.changes, self.refused = known, 0, 0
+        self.row, self.text = encode([text]), text.strip()
+        node.subscribe("std_msgs/msg/String", INSTRUCTION_TOPIC, qos.DEFAULT, self._on_message)
+
+    def _on_message(self, sample: Stamped) -> None:
+        try:
+            row = encode([sample.msg.data])
+        except ConfigError as error:
+            self.refused += 1
+            logger.warning("%s", error)
+            return
+        self.changes += sample.msg.data.strip() != self.text
+        self.row, self.text = row, sample.msg.data.strip()
+
+    def read(self) -> dict[str, Tensor]:
+        """Return the instruction (1, bytes) uint8 by its key."""
+        return {LANGUAGE: self.row}
+
+    @property
+    def index(self) -> Tensor | None:
+        """Return its index (1, 1) among the interface's instructions, whose test then judges; None for another."""
+        text = self.text
+        return torch.tensor([[float(self.known.index(text))]]) if text in self.known else None

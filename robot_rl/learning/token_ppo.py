@@ -1,0 +1,70 @@
+"""PPO on tokens: Lu et al. 2025, "VLA-RL" (arXiv 2505.18719). Each token of a chunk is an action of PPO; all share the
+advantage of executing the chunk.
+
+    r_k = exp(log pi(token_k | tokens before) - the same of the old policy), both at the rollout's temperature
+
+The backbone stays as it is; the decoder of tokens learns. Critics read the privileged state and the instruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import Observation
+from policies.vla.tokens import VLATokensPolicy
+from robot_rl.learning.chunk_ppo import ChunkPPO, ChunkPPOConfig, estimated_divergence
+from robot_rl.util.limits import PositiveFloat
+
+
+@dataclass(frozen=True)
+class TokenPPOConfig(ChunkPPOConfig):
+    """Hyperparameters of the update."""
+
+    temperature: PositiveFloat = 1.0
+    """At which tokens are drawn while practising; the policy that is deployed has its own."""
+
+
+class TokenPPO(ChunkPPO):
+    """Updates a policy that writes tokens from rollouts."""
+
+    policy: VLATokensPolicy
+    config: TokenPPOConfig
+    kept: ClassVar[tuple[str, ...]] = ("state", "features", "tokens")
+
+    def _trained(self) -> list[nn.Parameter]:
+        return list(self.policy.decoder.parameters())
+
+    def _decide(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        features = self.policy.features(observation)
+        tokens, _ = self.policy.sample(features, self.config.temperature, rng)
+        chunks = self.policy.codec.decode(tokens)[:, : self.policy.execute]
+        return chunks, {"features": features.flatten(1), "tokens": tokens.float()}
+
+    def _widths(self) -> dict[str, int]:
+        encoder, codec = self.policy.config.encoder, self.policy.codec
+        return {"features": encoder.readouts * encoder.width, "tokens": codec.length}
+
+    def _log_std(self) -> Tensor:
+        return torch.zeros(1, device=self.device)  # tokens have none
+
+    @torch.no_grad()
+    def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        features = batch["features"].unflatten(1, (self.policy.config.encoder.readouts, -1))
+        data = {"features": features, "tokens": batch["tokens"].long(), **self._worth(batch)}
+        # In parts, as a rollout is large.
+        old = [self._shares(f, t)[0] for f, t in zip(features.split(1024), data["tokens"].split(1024), strict=True)]
+        return data | {"log_prob": torch.cat(old)}
+
+    def _shares(self, features: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities (B, L) of tokens (B, L), and the entropy (B, L) of each distribution, nats."""
+        shares = (self.policy.decoder(features, tokens) / self.config.temperature).log_softmax(-1)
+        return shares.gather(-1, tokens[..., None])[..., 0], -(shares.exp() * shares).sum(-1)
+
+    def _compare(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_prob, entropy = self._shares(part["features"], part["tokens"])
+        change = log_prob - part["log_prob"]
+        return change, entropy.mean(), estimated_divergence(change)

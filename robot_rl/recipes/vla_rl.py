@@ -1,0 +1,52 @@
+"""PPO on the tokens of a vision-language-action policy: Lu et al. 2025, "VLA-RL" (arXiv 2505.18719).
+
+Policy: a vla-tokens base, whose decoder learns; critic: one value with privileged state and the instruction; target:
+GAE of chunks; data: on-policy; reward: success; schedule: critic first."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from policies.base import Policy
+from policies.vla.tokens import VLATokensPolicy
+from robot_rl.learning.token_ppo import TokenPPO, TokenPPOConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import Need, OnPolicyRecipe
+from robot_rl.training.on_policy import OnPolicyConfig
+from robot_rl.util.errors import ConfigError
+
+DEFAULTS = TokenPPOConfig(
+    hidden=(256, 256), entropy_coef=0.0, epochs=2, minibatches=4, actor_lr=1e-4, target_kl=None, critic_only=3
+)
+
+
+@dataclass(frozen=True)
+class VlaRL(OnPolicyRecipe):
+    """Improve a policy that writes tokens from rewards, in many environments at once."""
+
+    agent: TokenPPOConfig = field(default_factory=lambda: DEFAULTS)
+    training: OnPolicyConfig = field(
+        default_factory=lambda: OnPolicyConfig(
+            steps=200_000, num_envs=64, rollout=80, reward="success", checkpoint_every=50_000
+        )
+    )
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("base", *super().needs)
+
+    def build(self, job: Job, env: Any = None) -> TokenPPO:
+        torch.manual_seed(job.seed)
+        policy = writer(job.improvable().policy).to(job.device)
+        return TokenPPO(policy, env.privileged_size, self.agent, job.seed, self.terms(job))
+
+
+def writer(base: Policy) -> VLATokensPolicy:
+    """Return a copy of a base that writes tokens; ConfigError for others."""
+    if not isinstance(base, VLATokensPolicy):
+        raise ConfigError(f"a {base.class_name} policy writes no tokens; take one of vla-tokens")
+    return copy.deepcopy(base)

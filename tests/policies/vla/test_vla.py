@@ -1,0 +1,202 @@
+"""Policies that see and read: what they depend on, what their tokens mean, and that a bundle brings them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from policies.base import Policy, Size
+from policies.bundle import Bundle, load_bundle, save_bundle
+from policies.encoder import Encoder, EncoderConfig
+from policies.hashed_words import hashed_words
+from policies.vla.backbone import Backbone, BackboneConfig
+from policies.vla.codec import BinCodec, CosineCodec
+from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
+from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
+from policies.vla.words import words_of
+from robot_rl.interface.language import encode
+from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
+from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.util.errors import ConfigError
+
+FRONT, WRIST = "observation.images.front", "observation.images.wrist"
+SIZE = Size(
+    3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD})
+)
+TOLD = ["put the red ball next to the cube", "put the cube next to the red ball", "lift it", "touch the ball"]
+SMALL = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), shift=1, words=words_of(TOLD))
+
+
+def seen(n: int = 4, seed: int = 0, told: list[str] | None = None) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    shapes = SIZE.pictures.items()
+    pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
+    told = told or [TOLD[k % len(TOLD)] for k in range(n)]
+    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode(told)} | pictures
+
+
+def flow(encoder: BackboneConfig = SMALL) -> VLAFlowPolicy:
+    torch.manual_seed(0)
+    config = VLAFlowConfig(horizon=4, execute=2, hidden=16, layers=1, sample_steps=3, encoder=encoder)
+    return VLAFlowPolicy(SIZE, config).eval()
+
+
+def tokens(encoder: BackboneConfig = SMALL, **options: Any) -> VLATokensPolicy:
+    torch.manual_seed(0)
+    config = VLATokensConfig(horizon=4, execute=2, bins=16, kept=2, layers=2, encoder=encoder)
+    return VLATokensPolicy(SIZE, replace(config, **options)).eval()
+
+
+heads = pytest.mark.parametrize("make", [flow, tokens])
+
+
+def backbone(config: BackboneConfig = SMALL) -> Callable[[dict[str, Tensor]], Tensor]:
+    torch.manual_seed(0)
+    made = Backbone(SIZE, config).eval()
+    return lambda observation: made(observation["observation.state"], observation)
+
+
+def test_features_depend_on_every_input_and_on_the_order_of_words() -> None:
+    features, observation = backbone(), seen()
+    before = features(observation)
+    assert before.shape == (4, 2 * 16)
+    for key, values in observation.items():
+        if key != LANGUAGE:
+            changed = features(observation | {key: values.flip(0)})
+            assert not torch.allclose(changed, before, atol=1e-6), key
+    one = [features(seen(1, told=[text])) for text in TOLD[:2]]  # the same words
+    assert not torch.allclose(*one, atol=1e-6)
+
+
+def test_an_instruction_means_the_same_beside_others() -> None:
+    features, observation = backbone(), seen()
+    alone = [features({k: v[i : i + 1] for k, v in observation.items()}) for i in range(4)]
+    assert torch.allclose(features(observation), torch.cat(alone), atol=1e-5)  # of 8, 8, 2 and 3 words
+    same = observation | {LANGUAGE: encode([t.upper() + "!" for t in TOLD])}
+    assert torch.equal(features(same), features(observation))
+
+
+def test_a_blind_backbone_of_the_same_size_does_not_read() -> None:
+    blind = backbone(replace(SMALL, blind=True))
+    assert torch.equal(blind(seen(told=TOLD)), blind(seen(told=TOLD[::-1])))
+    count = [sum(p.numel() for p in Backbone(SIZE, replace(SMALL, blind=b)).parameters()) for b in (False, True)]
+    assert count[0] == count[1]
+
+
+def test_unknown_words_are_alike_and_an_empty_instruction_is_finite() -> None:
+    features = backbone()
+    strange = [features(seen(1, told=[f"lift the {word}"])) for word in ("anvil", "xylophone")]
+    assert torch.equal(*strange)
+    assert features(seen(1) | {LANGUAGE: torch.zeros_like(encode(["a"]))}).isfinite().all()
+
+
+def test_a_task_without_pictures_or_instructions_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has no pictures"):
+        Backbone(Size(3, 2, SIZE.others.only([LANGUAGE])), SMALL)
+    with pytest.raises(ConfigError, match="has no instructions"):
+        Backbone(Size(3, 2, SIZE.others.only([FRONT])), SMALL)
+    with pytest.raises(ValueError, match="width 12"):
+        BackboneConfig(width=12, heads=2)
+
+
+@heads
+def test_a_bundle_brings_back_the_policy_with_its_words(
+    make: Callable[[], Policy], tmp_path: Path, same: Callable[[Any, Any], bool]
+) -> None:
+    policy = make()
+    save_bundle(Bundle(policy, None, {}, task="gym:one"), tmp_path / "bundle")
+    loaded = load_bundle(tmp_path / "bundle").policy
+    assert loaded.config == policy.config and same(loaded.state_dict(), policy.state_dict())
+    acts = [p.act(seen(), torch.Generator().manual_seed(1)) for p in (policy, loaded)]
+    assert acts[0].shape == (4, 4, 2) and torch.equal(*acts) and acts[0].abs().max() <= 1
+
+
+@heads
+def test_cloning_learns_to_do_what_is_said(make: Callable[[], Policy]) -> None:
+    """Two instructions ask for opposite actions in the same situation."""
+    policy, rng = make().train(), torch.Generator().manual_seed(0)
+    observation = {k: v[:1].expand(8, *v.shape[1:]) for k, v in seen().items()} | {LANGUAGE: encode(TOLD[:2] * 4)}
+    wanted = torch.tensor([0.5, -0.5]).repeat(4)[:, None, None].expand(8, 4, 2)
+    agent = Cloning(policy, CloningConfig(lr=3e-3, warmup=0, ema_decay=0.9), 150)
+    for _ in range(150):
+        agent.update(observation | {"action": wanted}, rng)
+    agent.finish()
+    with torch.no_grad():
+        assert (policy.act(observation, rng) - wanted).abs().mean() < 0.1
+
+
+def test_the_log_probability_of_written_tokens_equals_one_computed_token_by_token() -> None:
+    policy, rng = tokens(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        features = policy.features(seen())
+        written, told = policy.sample(features, 1.5, rng)
+        assert torch.allclose(policy.log_prob(features, written, 1.5), told, atol=1e-5)
+        for k in range(written.shape[1]):  # what comes later does not matter
+            changed = written.clone()
+            changed[:, k + 1 :] = 0
+            logits = policy.decoder(features, changed)[:, k] / 1.5
+            alone = logits.log_softmax(-1)[torch.arange(4), written[:, k]]
+            assert torch.allclose(alone, told[:, k], atol=1e-5)
+
+
+def test_tokens_are_drawn_as_likely_as_they_are() -> None:
+    policy, rng, n = tokens(), torch.Generator().manual_seed(0), 20_000
+    with torch.no_grad():
+        features = policy.features(seen(1)).expand(n, -1, -1)
+        written, _ = policy.sample(features, 1.0, rng)
+        share = policy.decoder(features[:1], written[:1])[0, 0].softmax(-1)
+        assert (torch.bincount(written[:, 0], minlength=16) / n - share).abs().max() < 0.015
+        likeliest, _ = policy.sample(features[:2], 0.0, rng)
+        assert (likeliest[:, 0] == share.argmax()).all()
+
+
+chunks = st.integers(0, 1000).map(lambda s: 2 * torch.rand(3, 8, 2, generator=torch.Generator().manual_seed(s)) - 1)
+
+
+@given(chunks, st.integers(2, 64))
+def test_bins_are_off_by_half_a_bin_at_most(chunk: Tensor, bins: int) -> None:
+    codec = BinCodec(8, 2, bins)
+    coded = codec.encode(chunk)
+    assert coded.shape == (3, codec.length) and coded.min() >= 0 and coded.max() < bins
+    assert (codec.decode(coded) - chunk).abs().max() <= 1 / bins + 1e-6
+    assert torch.equal(codec.encode(codec.decode(coded)), coded)
+
+
+@given(chunks, st.integers(1, 8))
+def test_cosines_keep_the_slow_part_of_a_chunk(chunk: Tensor, kept: int) -> None:
+    codec = CosineCodec(8, 2, 4096, kept)
+    basis = codec.basis()
+    assert torch.allclose(basis @ basis.T, torch.eye(kept), atol=1e-5)
+    coded = codec.encode(chunk)
+    assert coded.shape == (3, 2 * kept) and coded.min() >= 0 and coded.max() < 4096
+    slow = (basis.T @ (basis @ chunk)).clamp(-1, 1)
+    assert (codec.decode(coded) - slow).abs().max() < 0.005
+    still = torch.full((1, 8, 2), 0.7)
+    assert (codec.decode(codec.encode(still)) - still).abs().max() < 0.002
+
+
+def test_hashed_words_tell_instructions_apart_and_stay() -> None:
+    rows = hashed_words(encode(TOLD), 64)
+    assert torch.pdist(rows).min() > 1, "also those of the same words in another order"
+    assert torch.equal(rows[2], hashed_words(encode(["Lift it."]), 64)[0])
+    encoder = Encoder(SIZE, EncoderConfig(channels=(4, 4), embedding=5))
+    observation = seen()
+    features = encoder(observation["observation.state"], observation)
+    assert features.shape == (4, 3 + 64 + 2 * 5) and torch.equal(features[:, 3:67], rows)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"execute": 9}, "execute 9"), ({"codec": "words"}, "codec is 'words'"), ({"kept": 5}, "kept 5")],
+)
+def test_impossible_tokens_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tokens(**wrong)
