@@ -160,8 +160,8 @@ class CloningRecipe(Recipe):
         return Cloning(self.make_policy(job).to(job.device), self.agent, self.training.updates)
 
     def train(self, job: Job) -> Bundle:
-        episodes = job.demonstrations(successes=self.training.demos == "successes")
-        data = Demonstrations.of(episodes, job.device)
+        # Nothing else holds the episodes, whose pictures take most of the memory.
+        data = Demonstrations.of(job.demonstrations(successes=self.training.demos == "successes"), job.device)
         agent = self.build(job)
         train_supervised(
             agent, data, self.training, job.opened, job.seed, job.counting("updates", self.training.updates)

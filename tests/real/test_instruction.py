@@ -1,0 +1,79 @@
+"""A robot that is told what to do: the policy reads it, a topic changes it, its own test judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from real.bus import make, open_node, qos
+from robot_rl.interface.language import LONGEST, decode
+from robot_rl.interface.observation_spec import LANGUAGE
+from robot_rl.interface.pipeline import Instruction
+from robot_rl.util.errors import ConfigError
+from sim.tasks import tasks
+
+LIFT = tasks.get("panda-lift").interface
+TOLD = replace(
+    LIFT, success="", success_hold=2, horizon=1000, failure="",
+    instructions=(
+        Instruction("push the cube to the left", "beyond:cube:0.2"),
+        Instruction("push the cube to the right", "beyond:cube:-0.2"),
+    ),
+)  # fmt: skip
+STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
+Build = Callable[..., Any]
+
+
+def test_a_policy_is_told_and_its_own_test_judges(robot_env: Build, topic_robot: Build, eventually: Build) -> None:
+    robot, e = topic_robot(), robot_env(TOLD, instruction="push the cube to the left")
+    speaker = open_node("speaker")
+    voice = speaker.publisher("std_msgs/msg/String", "instruction", qos.DEFAULT)
+    try:
+        observation, _ = e.reset(seed=0)
+        e.pipeline.observation_spec.check(observation)
+        assert decode(observation[LANGUAGE]) == ["push the cube to the left"] == [e.instruction(0)]
+
+        robot.cube = np.array([0.5, -0.25, 0.022])
+        for _ in range(6):
+            observation, _, terminated, truncated, infos = e.step(STILL)
+        assert not (terminated or truncated), "it lies right, and left was asked"
+
+        def heard(text: str) -> bool:
+            voice.publish(make("std_msgs/msg/String", data=text))
+            e.step(STILL)
+            return bool(e.instruction(0) == text.strip())
+
+        eventually(lambda: heard("do a somersault"), "another instruction")
+        for _ in range(4):
+            observation, _, terminated, truncated, infos = e.step(STILL)
+        assert decode(observation[LANGUAGE]) == ["do a somersault"]
+        assert not (terminated or truncated), "only a person judges what is not known"
+
+        refused = e.asked.refused
+        for wrong in ("  ", "a" * (LONGEST + 1)):
+            voice.publish(make("std_msgs/msg/String", data=wrong))
+        eventually(lambda: e.step(STILL) and e.asked.refused >= refused + 2, "two refusals")
+        assert e.instruction(0) == "do a somersault", "the last one stays in force"
+
+        steps = e.steps
+        eventually(lambda: heard("push the cube to the right\n"), "the right instruction")
+        observation, _, terminated, truncated, infos = e.step(STILL)
+        while not terminated and e.steps < steps + 100:
+            observation, _, terminated, truncated, infos = e.step(STILL)
+        assert terminated and bool(infos["success"])
+        assert e.summary()["instructions"] == {"changed": 2, "refused": refused + 2}
+    finally:
+        speaker.close()
+
+
+def test_a_robot_that_is_told_nothing_does_not_start(robot_env: Build, topic_robot: Build) -> None:
+    topic_robot()
+    with pytest.raises(ConfigError, match="was told nothing: name an --instruction, such as 'push the cube to the"):
+        robot_env(TOLD)
+    with pytest.raises(ConfigError, match="at most 128"):
+        robot_env(TOLD, instruction="a" * 129)
