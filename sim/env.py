@@ -29,12 +29,12 @@ from sim.looks import Look
 from sim.looks import can_randomize as can_look
 from sim.prefetch import PrefetchedResets
 from sim.randomization.checks import check_randomization, check_supported, choose
+from sim.sampling import TRAINING
 from sim.scenes import time_grid
 from sim.tasks import tasks
 from sim.tasks.base import Task
 from sim.threads import single_threaded
 
-TRAINING = "training"
 _HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
 
 

@@ -10,7 +10,9 @@ from typing import Any
 from robot_rl.interface.environment import EnvInfo, VectorEnv
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.symmetry import Mirror
+from robot_rl.util.errors import ConfigError
 from sim.gym_env import GymEnv
+from sim.sampling import TRAINING
 from sim.tasks import FOREIGN, TESTBED, tasks
 from sim.testbeds import base as testbed
 from sim.testbeds import testbeds
@@ -30,6 +32,8 @@ def describe(task: str, env_python: Path | None = None) -> EnvInfo:
 
 def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:
     """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, ignored for tasks without a robot."""
+    if simulation.get("asks", TRAINING) != TRAINING and (task.startswith((TESTBED, FOREIGN))):
+        raise ConfigError(f"{task} has no instructions; leave out --instructions")
     if task.startswith(TESTBED):
         return testbed.TestbedEnv(_testbed(task), num_envs)
     if task.startswith(FOREIGN):

@@ -20,6 +20,8 @@ from sim.tasks.base import Task
 
 _NOISE, _PUSH = 0, 2
 """Like COMMAND, purposes of random numbers during an episode; each has its own key."""
+TRAINING = "training"
+"""The instructions of a task that are not held out."""
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ NOTHING = (
     "--agent.target-entropy", "-1",
 )  # fmt: skip
 """hil-serl from nothing: as published, but for a little cloning of corrections."""
+CARELESS = ("--operator.skill", "WEAK")
 
 checks: dict[str, Check] = {
     "diffusion-bc": Check(
@@ -210,15 +211,15 @@ checks: dict[str, Check] = {
         Arm("hil-serl", (*WATCHED, *NOTHING, "--operator.rule", "none")), ("--episodes", "5"), at_least=0.9,
     ),
     "hil-serl-cloned": Check(
-        "Values go on where cloning the same operator's corrections ends.",
-        "testbed:push", Arm("hil-serl", (*WATCHED, *NOTHING)),
-        Arm("hg-dagger", ("--training.steps", "15000", "--operator.patience", "10")), ("--episodes", "5"),
-        at_least=0.9,
+        "Values go on where cloning the same weak operator's corrections ends.",
+        "testbed:push", Arm("hil-serl", (*WATCHED, *NOTHING, *CARELESS)),
+        Arm("hg-dagger", ("--training.steps", "15000", "--operator.patience", "10", *CARELESS)), ("--episodes", "5"),
+        at_least=0.6,
     ),
     "rlif": Check(
         "Who acts so that a weak operator does not take over does better than that operator.",
-        "testbed:push", Arm("rlif", (*WATCHED, "--operator.skill", "WEAK")), Arm(EXPERT, ("--skill", "WEAK")),
-        ("--episodes", "5"), at_least=0.55,
+        "testbed:reach", Arm("rlif", (*WATCHED, *CARELESS, "--operator.patience", "5", "--operator.length", "8")),
+        Arm(EXPERT, ("--skill", "WEAK")), ("--episodes", "5"), at_least=0.78,
     ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",

@@ -46,6 +46,8 @@ class Collect:
     """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
+    instructions: str = "training"
+    """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task."""
     mjcf: str = ""
@@ -66,7 +68,7 @@ class Collect:
         out = self.out or Path("datasets") / file_name(self.task)
         env: Any = make(
             self.task, self.num_envs, self.env_python, engine=self.engine, mjcf=self.mjcf, device=self.device,
-            without=self.without, diverged=out / "diverged",
+            without=self.without, diverged=out / "diverged", asks=self.instructions,
         )  # fmt: skip
         where = {} if without_robot(self.task) else env.simulation
         say_nominal(self.engine, [name for name in where.get("without", ()) if name not in self.without])

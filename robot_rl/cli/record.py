@@ -154,7 +154,8 @@ class Record:
         from real.teleop import DeviceInput, Gamepad, Keyboard, OperatorInput
         from robot_rl.cli.console import console
         from robot_rl.robots import robots
-        from sim.env import TRAINING, TaskEnv
+        from sim.env import TaskEnv
+        from sim.sampling import TRAINING
 
         with ExitStack() as stack:
             if self.teleop == "topic":

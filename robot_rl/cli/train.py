@@ -17,7 +17,7 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, Seed
 
 R = TypeVar("R")
-_SIMULATION = ("engine", "without", "mjcf")
+_SIMULATION = ("engine", "without", "instructions", "mjcf")
 
 
 @dataclass
@@ -56,6 +56,8 @@ class Train(Generic[R]):
     """Device of the learner, and of the physics of engine genesis: cpu, cuda, or auto for cuda if there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
+    instructions: str = "training"
+    """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     env_python: Path | None = None
@@ -145,6 +147,7 @@ class Train(Generic[R]):
         may = (*recipe.needs, *recipe.may_use)
         settings |= {"base": str(self.base) if self.base else None} if "base" in may else {}
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
+        settings |= {} if self.instructions == "training" else {"instructions": self.instructions}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
         settings |= {"precision": self.precision}

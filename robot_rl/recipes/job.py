@@ -151,6 +151,7 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
     physics = {name: settings[name] for name in ("engine", "mjcf", "without")}
     # MuJoCo's physics is on the CPU, wherever the learner is.
     physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
+    physics |= {"asks": settings["instructions"]} if "instructions" in settings else {}
     python = Path(python) if python else None
     return Job(
         describe(task, python),
