@@ -55,15 +55,16 @@ class Encoder(nn.Module):
         if other := [key for key in reads.others if key not in self.shapes and key != LANGUAGE]:
             raise ConfigError(f"this policy cannot read {other[0]!r}; take a task without it, or another recipe")
         self.words = self.WORDS * (LANGUAGE in reads.others)
-        # A module's name has no dots.
-        self.cameras = nn.ModuleDict({_name(key): _embed(key, shape, config) for key, shape in self.shapes.items()})
+        self.cameras = nn.ModuleDict(
+            {camera_name(key): _embed(key, shape, config) for key, shape in self.shapes.items()}
+        )
         self.size = reads.observation + self.words + len(self.shapes) * config.embedding
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return the normalized state (B, D) with the features of the instruction, uint8 (B, bytes), and of the
         pictures, uint8 (B, H, W, 3)."""
         parts = [hashed_words(observation[LANGUAGE], self.words)] if self.words else []
-        parts += [self.cameras[_name(key)](scaled(observation[key])) for key in self.shapes]
+        parts += [self.cameras[camera_name(key)](scaled(observation[key])) for key in self.shapes]
         return torch.cat([state, *parts], -1) if parts else state
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
@@ -116,7 +117,8 @@ def shifted(pictures: Tensor, most: int, rng: torch.Generator) -> Tensor:
     return pictures[each, rows[:, :, None], columns[:, None, :]]
 
 
-def _name(key: str) -> str:
+def camera_name(key: str) -> str:
+    """Return a picture's key as a name of a module, which has no dots."""
     return key.removeprefix(IMAGES).replace(".", "_")
 
 

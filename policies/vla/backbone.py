@@ -1,10 +1,12 @@
 """A small vision-language backbone: convolutions that the instruction modulates, words and the robot's state, joined by
 a transformer, whose readout tokens are the features of an action head.
 
-    [patches of each picture | words | state | readouts] -> transformer -> readouts
+    [words | a token per picture | state | readouts] -> transformer -> readouts
 
-Modulation is FiLM (Perez et al. 2018, arXiv 1709.07871) as BC-Z and RT-1 use it; readouts are those of Octo (2024,
-arXiv 2405.12213).
+Modulation is FiLM (Perez et al. 2018, arXiv 1709.07871) as BC-Z and RT-1 use it. A picture's token holds where each
+channel of the last convolution is strongest (spatial softmax, Levine et al. 2016, arXiv 1504.00702), and how strong it
+is: with few demonstrations, places are learned sooner than from patches. Readouts are those of Octo (2024, arXiv
+2405.12213).
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Size
-from policies.encoder import augmented, scaled
+from policies.encoder import augmented, camera_name, scaled
 from policies.vla.words import LanguageTower, block
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
+
+GROUPS = 8
+"""Groups of channels that are normalized together."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class BackboneConfig:
     readouts: PositiveInt = 4
     """Tokens whose outputs are the features."""
     channels: tuple[PositiveInt, ...] = (16, 32, 64)
-    """Channels of the convolutions before the last, whose channels are the width; each halves height and width."""
+    """Channels of the convolutions that halve height and width; one more keeps them."""
     shift: NonNegativeInt = 4
     """Largest random shift of a picture in training, pixels; 0: none."""
     blind: bool = False
@@ -45,8 +50,10 @@ class BackboneConfig:
     """Vocabulary; a recipe takes it from the task and its demonstrations."""
 
     def __post_init__(self) -> None:
-        if self.width % self.heads or self.width % 8:
-            raise ValueError(f"width {self.width} is not a multiple of 8 and of heads {self.heads}")
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if not self.channels or any(c % GROUPS for c in self.channels):
+            raise ValueError(f"channels are {self.channels}; each must be a multiple of {GROUPS}")
 
     def build(self, reads: Size) -> Backbone:
         """Return the backbone with fresh weights."""
@@ -54,20 +61,45 @@ class BackboneConfig:
 
 
 class Modulated(nn.Module):
-    """A convolution that halves height and width, whose channels the instruction scales and shifts."""
+    """A convolution whose channels the instruction scales and shifts."""
 
-    def __init__(self, inputs: int, channels: int, language: int):
+    def __init__(self, inputs: int, channels: int, language: int, stride: int):
         super().__init__()
-        self.convolution = nn.Conv2d(inputs, channels, 3, stride=2, padding=1)
-        self.norm = nn.GroupNorm(8, channels)
+        self.convolution = nn.Conv2d(inputs, channels, 3, stride=stride, padding=1)
+        self.norm = nn.GroupNorm(GROUPS, channels)
         self.film = nn.Linear(language, 2 * channels)
         nn.init.zeros_(self.film.weight)
         nn.init.zeros_(self.film.bias)
 
     def forward(self, x: Tensor, language: Tensor) -> Tensor:
-        """Return (B, channels, H/2, W/2) for x (B, inputs, H, W) and the instruction's features (B, language)."""
+        """Return (B, channels, H / stride, W / stride) for x (B, inputs, H, W) and instructions (B, language)."""
         scale, shift = self.film(language)[..., None, None].chunk(2, 1)
         return torch.relu(self.norm(self.convolution(x)) * (1 + scale) + shift)
+
+
+class VisionTower(nn.Module):
+    """A token (B, width) of a picture: where each channel is strongest, and how strong."""
+
+    def __init__(self, config: BackboneConfig):
+        super().__init__()
+        inputs, width = (3, *config.channels), config.width
+        halving = [Modulated(a, b, width, 2) for a, b in zip(inputs, config.channels, strict=False)]
+        self.layers = nn.ModuleList([*halving, Modulated(inputs[-1], inputs[-1], width, 1)])
+        self.sharpness = nn.Parameter(torch.zeros(()))
+        """Logarithm of the softmax's inverse temperature."""
+        self.token = nn.Linear(3 * inputs[-1], width)
+
+    def forward(self, pictures: Tensor, language: Tensor) -> Tensor:
+        """Return tokens of uint8 pictures (B, H, W, 3) for instructions (B, width)."""
+        x = scaled(pictures)
+        for layer in self.layers:
+            x = layer(x, language)
+        height, width = x.shape[2:]
+        y = torch.linspace(-1, 1, height, device=x.device)[:, None].expand(height, width)
+        grid = torch.stack([torch.linspace(-1, 1, width, device=x.device).expand(height, width), y], -1).flatten(0, 1)
+        flat = x.flatten(2)
+        share = (flat * self.sharpness.exp()).softmax(-1)
+        return self.token(torch.cat([(share @ grid).flatten(1), flat.amax(-1)], 1))
 
 
 class Backbone(nn.Module):
@@ -81,11 +113,7 @@ class Backbone(nn.Module):
             raise ConfigError(f"this task has no {lacks}, which a vision-language policy reads; take another recipe")
         width = config.width
         self.language = LanguageTower(config.words, width, config.heads)
-        channels = (3, *config.channels, width)
-        self.vision = nn.ModuleList(Modulated(a, b, width) for a, b in zip(channels, channels[1:], strict=False))
-        cells = {key: -(-h // 2 ** len(self.vision)) * -(-w // 2 ** len(self.vision))
-                 for key, (h, w, _) in self.shapes.items()}  # fmt: skip
-        self.patch_place = nn.Parameter(0.02 * torch.randn(sum(cells.values()), width))
+        self.vision = nn.ModuleDict({camera_name(key): VisionTower(config) for key in self.shapes})
         self.state = nn.Linear(reads.observation, width)
         self.readout = nn.Parameter(0.02 * torch.randn(config.readouts, width))
         self.trunk = nn.ModuleList(block(width, config.heads) for _ in range(config.layers))
@@ -107,18 +135,11 @@ class Backbone(nn.Module):
         words, absent = self.language(torch.zeros_like(text) if self.config.blind else text)
         present = (~absent).float()[..., None]
         meaning = (words * present).sum(1) / present.sum(1)
-        patches = torch.cat([self._see(observation[key], meaning) for key in self.shapes], 1) + self.patch_place
+        pictures = [self.vision[camera_name(key)](observation[key], meaning)[:, None] for key in self.shapes]
         proprioception, readouts = self.state(state)[:, None], self.readout.expand(len(state), -1, -1)
-        tokens = torch.cat([words, patches, proprioception, readouts], 1)
+        tokens = torch.cat([words, *pictures, proprioception, readouts], 1)
         filling = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         filling[:, : words.shape[1]] = absent
         for layer in self.trunk:
             tokens = layer(tokens, src_key_padding_mask=filling)
         return self.norm(tokens), filling
-
-    def _see(self, pictures: Tensor, meaning: Tensor) -> Tensor:
-        """Return patches (B, cells, width) of uint8 pictures (B, H, W, 3)."""
-        x = scaled(pictures)
-        for layer in self.vision:
-            x = layer(x, meaning)
-        return x.flatten(2).transpose(1, 2)

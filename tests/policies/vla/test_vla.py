@@ -104,7 +104,9 @@ def test_a_task_without_pictures_or_instructions_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no instructions"):
         Backbone(Size(3, 2, SIZE.others.only([FRONT])), SMALL)
     with pytest.raises(ValueError, match="width 12"):
-        BackboneConfig(width=12, heads=2)
+        BackboneConfig(width=12, heads=8)
+    with pytest.raises(ValueError, match="each must be a multiple of 8"):
+        BackboneConfig(channels=(12,))
 
 
 @heads
