@@ -42,7 +42,7 @@ class BackboneConfig:
     """Tokens whose outputs are the features."""
     channels: tuple[PositiveInt, ...] = (16, 32, 64)
     """Channels of the convolutions that halve height and width; one more keeps them."""
-    shift: NonNegativeInt = 4
+    shift: NonNegativeInt = 2
     """Largest random shift of a picture in training, pixels; 0: none."""
     blind: bool = False
     """Do not read the instruction: a control."""

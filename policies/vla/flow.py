@@ -6,9 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from policies.base import Size
-from policies.flow import FlowConfig, FlowPolicy
+import torch
+from torch import Tensor, nn
+
+from policies.base import Observation, Size
+from policies.flow import FlowConfig, FlowPolicy, velocity_error
 from policies.vla.backbone import BackboneConfig
+from robot_rl.util.limits import NonNegativeFloat
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,9 @@ class VLAFlowConfig(FlowConfig):
 
     prediction: Literal["velocity", "sample"] = "sample"
     """The network's output: see `FlowConfig`."""
+    regression: NonNegativeFloat = 1.0
+    """Weight of predicting the chunk from the features alone. It teaches the backbone what to look for; from a noisy
+    chunk, much of the answer can be read without looking."""
     encoder: BackboneConfig = field(default_factory=BackboneConfig)  # type: ignore[assignment]
 
 
@@ -27,3 +34,10 @@ class VLAFlowPolicy(FlowPolicy):
 
     def __init__(self, size: Size, config: VLAFlowConfig | None = None):
         super().__init__(size, config or VLAFlowConfig())
+        self.guess = nn.Linear(self.encoder.size, self.horizon * size.action)
+
+    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        condition = self.condition(self.encoder.augment(observation, rng))
+        error = velocity_error(self._output(condition), chunk, rng, self.config.prediction == "sample").mean((1, 2))
+        guessed = (self.guess(condition) - chunk.flatten(1)).square().mean(1)
+        return error + self.config.regression * guessed

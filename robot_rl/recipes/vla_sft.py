@@ -21,7 +21,7 @@ from robot_rl.training.supervised import SupervisedConfig
 class VlaRecipe(CloningRecipe):
     """Clone demonstrations with a policy that sees and reads."""
 
-    agent: CloningConfig = field(default_factory=lambda: CloningConfig(lr=5e-4, warmup=300))
+    agent: CloningConfig = field(default_factory=lambda: CloningConfig(lr=1e-3, warmup=200))
     policy: Any = None
     training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6000, batch=64))
 
