@@ -22,8 +22,10 @@ from policies.encoder import augmented, camera_name, scaled
 from policies.vla.words import LanguageTower, block
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import NonNegativeInt, PositiveInt
+from robot_rl.util.limits import Fraction, NonNegativeInt, PositiveInt
 
+DROPPED = "state_dropped"
+"""Rows (B,) bool of a batch whose state is not read."""
 GROUPS = 8
 """Groups of channels that are normalized together."""
 
@@ -44,6 +46,9 @@ class BackboneConfig:
     """Channels of the convolutions that halve height and width; one more keeps them."""
     shift: NonNegativeInt = 2
     """Largest random shift of a picture in training, pixels; 0: none."""
+    state_dropout: Fraction = 0.5
+    """Share of samples in training without the robot's state: where the arm is often tells where a demonstrator is
+    going, and a clone that knows it does not look."""
     blind: bool = False
     """Do not read the instruction: a control."""
     words: tuple[str, ...] = field(default=())
@@ -121,8 +126,15 @@ class Backbone(nn.Module):
         self.size = config.readouts * width
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
-        """Return the observation, whose keys begin with `prefix`, with every picture shifted at random."""
-        return augmented(observation, list(self.shapes), self.config.shift, rng, prefix)
+        """Return the observation, whose keys begin with `prefix`, with every picture shifted and some states dropped."""
+        moved, share = (
+            augmented(observation, list(self.shapes), self.config.shift, rng, prefix),
+            self.config.state_dropout,
+        )
+        if not share:
+            return moved
+        count = len(observation[prefix + LANGUAGE])
+        return moved | {prefix + DROPPED: torch.rand(count, generator=rng, device=rng.device) < share}
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return features (B, size) of the normalized state (B, D), the pictures and the instruction."""
@@ -137,6 +149,8 @@ class Backbone(nn.Module):
         meaning = (words * present).sum(1) / present.sum(1)
         pictures = [self.vision[camera_name(key)](observation[key], meaning)[:, None] for key in self.shapes]
         proprioception, readouts = self.state(state)[:, None], self.readout.expand(len(state), -1, -1)
+        if DROPPED in observation:
+            proprioception = torch.where(observation[DROPPED].to(state.device)[:, None, None], 0.0, proprioception)
         tokens = torch.cat([words, *pictures, proprioception, readouts], 1)
         filling = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         filling[:, : words.shape[1]] = absent

@@ -32,16 +32,22 @@ LOOKS = (
 )
 """As rooms, mountings and cameras differ; the cube is always red."""
 
+SELF = ("joint_position", "tool_position", "gripper_width")
+"""What the robot feels. Its last action is left out: a clone that knows where a demonstrator was going need not look, and
+goes nowhere when an episode begins."""
+HOME = Randomize("robot.home_offset", 0.0, 0.2, "rad")
+"""Further than where it does not see: else where the arm is tells where the demonstrator is going."""
+
 TASK = replace(
     LIFT,
     interface=replace(
         LIFT.interface,
         task="panda-lift-cameras",
-        observations=("joint_position", "tool_position", "gripper_width", "last_action"),
+        observations=SELF,
         cameras=(),  # those of the scene
         pictures=(Picture("front"), Picture("wrist")),
     ),
     scene=replace(LIFT.scene, cameras=(*LIFT.scene.cameras, WRIST)),
-    randomization=(*LIFT.randomization, *LOOKS),
+    randomization=(*(r for r in LIFT.randomization if r.parameter != HOME.parameter), HOME, *LOOKS),
     expert_observations=LIFT.interface.observations,
 )

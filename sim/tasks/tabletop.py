@@ -8,7 +8,7 @@ from robot_rl.interface.pipeline import Instruction, Picture
 from sim.randomization import Randomize
 from sim.scenes import Object, Scene
 from sim.tasks.panda_lift import TASK as LIFT
-from sim.tasks.panda_lift_cameras import LOOKS, WRIST
+from sim.tasks.panda_lift_cameras import HOME, LOOKS, SELF, WRIST
 
 HALF = 0.055
 """Half of the tray's inside, m."""
@@ -49,7 +49,7 @@ TASK = replace(
         task="tabletop",
         instruction="do what you are told",
         instructions=_instructions(),
-        observations=("joint_position", "tool_position", "gripper_width", "last_action"),
+        observations=SELF,
         success="",
         horizon=160,
         cameras=(),  # those of the scene
@@ -63,7 +63,8 @@ TASK = replace(
     randomization=(
         *(Randomize(f"{o.name}.{axis}", -0.02, 0.02, "m") for o in (*OBJECTS, TRAY) for axis in ("x", "y")),
         *(Randomize(f"{o.name}.yaw", -0.35, 0.35, "rad") for o in OBJECTS),
-        *(r for r in LIFT.randomization if r.parameter.startswith(("robot.", "sensor."))),
+        *(r for r in LIFT.randomization if r.parameter.startswith(("robot.", "sensor.")) and r.parameter != HOME.parameter),
+        HOME,
         *LOOKS,
     ),
     expert="sim.experts.tabletop:TabletopExpert",
