@@ -126,11 +126,9 @@ class Backbone(nn.Module):
         self.size = config.readouts * width
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
-        """Return the observation, whose keys begin with `prefix`, with every picture shifted and some states dropped."""
-        moved, share = (
-            augmented(observation, list(self.shapes), self.config.shift, rng, prefix),
-            self.config.state_dropout,
-        )
+        """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
+        share = self.config.state_dropout
+        moved = augmented(observation, list(self.shapes), self.config.shift, rng, prefix)
         if not share:
             return moved
         count = len(observation[prefix + LANGUAGE])

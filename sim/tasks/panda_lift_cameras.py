@@ -33,8 +33,8 @@ LOOKS = (
 """As rooms, mountings and cameras differ; the cube is always red."""
 
 SELF = ("joint_position", "tool_position", "gripper_width")
-"""What the robot feels. Its last action is left out: a clone that knows where a demonstrator was going need not look, and
-goes nowhere when an episode begins."""
+"""What the robot feels. Its last action is left out: a clone that knows where a demonstrator was going need not look,
+and goes nowhere when an episode begins."""
 HOME = Randomize("robot.home_offset", 0.0, 0.2, "rad")
 """Further than where it does not see: else where the arm is tells where the demonstrator is going."""
 
