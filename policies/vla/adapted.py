@@ -1,5 +1,5 @@
-"""A pretrained vision-language model as a backbone: it reads the pictures and the instruction as it learned to, then the
-robot's state and learned readouts, whose outputs are the features of an action head.
+"""A pretrained vision-language model as a backbone: it reads the pictures and the instruction as it learned to, then
+the robot's state and learned readouts, whose outputs are the features of an action head.
 
     [pictures | words | state | readouts] -> vision-language model -> readouts
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,10 @@ from torch.nn.functional import interpolate
 
 from policies.base import Observation, Size
 from policies.encoder import augmented
+from policies.vla import pretrained
 from policies.vla.backbone import BackboneConfig, pictures_of
 from policies.vla.families import family_of
-from policies.vla.pretrained import (
-    PretrainedConfig, find, fingerprint, load_config, load_model, load_statistics, load_tokenizer, require,
-)  # fmt: skip
+from policies.vla.pretrained import PretrainedConfig
 from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
@@ -34,16 +34,18 @@ class AdaptedBackbone(nn.Module):
     """Features (B, size) of observations with leading dimension B, like `Backbone`."""
 
     model_sha256: Tensor
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, reads: Size, config: BackboneConfig):
         """Load the model; ConfigError names what is missing."""
         super().__init__()
         self.config, self.shapes, chosen = config, pictures_of(reads), config.pretrained
-        folder = find(chosen.model)
-        described = load_config(folder, chosen.layers)
+        folder = pretrained.find(chosen.model)
+        described = pretrained.load_config(folder, chosen.layers)
         self.family = family_of(described, chosen.pixels)
-        self.tokenizer = load_tokenizer(folder)
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in load_statistics(folder))
+        self.tokenizer = pretrained.load_tokenizer(folder)
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in pretrained.load_statistics(folder))
         # Not saved: the model's own. On the device "meta" they are filled when the policy is built again.
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
@@ -57,7 +59,7 @@ class AdaptedBackbone(nn.Module):
         self.norm, self.output = nn.LayerNorm(hidden), nn.Linear(hidden, config.width)
         self.size = config.readouts * config.width
         meta = self.readout.device.type == "meta"
-        digest = bytes(32) if meta else fingerprint(folder)
+        digest = bytes(32) if meta else pretrained.fingerprint(folder)
         self.register_buffer(HASH, torch.tensor(list(digest), dtype=torch.uint8))
         self._kept = set() if chosen.train == "full" else _untrained(self.model)
         self.register_state_dict_post_hook(_leave_out)
@@ -120,15 +122,15 @@ class AdaptedBackbone(nn.Module):
             hook.remove()
 
 
-def _adapted(folder: Any, described: Any, chosen: PretrainedConfig) -> Any:
+def _adapted(folder: Path, described: Any, chosen: PretrainedConfig) -> Any:
     """Return the model with what is to be trained of it."""
     narrow = chosen.dtype == "bfloat16" and chosen.train != "full"
-    model = load_model(folder, described, torch.bfloat16 if narrow else torch.float32)
+    model = pretrained.load_model(folder, described, torch.bfloat16 if narrow else torch.float32)
     words = model.get_decoder()
     if chosen.train != "full":
         model.requires_grad_(False)
     if chosen.train == "lora":
-        peft = require("peft")
+        peft = pretrained.require("peft")
         peft.inject_adapter_in_model(
             peft.LoraConfig(r=chosen.lora_rank, lora_alpha=chosen.lora_alpha, target_modules="all-linear"), words
         )
@@ -136,7 +138,7 @@ def _adapted(folder: Any, described: Any, chosen: PretrainedConfig) -> Any:
             if weight.requires_grad:
                 weight.data = weight.data.float()
     if chosen.gradient_checkpointing:
-        words.gradient_checkpointing_enable({"use_reentrant": False})
+        words.activation_checkpointing_enable({"use_reentrant": False})
     return model
 
 

@@ -1,8 +1,9 @@
-"""How each family of vision-language models takes its pictures. All else is alike in them: their own forward passes place
-pictures between words, and number and mask what they read."""
+"""How each family of vision-language models takes its pictures. All else is alike in them: their own forward passes
+place pictures between words, and number and mask what they read."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +32,16 @@ class Family:
         """Return the tokens of a picture."""
         return int((self.side // self.config.vision_config.patch_size) ** 2)
 
+    @abstractmethod
     def inputs(self, pictures: Tensor, ids: Tensor) -> dict[str, Tensor]:
         """Return the arguments for normalized pictures (B, n, 3, side, side) at the picture tokens of ids (B, N)."""
-        return {"pixel_values": pictures.flatten(0, 1)}
+
+
+class Bidirectional(Family):
+    """PaliGemma: a token for each patch; all that is read sees each other."""
+
+    def inputs(self, pictures: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        return {"pixel_values": pictures.flatten(0, 1), "token_type_ids": torch.zeros_like(ids)}
 
 
 class Shuffled(Family):
@@ -77,7 +85,7 @@ class Flattened(Family):
 FAMILIES: dict[str, type[Family]] = {
     "smolvlm": Shuffled,
     "idefics3": Shuffled,
-    "paligemma": Family,
+    "paligemma": Bidirectional,
     "qwen2_vl": Flattened,
     "qwen2_5_vl": Flattened,
 }

@@ -1,5 +1,5 @@
-"""Pretrained vision-language models from a folder or the Hugging Face hub: what may be chosen, where a model lies, and how
-it is loaded. Only `safetensors` are read and no code of a model's runs."""
+"""Pretrained vision-language models from a folder or the Hugging Face hub: what may be chosen, where a model lies, and
+how it is loaded. Only `safetensors` are read and no code of a model's runs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class PretrainedConfig:
     model: str = ""
     """Its folder, or its name on the Hugging Face hub; empty: the small backbone, which learns from nothing."""
     train: Literal["lora", "full", "frozen"] = "lora"
-    """What of it is trained: low-rank additions (Hu et al. 2021, arXiv 2106.09685) to the language model's linear layers,
-    all weights, or nothing."""
+    """What of it is trained: low-rank additions (Hu et al. 2021, arXiv 2106.09685) to the language model's linear
+    layers, all weights, or nothing."""
     lora_rank: PositiveInt = 16
     """Rank of the additions."""
     lora_alpha: PositiveInt = 32

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from robot_rl.interface.language import LONGEST
@@ -21,9 +24,7 @@ SIGLIP = {
     "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 16,
     "patch_size": 4,
 }  # fmt: skip
-QWEN = {
-    "rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
-}  # fmt: skip
+QWEN = {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}}
 QWEN_IDS = {
     "image_token_id": IMAGE, "vision_start_token_id": START, "vision_end_token_id": END, "video_token_id": VIDEO,
 }  # fmt: skip
@@ -66,9 +67,7 @@ def save_tokenizer(transformers: Any, folder: Path) -> None:
     """Save a tokenizer of bytes."""
     import tokenizers
 
-    letters = [bytes([k]).decode("latin-1") for k in range(256)]
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    assert len(alphabet) == len(letters)
     numbers = {token: k for k, token in enumerate([*SPECIAL, *alphabet])}
     made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=numbers, merges=[]))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -83,8 +82,16 @@ def save_model(family: str, folder: Path, seed: int = 0) -> Path:
     """Save a random model with its tokenizer and the statistics of its pictures, as a hub holds one."""
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(seed)
     MAKERS[family](transformers).save_pretrained(folder)
     save_tokenizer(transformers, folder)
     (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return the folder of a family's random model, for reading; made once."""
+    root = tmp_path_factory.mktemp("models")
+    return cache(lambda family, seed=0: save_model(family, root / f"{family}-{seed}", seed))
