@@ -25,15 +25,11 @@ from policies.vla.families import family_of
 from policies.vla.pretrained import PretrainedConfig
 from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE
-from robot_rl.util.errors import ConfigError
-
-HASH = "model_sha256"
 
 
 class AdaptedBackbone(nn.Module):
     """Features (B, size) of observations with leading dimension B, like `Backbone`."""
 
-    model_sha256: Tensor
     mean: Tensor
     std: Tensor
 
@@ -58,9 +54,7 @@ class AdaptedBackbone(nn.Module):
         self.readout = nn.Parameter(0.02 * torch.randn(config.readouts, hidden))
         self.norm, self.output = nn.LayerNorm(hidden), nn.Linear(hidden, config.width)
         self.size = config.readouts * config.width
-        meta = self.readout.device.type == "meta"
-        digest = bytes(32) if meta else pretrained.fingerprint(folder)
-        self.register_buffer(HASH, torch.tensor(list(digest), dtype=torch.uint8))
+        pretrained.remember(self, chosen.model, folder)
         self._kept = set() if chosen.train == "full" else _untrained(self.model)
         self.register_state_dict_post_hook(_leave_out)
         self.register_load_state_dict_pre_hook(_fill_in)
@@ -155,18 +149,7 @@ def _leave_out(backbone: nn.Module, state: dict[str, Any], prefix: str, *_: Any)
 
 
 def _fill_in(backbone: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Check that what is loaded was trained on this model, and fill in the model's own weights."""
-    saved, here = state.get(prefix + HASH), backbone.get_buffer(HASH)
-    if saved is not None and not saved.is_meta and not here.is_meta and not torch.equal(saved.cpu(), here.cpu()):
-        config: BackboneConfig = backbone.config  # type: ignore[assignment]
-        raise ConfigError(
-            f"the model {config.pretrained.model} is another than the policy was trained on: its sha256 begins with "
-            f"{_hex(here)}, not {_hex(saved)}; bring that model back, or train the policy again"
-        )
+    """Fill the model's own weights into what is loaded."""
     own = dict(backbone.named_parameters()) | dict(backbone.named_buffers())
     for name in backbone._kept:  # type: ignore[union-attr]
         state[prefix + name] = own[name].detach()
-
-
-def _hex(digest: Tensor) -> str:
-    return bytes(digest.tolist()).hex()[:12]

@@ -16,14 +16,18 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor, nn
 
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
 MODELS = "ROBOT_RL_MODELS"
 """Environment variable with a folder of models, where one is sought that is not where it is said to be."""
-READ = ("config.json", "*.safetensors", "tokenizer.json", "tokenizer.model", "*processor_config.json")
+WEIGHTS = "*.safetensors"
+READ = ("config.json", WEIGHTS, "tokenizer.json", "tokenizer.model", "*processor_config.json")
 """Files that a model's features depend on."""
+HASH = "model_sha256"
+"""Name of a model's fingerprint among saved weights."""
 ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -61,8 +65,9 @@ def require(name: str) -> Any:
         ) from None
 
 
-def find(model: str) -> Path:
-    """Return the folder of a model; one on the hub is downloaded once. ConfigError where there is none."""
+def find(model: str, weights: bool = True) -> Path:
+    """Return the folder of a model; one on the hub is downloaded once, or its `weights` are left there. ConfigError
+    where there is none."""
     named = Path(model).expanduser()
     shelf = os.environ.get(MODELS)
     for place in (named, *([Path(shelf) / named.name] if shelf else [])):
@@ -74,7 +79,8 @@ def find(model: str) -> Path:
     if not ON_HUB.fullmatch(model):
         raise ConfigError(f"the model's folder {model} does not exist; {hint}")
     try:
-        return Path(require("huggingface_hub").snapshot_download(model, allow_patterns=[*READ, "*.json", "*.txt"]))
+        files = [name for name in (*READ, "*.json", "*.txt") if weights or name != WEIGHTS]
+        return Path(require("huggingface_hub").snapshot_download(model, allow_patterns=files))
     except (OSError, ValueError) as error:  # its own errors, too, are of these
         raise ConfigError(
             f"the model {model} is no folder here, not in the cache, and cannot be downloaded "
@@ -82,13 +88,34 @@ def find(model: str) -> Path:
         ) from None
 
 
-def fingerprint(folder: Path) -> bytes:
+def fingerprint(folder: Path, weights: bool = True) -> bytes:
     """Return the sha256 of what a model's features depend on: weights, configuration, tokenizer, picture statistics."""
     whole = hashlib.sha256()
-    for file in sorted({file for pattern in READ for file in folder.glob(pattern)}):
+    for file in sorted({file for pattern in READ for file in folder.glob(pattern) if weights or pattern != WEIGHTS}):
         with file.open("rb") as data:
             whole.update(f"{file.name} {hashlib.file_digest(data, 'sha256').hexdigest()}\n".encode())
     return whole.digest()
+
+
+def remember(module: nn.Module, model: str, folder: Path, weights: bool = True) -> None:
+    """Save a model's fingerprint with the module that was built on it, which then loads on no other model."""
+    meta = torch.get_default_device().type == "meta"
+    digest = bytes(32) if meta else fingerprint(folder, weights)
+    module.register_buffer(HASH, torch.tensor(list(digest), dtype=torch.uint8))
+
+    def check(built: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        saved, here = state.get(prefix + HASH), built.get_buffer(HASH)
+        if saved is not None and not torch.equal(saved.cpu(), here.cpu()):
+            raise ConfigError(
+                f"the model {model} is another than the policy was trained on: its sha256 begins with {_hex(here)}, "
+                f"not {_hex(saved)}; bring that model back, or train the policy again"
+            )
+
+    module.register_load_state_dict_pre_hook(check)
+
+
+def _hex(digest: Tensor) -> str:
+    return bytes(digest.tolist()).hex()[:12]
 
 
 def load_config(folder: Path, layers: int) -> Any:
