@@ -37,12 +37,23 @@ def smolvlm(transformers: Any) -> Any:
     return transformers.SmolVLMForConditionalGeneration(config)
 
 
-def paligemma(transformers: Any) -> Any:
+def idefics3(transformers: Any) -> Any:
+    config = transformers.Idefics3Config(
+        vision_config=SIGLIP, text_config=TEXT | {"model_type": "llama"}, scale_factor=2, image_token_id=IMAGE
+    )
+    return transformers.Idefics3ForConditionalGeneration(config)
+
+
+def paligemma(transformers: Any, text: str = "gemma") -> Any:
     config = transformers.PaliGemmaConfig(
         vision_config=SIGLIP | {"model_type": "siglip_vision_model", "projection_dim": 32, "vision_use_head": False},
-        text_config=TEXT | {"model_type": "gemma"}, image_token_index=IMAGE, image_token_id=IMAGE, projection_dim=32,
+        text_config=TEXT | {"model_type": text}, image_token_index=IMAGE, image_token_id=IMAGE, projection_dim=32,
     )  # fmt: skip
     return transformers.PaliGemmaForConditionalGeneration(config)
+
+
+def paligemma2(transformers: Any) -> Any:
+    return paligemma(transformers, "gemma2")
 
 
 def qwen2_vl(transformers: Any) -> Any:
@@ -60,7 +71,10 @@ def qwen2_5_vl(transformers: Any) -> Any:
     return transformers.Qwen2_5_VLForConditionalGeneration(config)
 
 
-MAKERS = {"smolvlm": smolvlm, "paligemma": paligemma, "qwen2_vl": qwen2_vl, "qwen2_5_vl": qwen2_5_vl}
+MAKERS = {
+    "smolvlm": smolvlm, "idefics3": idefics3, "paligemma": paligemma, "paligemma2": paligemma2, "qwen2_vl": qwen2_vl,
+    "qwen2_5_vl": qwen2_5_vl,
+}  # fmt: skip
 
 
 def save_tokenizer(transformers: Any, folder: Path) -> None:

@@ -39,7 +39,8 @@ SIZE = Size(
     3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD})
 )
 TOLD = ["put the red ball next to the cube", "put the cube next to the red ball", "lift it", "touch the ball"]
-families = pytest.mark.parametrize("family", ["smolvlm", "paligemma", "qwen2_vl", "qwen2_5_vl"])
+FAMILIES = ["smolvlm", "paligemma", "qwen2_vl", "qwen2_5_vl"]
+families = pytest.mark.parametrize("family", FAMILIES)
 Models = Callable[..., Path]
 
 
@@ -88,7 +89,7 @@ def features(policy: Policy, observation: dict[str, Tensor]) -> Tensor:
     return found
 
 
-@families
+@pytest.mark.parametrize("family", [*FAMILIES, "idefics3", "paligemma2"])
 def test_features_depend_on_every_input_and_on_no_neighbour(family: str, tiny_model: Models) -> None:
     policy, observation = flow(tiny_model(family)), seen()
     before = features(policy, observation)
@@ -148,6 +149,8 @@ def test_a_bundle_finds_its_model_elsewhere_and_refuses_another(
     original = shutil.copytree(tiny_model("smolvlm"), tmp_path / "here" / "small")
     policy = flow(original)
     save_bundle(Bundle(policy, None, {}, task="gym:one"), tmp_path / "bundle")
+    assert torch.equal(features(deepcopy(policy), seen()), features(policy, seen()))
+    assert deepcopy(policy).state_dict().keys() == policy.state_dict().keys()
     original.parent.rename(tmp_path / "robot")
     with pytest.raises(ConfigError, match=f"small does not exist; .*{MODELS}"):
         load_bundle(tmp_path / "bundle")

@@ -60,8 +60,8 @@ def expert_shapes() -> dict[str, tuple[int, ...]]:
         layer = {
             "input_layernorm": (WIDTH,), "post_attention_layernorm": (WIDTH,),
             "self_attn.q_proj": (HEADS * HEAD, WIDTH), "self_attn.k_proj": (across, inside),
-            "self_attn.v_proj": (across, inside), "self_attn.o_proj": (WIDTH, HEADS * HEAD), "mlp.gate_proj": (INNER, WIDTH), "mlp.up_proj": (INNER, WIDTH),
-            "mlp.down_proj": (WIDTH, INNER),
+            "self_attn.v_proj": (across, inside), "self_attn.o_proj": (WIDTH, HEADS * HEAD),
+            "mlp.gate_proj": (INNER, WIDTH), "mlp.up_proj": (INNER, WIDTH), "mlp.down_proj": (WIDTH, INNER),
         }  # fmt: skip
         shapes |= {f"vlm_with_expert.lm_expert.layers.{k}.{name}.weight": shape for name, shape in layer.items()}
     linear = {
