@@ -21,6 +21,7 @@ policy_classes = Registry(
         "flow": ("policies.flow:FlowPolicy", "flow matching over action chunks"),
         "vla-tokens": ("policies.vla.tokens:VLATokensPolicy", "action tokens, of what is seen and said"),
         "vla-flow": ("policies.vla.flow:VLAFlowPolicy", "flow over action chunks of what is seen and said"),
+        "smolvla": ("policies.vla.smolvla:SmolVLAPolicy", "an action expert that looks into SmolVLM (LeRobot)"),
     },
     group="robot_rl.policies",
 )

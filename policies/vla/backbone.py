@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Size
 from policies.encoder import augmented, camera_name, scaled
+from policies.vla.pretrained import PretrainedConfig
 from policies.vla.words import LanguageTower, block
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
@@ -28,6 +30,9 @@ DROPPED = "state_dropped"
 """Rows (B,) bool of a batch whose state is not read."""
 GROUPS = 8
 """Groups of channels that are normalized together."""
+
+if TYPE_CHECKING:
+    from policies.vla.adapted import AdaptedBackbone
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class BackboneConfig:
     """Do not read the instruction: a control."""
     words: tuple[str, ...] = field(default=())
     """Vocabulary; a recipe takes it from the task and its demonstrations."""
+    pretrained: PretrainedConfig = field(default_factory=PretrainedConfig)
+    """A model in place of convolutions, words and transformer, whose settings do not count then."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -60,9 +67,21 @@ class BackboneConfig:
         if not self.channels or any(c % GROUPS for c in self.channels):
             raise ValueError(f"channels are {self.channels}; each must be a multiple of {GROUPS}")
 
-    def build(self, reads: Size) -> Backbone:
-        """Return the backbone with fresh weights."""
+    def build(self, reads: Size) -> Backbone | AdaptedBackbone:
+        """Return the backbone with fresh weights, or with those of the pretrained model."""
+        if self.pretrained.model:
+            from policies.vla.adapted import AdaptedBackbone
+
+            return AdaptedBackbone(reads, self)
         return Backbone(reads, self)
+
+
+def pictures_of(reads: Size) -> dict[str, tuple[int, ...]]:
+    """Return the pictures' shapes; ConfigError if there are none, or no instructions."""
+    if LANGUAGE not in reads.others or not reads.pictures:
+        lacks = "pictures" if LANGUAGE in reads.others else "instructions"
+        raise ConfigError(f"this task has no {lacks}, which a vision-language policy reads; take another recipe")
+    return reads.pictures
 
 
 class Modulated(nn.Module):
@@ -112,10 +131,7 @@ class Backbone(nn.Module):
 
     def __init__(self, reads: Size, config: BackboneConfig):
         super().__init__()
-        self.config, self.shapes = config, reads.pictures
-        if LANGUAGE not in reads.others or not self.shapes:
-            lacks = "pictures" if LANGUAGE in reads.others else "instructions"
-            raise ConfigError(f"this task has no {lacks}, which a vision-language policy reads; take another recipe")
+        self.config, self.shapes = config, pictures_of(reads)
         width = config.width
         self.language = LanguageTower(config.words, width, config.heads)
         self.vision = nn.ModuleDict({camera_name(key): VisionTower(config) for key in self.shapes})

@@ -81,7 +81,7 @@ def packages() -> Iterator[Check]:
     except importlib.metadata.PackageNotFoundError:
         yield Check("packages", "fail", "robot-rl itself is not installed", INSTALL)
         return
-    for group in ("core", "sim", "real", "onnx", "view"):
+    for group in ("core", "sim", "real", "onnx", "view", "vla"):
         wrong = []
         for requirement in requirements:
             extra = requirement.marker.evaluate({"extra": group}) if requirement.marker else group == "core"

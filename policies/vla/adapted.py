@@ -1,0 +1,155 @@
+"""A pretrained vision-language model as a backbone: it reads the pictures and the instruction as it learned to, then
+the robot's state and learned readouts, whose outputs are the features of an action head.
+
+    [pictures | words | state | readouts] -> vision-language model -> readouts
+
+What is saved is what was trained, and a hash of the model it belongs to: the model itself is not copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from policies.base import Observation, Size
+from policies.encoder import augmented
+from policies.vla import pretrained
+from policies.vla.backbone import BackboneConfig, pictures_of
+from policies.vla.families import family_of
+from policies.vla.pretrained import PretrainedConfig
+from robot_rl.interface.language import decode
+from robot_rl.interface.observation_spec import LANGUAGE
+
+
+class AdaptedBackbone(nn.Module):
+    """Features (B, size) of observations with leading dimension B, like `Backbone`."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, reads: Size, config: BackboneConfig):
+        """Load the model; ConfigError names what is missing."""
+        super().__init__()
+        self.config, self.shapes, chosen = config, pictures_of(reads), config.pretrained
+        folder = pretrained.find(chosen.model)
+        described = pretrained.load_config(folder, chosen.layers)
+        self.family = family_of(described, chosen.pixels)
+        self.tokenizer = pretrained.load_tokenizer(folder)
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in pretrained.load_statistics(folder))
+        # Not saved: the model's own. On the device "meta" they are filled when the policy is built again.
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+        self.model = _adapted(folder, described, chosen)
+        self._marks = {
+            name: getattr(described, f"vision_{name}_token_id", None) for name in ("start", "end")
+        }  # Qwen's, around a picture
+        hidden = described.get_text_config().hidden_size
+        self.state = nn.Linear(reads.observation, hidden)
+        self.readout = nn.Parameter(0.02 * torch.randn(config.readouts, hidden))
+        self.norm, self.output = nn.LayerNorm(hidden), nn.Linear(hidden, config.width)
+        self.size = config.readouts * config.width
+        pretrained.remember(self, chosen.model, folder)
+        self._kept = set() if chosen.train == "full" else _untrained(self.model)
+        self.register_state_dict_post_hook(_leave_out)
+        self.register_load_state_dict_pre_hook(_fill_in)
+
+    def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
+        """Return the observation, whose keys begin with `prefix`, with every picture shifted at random."""
+        return augmented(observation, list(self.shapes), self.config.shift, rng, prefix)
+
+    def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        """Return features (B, size) of the normalized state (B, D), the pictures and the instruction."""
+        text, bfloat16 = observation[LANGUAGE], self.config.pretrained.dtype == "bfloat16"
+        ids, present = self._prompt(torch.zeros_like(text) if self.config.blind else text)
+        pictures = torch.stack([self._fitted(observation[key]) for key in self.shapes], 1)
+        ours = torch.cat([self.state(state)[:, None], self.readout.expand(len(state), -1, -1)], 1)
+        with torch.autocast(state.device.type, torch.bfloat16, enabled=bfloat16), self._ending_with(ours):
+            inputs = self.family.inputs(pictures, ids)
+            outputs = self.model(input_ids=ids, attention_mask=present, use_cache=False, **inputs)
+        last = outputs.last_hidden_state[:, -self.config.readouts :].float()
+        return self.output(self.norm(last)).flatten(1)
+
+    def _fitted(self, pictures: Tensor) -> Tensor:
+        """Return uint8 pictures (B, H, W, 3) as the model expects them, (B, 3, side, side), stretched to a square."""
+        side = (self.family.side, self.family.side)
+        scaled = pictures.permute(0, 3, 1, 2).float() / 255
+        fitted = interpolate(scaled, side, mode="bilinear", align_corners=False, antialias=True)
+        return (fitted - self.mean) / self.std
+
+    def _prompt(self, text: Tensor) -> tuple[Tensor, Tensor]:
+        """Return token ids (B, N) of instructions (B, bytes), and which are no filling (B, N).
+
+        Filling comes first: positions are relative, so it changes nothing. The last ids stand for state and readouts.
+        """
+        said, which = torch.unique(text, dim=0, return_inverse=True)  # few: a batch repeats them
+        rows = [self._ids(words) for words in decode(said)]
+        longest = max(map(len, rows))
+        ids = torch.tensor([[row[-1]] * (longest - len(row)) + row for row in rows], device=text.device)
+        present = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=text.device)
+        return ids[which], present[which]
+
+    def _ids(self, words: str) -> list[int]:
+        """Return the ids of pictures, an instruction, and what stands for state and readouts."""
+        picture = self.family.config.image_token_id
+        start, end = ([mark] if mark is not None else [] for mark in self._marks.values())
+        pictures = (start + [picture] * self.family.tokens + end) * len(self.shapes)
+        told = [token for token in self.tokenizer(words + "\n")["input_ids"] if token != picture] or [0]
+        return pictures + told + [told[-1]] * (1 + self.config.readouts)
+
+    @contextlib.contextmanager
+    def _ending_with(self, ours: Tensor) -> Iterator[None]:
+        """Let the model's last embeddings be ours (B, n, hidden)."""
+
+        def replaced(module: nn.Module, inputs: Any, embedded: Tensor) -> Tensor:
+            return torch.cat([embedded[:, : -ours.shape[1]], ours.to(embedded.dtype)], 1)
+
+        hook = self.model.get_input_embeddings().register_forward_hook(replaced)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+def _adapted(folder: Path, described: Any, chosen: PretrainedConfig) -> Any:
+    """Return the model with what is to be trained of it."""
+    narrow = chosen.dtype == "bfloat16" and chosen.train != "full"
+    model = pretrained.load_model(folder, described, torch.bfloat16 if narrow else torch.float32)
+    words = model.get_decoder()
+    if chosen.train != "full":
+        model.requires_grad_(False)
+    if chosen.train == "lora":
+        peft = pretrained.require("peft")
+        peft.inject_adapter_in_model(
+            peft.LoraConfig(r=chosen.lora_rank, lora_alpha=chosen.lora_alpha, target_modules="all-linear"), words
+        )
+        for weight in words.parameters():
+            if weight.requires_grad:
+                weight.data = weight.data.float()
+    if chosen.gradient_checkpointing:
+        words.activation_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def _untrained(model: nn.Module) -> set[str]:
+    """Return the names of what a model's state holds besides trained weights."""
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    return {f"model.{name}" for name in model.state_dict() if name not in trained}
+
+
+def _leave_out(backbone: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Leave the model's own weights out of what is saved."""
+    for name in backbone._kept:  # type: ignore[union-attr]
+        state.pop(prefix + name, None)
+
+
+def _fill_in(backbone: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Fill the model's own weights into what is loaded."""
+    own = dict(backbone.named_parameters()) | dict(backbone.named_buffers())
+    for name in backbone._kept:  # type: ignore[union-attr]
+        state[prefix + name] = own[name].detach()

@@ -1,0 +1,129 @@
+"""Read LeRobot's checkpoints of SmolVLA: config.json, model.safetensors, and the statistics of its normalizers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from policies.base import Size
+from policies.vla.smolvla import SmolVLAConfig, SmolVLAPolicy
+from robot_rl.util.errors import ConfigError
+
+NAMES = {
+    "model": "vlm_model_name", "horizon": "chunk_size", "execute": "n_action_steps", "sample_steps": "num_steps",
+    "state_size": "max_state_dim", "action_size": "max_action_dim", "longest": "tokenizer_max_length",
+    "layers": "num_vlm_layers", "self_every": "self_attn_every_n_layers", "expert_share": "expert_width_multiplier",
+    "min_period": "min_period", "max_period": "max_period",
+}  # fmt: skip
+"""Our settings by LeRobot's."""
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "n_obs_steps": (1,), "attention_mode": ("cross_attn",), "num_expert_layers": (-1, 0),
+    "add_image_special_tokens": (False,), "adapt_to_pi_aloha": (False,),
+}  # fmt: skip
+MODES = {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"}
+PREFIXES = {
+    "model.vlm_with_expert.vlm.model.": "network.vlm.",
+    "model.vlm_with_expert.lm_expert.": "network.expert.",
+    "model.": "network.",
+}
+"""Our modules by LeRobot's, the longest first."""
+OLD_STATISTICS = re.compile(
+    r"(?:normalize_inputs|unnormalize_outputs)\.\S*buffer_(?:observation_)?(state|action)\.(mean|std)"
+)
+"""Statistics among the weights, as checkpoints of 2025 have them; later ones have files of their own."""
+HEAD, EMBEDDING = "network.vlm_with_expert.vlm.lm_head.weight", "network.vlm.text_model.embed_tokens.weight"
+
+
+def load_smolvla(folder: Path, size: Size, pictures: Mapping[str, str] | None = None, model: str = "") -> SmolVLAPolicy:
+    """Return the policy of a checkpoint for a task's sizes; ConfigError names what is missing or not supported.
+
+    `pictures` names our pictures by the checkpoint's, where they differ, and `model` a folder of the SmolVLM it builds
+    on. Cameras that the checkpoint calls empty are left out: nothing attends to them.
+    """
+    said = _json(folder / "config.json")
+    if said.get("type") != "smolvla":
+        raise ConfigError(f"{folder} is no checkpoint of SmolVLA: its config.json has type {said.get('type')!r}")
+    for name, known in SUPPORTED.items():
+        if said.get(name, known[0]) not in known:
+            raise ConfigError(f"{folder} has {name} {said[name]!r}, which is not supported; only {known[0]!r} is")
+    if (modes := said.get("normalization_mapping", MODES)) != MODES:
+        raise ConfigError(f"{folder} normalizes by {modes}, which is not supported; only {MODES} is")
+    taken = {ours: said[theirs] for ours, theirs in NAMES.items() if theirs in said}
+    taken["layers"] = max(taken.get("layers", 16), 0)
+    taken["self_every"] = max(taken.get("self_every", 2), 0)
+    seen = [key for key, value in said["input_features"].items() if value["type"] == "VISUAL"]
+    keys = tuple((pictures or {}).get(key, key) for key in seen if "empty_camera" not in key)
+    across = said.get("resize_imgs_with_padding", [512, 512])
+    if not across or across[0] != across[1]:
+        raise ConfigError(f"{folder} has resize_imgs_with_padding {across!r}, which is not supported; only squares are")
+    config = SmolVLAConfig(**taken | {"side": across[0], "pictures": keys} | ({"model": model} if model else {}))
+    _require_sizes(folder, said, size)
+    policy = SmolVLAPolicy(size, config)
+    weights = _weights(folder)
+    wanted = policy.state_dict()
+    weights = {name: value.to(wanted[name].dtype) for name, value in weights.items() if name in wanted} | {
+        name: value for name, value in wanted.items() if name not in weights and not name.startswith("network.")
+    }
+    if missing := sorted(wanted.keys() - weights.keys()):
+        raise ConfigError(f"{folder} lacks {len(missing)} weights of SmolVLA, first {missing[0]}; copy it again")
+    if unfit := [name for name, value in weights.items() if value.shape != wanted[name].shape]:
+        shapes = tuple(weights[unfit[0]].shape), tuple(wanted[unfit[0]].shape)
+        raise ConfigError(f"{unfit[0]} of {folder} is {shapes[0]}, not {shapes[1]}: another model than {config.model}?")
+    policy.load_state_dict(weights)
+    return policy.eval()
+
+
+def _require_sizes(folder: Path, said: dict[str, Any], size: Size) -> None:
+    """Refuse a checkpoint for other states or actions than the task's."""
+    found = [
+        next((value["shape"][0] for value in said[part].values() if value["type"] == kind), 0)
+        for part, kind in (("input_features", "STATE"), ("output_features", "ACTION"))
+    ]
+    if found != [size.observation, size.action]:
+        raise ConfigError(
+            f"{folder} is for {found[0]} states and {found[1]} actions, the task has {size.observation} and "
+            f"{size.action}"
+        )
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    """Return a checkpoint's weights and statistics under our names."""
+    renamed = {}
+    for name, value in _tensors(folder / "model.safetensors").items():
+        name = name.replace("model._orig_mod.", "model.")  # of a compiled policy
+        if found := OLD_STATISTICS.fullmatch(name):
+            name = f"{found[1]}_{found[2]}"
+        theirs = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+        renamed[PREFIXES.get(theirs, "") + name.removeprefix(theirs)] = value
+    if HEAD in renamed:  # tied weights are saved once, under either name
+        renamed.setdefault(EMBEDDING, renamed[HEAD])
+    for file in sorted(folder.glob("policy_*normalizer_processor.safetensors")):
+        for name, value in _tensors(file).items():
+            key, _, what = name.rpartition(".")
+            if what in ("mean", "std") and key in ("observation.state", "action"):
+                renamed[f"{key.removeprefix('observation.')}_{what}"] = value
+    return renamed
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{file} is missing; copy the whole checkpoint") from None
+    except SafetensorError as error:
+        raise ConfigError(f"{file} is damaged ({error}); copy it again") from None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        said: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}); name the folder of a checkpoint") from None
+    return said

@@ -1,0 +1,137 @@
+"""The network of SmolVLA (Shukor et al. 2025, arXiv 2506.01844), after the equations of LeRobot's implementation: the
+first layers of SmolVLM read, and an action expert, as deep and narrower, looks at what each of them read.
+
+    [pictures | words | state] -> keys and values of each layer        state sees all, nothing before sees it
+    noisy actions, time -> expert: in turn its own causal attention that also sees the layer's keys and values, and
+                           attention to projections of these alone -> velocity
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from policies.vla.pretrained import require
+
+Cache = list[tuple[Tensor, Tensor]]
+"""Rotated keys, and values, (B, N, key heads, head size) of each layer."""
+WAVELENGTH = 10_000.0
+"""Longest wavelength of rotated positions, whatever SmolVLM's own is."""
+
+
+class SmolVLANetwork(nn.Module):
+    """Velocities of noisy actions, after pictures, words and state."""
+
+    def __init__(self, config: Any, described: Any):
+        """Build from a `SmolVLAConfig` and SmolVLM's configuration, with fresh weights."""
+        super().__init__()
+        auto, text = require("transformers").AutoModel, described.get_text_config()
+        self.config, self.head = config, text.head_dim
+        self.vlm = auto.from_config(described, dtype=torch.float32)
+        narrow = copy.deepcopy(text)
+        narrow.hidden_size = width = int(text.hidden_size * config.expert_share)
+        narrow.intermediate_size = 256 * math.ceil(4 * (2 * width // 3) / 256)
+        self.expert = auto.from_config(narrow, dtype=torch.float32)
+        self.expert.embed_tokens = None
+        across = text.num_key_value_heads * text.head_dim
+        for number, layer in enumerate(self.expert.layers):
+            if not self._sees_itself(number):
+                layer.self_attn.k_proj = nn.Linear(across, across, bias=text.attention_bias)
+                layer.self_attn.v_proj = nn.Linear(across, across, bias=text.attention_bias)
+        self.state_proj = nn.Linear(config.state_size, text.hidden_size)
+        self.action_in_proj = nn.Linear(config.action_size, width)
+        self.action_out_proj = nn.Linear(width, config.action_size)
+        self.action_time_mlp_in = nn.Linear(2 * width, width)
+        self.action_time_mlp_out = nn.Linear(width, width)
+
+    def read(self, pictures: Tensor, ids: Tensor, present: Tensor, state: Tensor) -> tuple[Cache, Tensor]:
+        """Return what the expert looks at, and which of its N tokens are no filling (B, N).
+
+        Takes pictures (B, n, 3, side, side) in [-1, 1], token ids (B, L) of which `present` (B, L) bool are words, and
+        the normalized state (B, state_size).
+        """
+        seen = self.vlm.vision_model(pixel_values=pictures.flatten(0, 1).contiguous()).last_hidden_state
+        seen = self.vlm.connector(seen).unflatten(0, pictures.shape[:2]).flatten(1, 2)
+        words = self.vlm.text_model.embed_tokens(ids)
+        scale = math.sqrt(words.shape[-1])
+        x = torch.cat([scale * seen, scale * words, self.state_proj(state)[:, None]], 1)
+        present = torch.cat([present.new_ones(seen.shape[:2]), present, present.new_ones(len(state), 1)], 1)
+        count = x.shape[1]
+        allowed = present[:, None, :] & present[:, :, None]
+        allowed[:, :-1, -1] = False
+        allowed |= torch.eye(count, dtype=torch.bool, device=x.device)  # filling sees itself: nothing is undefined
+        positions, cache = present.cumsum(1) - 1, []
+        for layer in self.vlm.text_model.layers:
+            q, k, v = self._project(layer, x)
+            q, k = rotated(q, positions), rotated(k, positions)
+            cache.append((k, v))
+            x = _finish(layer, x, _attend(q, k, v, allowed))
+        return cache, present
+
+    def velocity(self, noisy: Tensor, time: Tensor, cache: Cache, present: Tensor) -> Tensor:
+        """Return the velocity (B, horizon, action_size), from actions to noise, at times (B,); at 1 all is noise."""
+        actions = self.action_in_proj(noisy)
+        when = self._embedded(time, actions.shape[-1]).to(actions.dtype)[:, None].expand_as(actions)
+        x = self.action_time_mlp_out(silu(self.action_time_mlp_in(torch.cat([actions, when], 2))))
+        count, device = x.shape[1], x.device
+        before = present[:, None].expand(-1, count, -1)
+        earlier = torch.ones(count, count, dtype=torch.bool, device=device).tril().expand(len(x), -1, -1)
+        steps = torch.arange(count, device=device).expand(len(x), -1)
+        later = present.sum(1, keepdim=True) + steps
+        for number, (layer, (keys, values)) in enumerate(zip(self.expert.layers, cache, strict=True)):
+            if self._sees_itself(number):
+                q, k, v = self._project(layer, x)
+                k, v = torch.cat([keys, rotated(k, later)], 1), torch.cat([values, v], 1)
+                seen = _attend(rotated(q, later), k, v, torch.cat([before, earlier], 2))
+            else:
+                q = layer.self_attn.q_proj(layer.input_layernorm(x)).unflatten(-1, (-1, self.head))
+                k = layer.self_attn.k_proj(keys.flatten(2)).unflatten(-1, (-1, self.head))
+                v = layer.self_attn.v_proj(values.flatten(2)).unflatten(-1, (-1, self.head))
+                seen = _attend(rotated(q, steps), k, v, before)
+            x = _finish(layer, x, seen)
+        return self.action_out_proj(self.expert.norm(x))
+
+    def _sees_itself(self, number: int) -> bool:
+        """Whether a layer of the expert is one of its own attention."""
+        return bool(self.config.self_every) and number % self.config.self_every == 0
+
+    def _project(self, layer: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values (B, N, heads, head size) of tokens (B, N, width)."""
+        x, own = layer.input_layernorm(x), layer.self_attn
+        q, k, v = (part(x).unflatten(-1, (-1, self.head)) for part in (own.q_proj, own.k_proj, own.v_proj))
+        return q, k, v
+
+    def _embedded(self, time: Tensor, width: int) -> Tensor:
+        """Return sines and cosines (B, width) of times (B,), in float64: short periods need it."""
+        c = self.config
+        share = torch.linspace(0, 1, width // 2, dtype=torch.float64, device=time.device)
+        angle = 2 * math.pi * time[:, None].double() / (c.min_period * (c.max_period / c.min_period) ** share)
+        return torch.cat([angle.sin(), angle.cos()], 1)
+
+
+def rotated(x: Tensor, positions: Tensor) -> Tensor:
+    """Return x (B, N, heads, D) rotated by positions (B, N), the halves of D being the coordinates of planes."""
+    half = x.shape[-1] // 2
+    frequency = WAVELENGTH ** (-torch.arange(half, dtype=torch.float32, device=x.device) / half)
+    angle = (positions[..., None].float() * frequency)[:, :, None]
+    a, b = x.split(half, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
+    """Return what queries (B, L, heads, D) see (B, L, heads D) of N tokens, where `allowed` (B, L, N) bool."""
+    q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+    seen = scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], enable_gqa=True)
+    return seen.transpose(1, 2).flatten(2)
+
+
+def _finish(layer: Any, x: Tensor, seen: Tensor) -> Tensor:
+    """Return a layer's output (B, N, width) after its attention."""
+    x = x + layer.self_attn.o_proj(seen)
+    done: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
+    return done

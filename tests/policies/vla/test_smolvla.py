@@ -1,0 +1,290 @@
+"""SmolVLA from LeRobot's checkpoints, against equations written a second time.
+
+LeRobot cannot be installed beside these tests. What stands in for it is `Reference`: its published equations, written
+from the raw tensors of a checkpoint, one sample at a time and without padding, with all tokens in one attention and
+one mask, where the policy reads once and then looks up keys and values. Names and shapes of the checkpoint are written
+out by hand as LeRobot saves them. Only SmolVLM's vision tower is transformers' in both. No checkpoint that LeRobot
+itself wrote has been compared.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import interpolate, silu
+
+from policies.base import Size
+from policies.bundle import Bundle, load_bundle, save_bundle
+from policies.vla.lerobot_smolvla import load_smolvla
+from policies.vla.smolvla import SmolVLAPolicy
+from robot_rl.interface.language import encode
+from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
+from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.util.errors import ConfigError
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[vla]'")
+
+FRONT, WRIST = "observation.images.front", "observation.images.wrist"
+SIZE = Size(
+    3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 24), WRIST: picture_field(9, 8), LANGUAGE: LANGUAGE_FIELD})
+)
+TOLD = ["put the red ball next to the cube", "lift it", "touch the ball"]
+HIDDEN, HEADS, GROUPS, HEAD, LAYERS, WIDTH, INNER, SIDE, HORIZON = 32, 4, 2, 8, 3, 24, 256, 16, 5
+"""Sizes of the tiny SmolVLM, and of an expert three quarters as wide."""
+STATS = {"state": ([0.3, -0.2, 1.0], [0.5, 2.0, 1.5]), "action": ([0.1, -0.3], [0.4, 0.2])}
+Models = Callable[..., Path]
+
+
+def seen(n: int = 3, told: list[str] | None = None) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    shapes = SIZE.pictures.items()
+    pictures = {k: torch.randint(0, 256, (n, *s), generator=rng, dtype=torch.uint8) for k, s in shapes}
+    return {"observation.state": torch.randn(n, 3, generator=rng), LANGUAGE: encode((told or TOLD)[:n])} | pictures
+
+
+def expert_shapes() -> dict[str, tuple[int, ...]]:
+    """Shapes of what LeRobot adds to SmolVLM, under its names."""
+    across = GROUPS * HEAD
+    shapes: dict[str, tuple[int, ...]] = {"vlm_with_expert.lm_expert.norm.weight": (WIDTH,)}
+    for k in range(LAYERS):
+        inside = WIDTH if k % 2 == 0 else across  # even layers attend to actions, odd ones to what was read
+        layer = {
+            "input_layernorm": (WIDTH,), "post_attention_layernorm": (WIDTH,),
+            "self_attn.q_proj": (HEADS * HEAD, WIDTH), "self_attn.k_proj": (across, inside),
+            "self_attn.v_proj": (across, inside), "self_attn.o_proj": (WIDTH, HEADS * HEAD),
+            "mlp.gate_proj": (INNER, WIDTH), "mlp.up_proj": (INNER, WIDTH), "mlp.down_proj": (WIDTH, INNER),
+        }  # fmt: skip
+        shapes |= {f"vlm_with_expert.lm_expert.layers.{k}.{name}.weight": shape for name, shape in layer.items()}
+    linear = {
+        "state_proj": (HIDDEN, 32), "action_in_proj": (WIDTH, 32), "action_out_proj": (32, WIDTH),
+        "action_time_mlp_in": (WIDTH, 2 * WIDTH), "action_time_mlp_out": (WIDTH, WIDTH),
+    }  # fmt: skip
+    for name, shape in linear.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes
+
+
+@pytest.fixture
+def checkpoint(tiny_model: Models, tmp_path: Path) -> Path:
+    """A folder as LeRobot writes it."""
+    folder, rng = tmp_path / "checkpoint", torch.Generator().manual_seed(0)
+    folder.mkdir()
+    weights = {}
+    for name, shape in expert_shapes().items():
+        drawn = torch.randn(shape, generator=rng)
+        weights[f"model.{name}"] = 1 + 0.3 * drawn if "norm" in name else drawn / math.sqrt(shape[-1])
+    vlm = load_file(tiny_model("smolvlm") / "model.safetensors")
+    weights |= {f"model.vlm_with_expert.vlm.{name}": value for name, value in vlm.items()}
+    save_file(weights, folder / "model.safetensors")
+    visual = {key: {"type": "VISUAL", "shape": [3, 16, 24]} for key in (WRIST, FRONT)}
+    said = {
+        "type": "smolvla", "vlm_model_name": str(tiny_model("smolvlm")), "chunk_size": HORIZON, "n_action_steps": 3,
+        "num_vlm_layers": LAYERS, "resize_imgs_with_padding": [SIDE, SIDE], "tokenizer_max_length": 48,
+        "input_features": {"observation.state": {"type": "STATE", "shape": [3]}} | visual,
+        "output_features": {"action": {"type": "ACTION", "shape": [2]}},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(said))
+    state, action = ([torch.tensor(v) for v in STATS[name]] for name in ("state", "action"))
+    save_file(
+        {"observation.state.mean": state[0], "observation.state.std": state[1], "action.mean": action[0],
+         "action.std": action[1]},
+        folder / "policy_preprocessor_step_5_normalizer_processor.safetensors",
+    )  # fmt: skip
+    return folder
+
+
+class Reference:
+    """SmolVLA's equations on one sample."""
+
+    def __init__(self, checkpoint: Path, model: Path):
+        self.weights = {k.removeprefix("model."): v for k, v in load_file(checkpoint / "model.safetensors").items()}
+        self.vlm = transformers.AutoModel.from_pretrained(model)
+        self.words = transformers.AutoTokenizer.from_pretrained(model)
+
+    def linear(self, x: Tensor, name: str) -> Tensor:
+        bias = self.weights.get(f"{name}.bias")
+        x = x @ self.weights[f"{name}.weight"].T
+        return x if bias is None else x + bias
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        share = x / (x.square().mean(-1, keepdim=True) + self.vlm.config.text_config.rms_norm_eps).sqrt()
+        return share * self.weights[f"{name}.weight"]
+
+    def rotate(self, x: Tensor, first: int) -> Tensor:
+        """x (N, heads HEAD) at places first, first + 1, ...: each head's halves are real and imaginary."""
+        x = x.unflatten(-1, (-1, HEAD))
+        frequency = 10_000 ** (-2 * torch.arange(HEAD // 2) / HEAD)
+        turn = torch.polar(torch.ones(()), (first + torch.arange(len(x)))[:, None, None] * frequency)
+        turned = torch.complex(*x.chunk(2, -1)) * turn
+        return torch.cat([turned.real, turned.imag], -1).flatten(1)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        outputs = []
+        for head in range(HEADS):
+            own = slice(head * HEAD, (head + 1) * HEAD)
+            group = head // (HEADS // GROUPS)
+            shared = slice(group * HEAD, (group + 1) * HEAD)
+            scores = q[:, own] @ k[:, shared].T / math.sqrt(HEAD)
+            outputs.append(scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v[:, shared])
+        return torch.cat(outputs, 1)
+
+    def finish(self, x: Tensor, attended: Tensor, name: str) -> Tensor:
+        x = x + self.linear(attended, f"{name}.self_attn.o_proj")
+        y = self.norm(x, f"{name}.post_attention_layernorm")
+        gate = silu(self.linear(y, f"{name}.mlp.gate_proj"))
+        return x + self.linear(gate * self.linear(y, f"{name}.mlp.up_proj"), f"{name}.mlp.down_proj")
+
+    def prefix(self, observation: dict[str, Tensor], told: str) -> Tensor:
+        pictures = []
+        for key in (WRIST, FRONT):  # the order of the checkpoint
+            picture = observation[key].permute(2, 0, 1)[None].float() / 255
+            ratio = max(picture.shape[2] / SIDE, picture.shape[3] / SIDE)
+            small = interpolate(
+                picture, (int(picture.shape[2] / ratio), int(picture.shape[3] / ratio)), mode="bilinear"
+            )
+            whole = torch.zeros(1, 3, SIDE, SIDE)
+            whole[:, :, SIDE - small.shape[2] :, SIDE - small.shape[3] :] = small
+            pictures.append(self.vlm.get_image_features((2 * whole - 1)[None]).pooler_output[0])
+        ids = self.words(f"{told}\n")["input_ids"]
+        words = self.weights["vlm_with_expert.vlm.model.text_model.embed_tokens.weight"][ids]
+        state = (observation["observation.state"] - torch.tensor(STATS["state"][0])) / torch.tensor(STATS["state"][1])
+        state = self.linear(torch.cat([state, torch.zeros(32 - 3)]), "state_proj")
+        return torch.cat([math.sqrt(HIDDEN) * torch.cat(pictures), math.sqrt(HIDDEN) * words, state[None]])
+
+    def velocity(self, x: Tensor, noisy: Tensor, time: float) -> Tensor:
+        period = torch.tensor([0.004 * 1000 ** (k / (WIDTH // 2 - 1)) for k in range(WIDTH // 2)], dtype=torch.float64)
+        angle = 2 * math.pi * time / period
+        when = torch.cat([angle.sin(), angle.cos()]).float().expand(HORIZON, -1)
+        y = torch.cat([self.linear(noisy, "action_in_proj"), when], 1)
+        y = self.linear(silu(self.linear(y, "action_time_mlp_in")), "action_time_mlp_out")
+        n = len(x)
+        block = torch.tensor([0] * (n - 1) + list(range(1, HORIZON + 2)))
+        mask = block[None] <= block[:, None]
+        for k in range(LAYERS):
+            names = [f"vlm_with_expert.vlm.model.text_model.layers.{k}", f"vlm_with_expert.lm_expert.layers.{k}"]
+            parts = [self.norm(t, f"{name}.input_layernorm") for t, name in zip((x, y), names, strict=True)]
+            q, key, value = (self.linear(parts[0], f"{names[0]}.self_attn.{w}_proj") for w in "qkv")
+            if k % 2 == 0:
+                q2, key2, value2 = (self.linear(parts[1], f"{names[1]}.self_attn.{w}_proj") for w in "qkv")
+                q, key, value = torch.cat([q, q2]), torch.cat([key, key2]), torch.cat([value, value2])
+                out = self.attend(self.rotate(q, 0), self.rotate(key, 0), value, mask)
+                first, second = out[:n], out[n:]
+            else:
+                key = self.rotate(key, 0)
+                first = self.attend(self.rotate(q, 0), key, value, mask[:n, :n])
+                q = self.rotate(self.linear(parts[1], f"{names[1]}.self_attn.q_proj"), 0)
+                key, value = (self.linear(t, f"{names[1]}.self_attn.{w}_proj") for t, w in ((key, "k"), (value, "v")))
+                second = self.attend(q, key, value, torch.ones(HORIZON, n, dtype=torch.bool))
+            x, y = self.finish(x, first, names[0]), self.finish(y, second, names[1])
+        return self.linear(self.norm(y, "vlm_with_expert.lm_expert.norm"), "action_out_proj")
+
+    @torch.no_grad()
+    def actions(self, observation: dict[str, Tensor], told: str, noise: Tensor) -> Tensor:
+        prefix, x = self.prefix(observation, told), noise
+        for k in range(10):
+            x = x - 0.1 * self.velocity(prefix, x, 1 - 0.1 * k)
+        return x[:, :2] * torch.tensor(STATS["action"][1]) + torch.tensor(STATS["action"][0])
+
+
+def noise(n: int = 3) -> Tensor:
+    return torch.randn(n, HORIZON, 32, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_checkpoint_gives_the_actions_of_the_equations(checkpoint: Path, tiny_model: Models) -> None:
+    policy, reference = load_smolvla(checkpoint, SIZE), Reference(checkpoint, tiny_model("smolvlm"))
+    assert (policy.horizon, policy.execute) == (HORIZON, 3)
+    found = policy.chunk(seen(), noise())
+    for k, told in enumerate(TOLD):
+        wanted = reference.actions({name: value[k] for name, value in seen().items()}, told, noise()[k])
+        assert torch.allclose(found[k], wanted, atol=2e-5), told
+        assert wanted.std() > 0.1
+
+
+def test_the_loss_is_of_the_velocity(checkpoint: Path, tiny_model: Models) -> None:
+    """Of one draw of noise and time, which the test repeats."""
+    policy, reference = load_smolvla(checkpoint, SIZE), Reference(checkpoint, tiny_model("smolvlm"))
+    observation, chunk = seen(1), torch.tensor([[0.2, -0.4]]).expand(1, HORIZON, 2)
+    rng = torch.Generator().manual_seed(5)
+    drawn, time = torch.randn(1, HORIZON, 32, generator=rng), 0.001 + 0.999 * torch.rand(1, generator=rng) ** (2 / 3)
+    actions = torch.zeros(HORIZON, 32)
+    actions[:, :2] = (chunk[0] - torch.tensor(STATS["action"][0])) / torch.tensor(STATS["action"][1])
+    prefix = reference.prefix({name: value[0] for name, value in observation.items()}, TOLD[0])
+    velocity = reference.velocity(prefix, float(time) * drawn[0] + (1 - float(time)) * actions, float(time))
+    loss = policy.loss(observation, chunk, torch.Generator().manual_seed(5))
+    assert torch.allclose(loss, (velocity - (drawn[0] - actions)).square().mean(), rtol=1e-4)
+
+
+def test_statistics_among_the_weights_are_read_too(checkpoint: Path) -> None:
+    wanted = load_smolvla(checkpoint, SIZE).chunk(seen(), noise())
+    file = next(checkpoint.glob("policy_*"))
+    weights, statistics = load_file(checkpoint / "model.safetensors"), load_file(file)
+    file.unlink()
+    weights = {name.replace("model.", "model._orig_mod.", 1): value for name, value in weights.items()}
+    for what in ("mean", "std"):
+        weights[f"normalize_inputs.buffer_observation_state.{what}"] = statistics[f"observation.state.{what}"]
+        weights[f"unnormalize_outputs.so100_buffer_action.{what}"] = statistics[f"action.{what}"]
+        weights[f"normalize_targets.buffer_action.{what}"] = statistics[f"action.{what}"].clone()
+    save_file(weights, checkpoint / "model.safetensors")
+    assert torch.equal(load_smolvla(checkpoint, SIZE).chunk(seen(), noise()), wanted)
+
+
+def test_the_expert_learns_alone_and_a_bundle_brings_it_back(checkpoint: Path, tmp_path: Path) -> None:
+    policy = load_smolvla(checkpoint, SIZE).train()
+    before = {name: value.clone() for name, value in policy.network.vlm.state_dict().items()}
+    agent, rng = Cloning(policy, CloningConfig(lr=1e-3, warmup=0), 40), torch.Generator().manual_seed(0)
+    columns = seen() | {"action": torch.full((3, HORIZON, 2), 0.3)}
+    losses = [float(agent.update(columns, rng)["bc/loss"]) for _ in range(40)]
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+    agent.finish()
+    assert all(torch.equal(value, before[name]) for name, value in policy.network.vlm.state_dict().items())
+    save_bundle(Bundle(policy, None, {}, task="gym:one"), tmp_path / "bundle")
+    loaded = load_bundle(tmp_path / "bundle").policy
+    assert isinstance(loaded, SmolVLAPolicy) and loaded.config == policy.config
+    acts = [p.act(seen(), torch.Generator().manual_seed(1)) for p in (policy, loaded)]
+    assert torch.equal(*acts) and acts[0].shape == (3, HORIZON, 2) and acts[0].abs().max() <= 1
+
+
+def change(**changes: Any) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        said = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(said | changes))
+
+    return edit
+
+
+def drop_a_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.action_in_proj.bias"]
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (shutil.rmtree, "config.json cannot be read"),
+        (change(type="act"), "no checkpoint of SmolVLA"),
+        (change(adapt_to_pi_aloha=True), "adapt_to_pi_aloha True, which is not supported"),
+        (change(num_expert_layers=2), "num_expert_layers 2"),
+        (change(normalization_mapping={"STATE": "MIN_MAX"}), "normalizes by"),
+        (change(resize_imgs_with_padding=None), "resize_imgs_with_padding"),
+        (change(output_features={"action": {"type": "ACTION", "shape": [7]}}), "3 states and 7 actions"),
+        (change(input_features={"observation.state": {"type": "STATE", "shape": [3]},
+                                "observation.images.top": {"type": "VISUAL"}}), "images.top, which the task lacks"),
+        (change(expert_width_multiplier=0.5), "another model"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
+        (drop_a_weight, "lacks 1 weights of SmolVLA, first network.action_in_proj.bias"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named(damage: Callable[[Path], None], message: str, checkpoint: Path) -> None:
+    damage(checkpoint)
+    with pytest.raises(ConfigError, match=message):
+        load_smolvla(checkpoint, SIZE)
