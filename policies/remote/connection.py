@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
 from websockets.sync.client import connect
 
 from policies.errors import RemoteFailure
@@ -51,7 +51,7 @@ class Connection:
             raise ConfigError(f"{address} is no address of a server ({error}); write ws://HOST:PORT") from None
         except TimeoutError:
             raise self.fail("unreachable", f"does not answer within {timeout:g} s") from None
-        except (OSError, EOFError, InvalidHandshake) as error:
+        except (OSError, EOFError, WebSocketException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise self.fail("unreachable", f"cannot be reached ({reason}); start `robot-rl serve BUNDLE`") from None
         # Without it, a server that has stopped reading would hold a large request for ever.
