@@ -73,6 +73,9 @@ class Bundle:
         """How a sentence begins that is about it."""
         return f"bundle {self.folder}" if self.folder else "this bundle"
 
+    def close(self) -> None:
+        """Release what the policy holds: nothing, unless it is on a server."""
+
     def check_robot(self, robot: RobotSpec) -> None:
         """Refuse another robot, naming the fields that differ, and a bundle that lacks a field."""
         theirs = robot.fingerprint() | {"interface": robot.name}

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -260,6 +261,34 @@ def serve() -> Iterator[Callable[..., tuple[str, subprocess.Popen[str]]]]:
         process.send_signal(signal.SIGCONT)
         process.kill()
         process.communicate(timeout=60)
+
+
+@pytest.fixture
+def foreign() -> Iterator[Callable[..., str]]:
+    """A policy server of another program: serve with a function of the connection; return the address."""
+    from websockets.sync.server import Server, ServerConnection
+    from websockets.sync.server import serve as listen
+
+    running: list[tuple[Server, threading.Thread]] = []
+    connections: list[ServerConnection] = []
+
+    def start(talk: Callable[[ServerConnection], Any]) -> str:
+        def watched(connection: ServerConnection) -> None:
+            connections.append(connection)
+            talk(connection)
+
+        server = listen(watched, "127.0.0.1", 0, compression=None, max_size=None)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        running.append((server, thread))
+        return f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+
+    yield start
+    for server, thread in running:
+        server.shutdown()
+        thread.join()
+    for connection in connections:  # its thread would keep this process alive
+        connection.close_socket()
 
 
 @pytest.fixture

@@ -28,6 +28,10 @@ class Remote(Policy):
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         return self.infer(observation, rng).actions
 
+    def seen(self, observation: Observation) -> Observation:
+        """Return what the policy reads: a simulation's observation also has what only critics and experts may see."""
+        return {key: observation[key] for key in (STATE, *self.size.others)}
+
     def numbers(self, answer: Mapping[str, Any], key: str, shape: tuple[int | None, ...]) -> Tensor:
         """Return finite float32 numbers of an answer; RemoteFailure unless they have the shape (None: any size)."""
         said = answer.get(key)
@@ -66,7 +70,7 @@ class ServedPolicy(Remote):
     @torch.no_grad()
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         state = observation[STATE]
-        request: dict[str, Any] = {k: v.cpu().numpy() for k, v in observation.items()}
+        request: dict[str, Any] = {k: v.cpu().numpy() for k, v in self.seen(observation).items()}
         request |= {"robots": len(state), "rng": rng.get_state().numpy()}
         request["reset"] = True if self._forget is None else sorted(self._forget)
         if prefix is not None:
@@ -110,8 +114,8 @@ class ForeignPolicy(Remote):
         self.execute = execute or self.horizon
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
-        state = observation[STATE]
-        rows = [{key: value[row] for key, value in observation.items()} for row in range(len(state))]
+        state, seen = observation[STATE], self.seen(observation)
+        rows = [{key: value[row] for key, value in seen.items()} for row in range(len(state))]
         return Chunk(torch.stack([self._ask(row, self.horizon) for row in rows]).to(state.device))
 
     def _ask(self, observation: Observation, horizon: int | None) -> Tensor:

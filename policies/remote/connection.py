@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from policies.errors import RemoteFailure
 from policies.remote import LARGEST
@@ -42,9 +42,10 @@ class Connection:
         """Longest time from a request to its answer, without the first one, s."""
         self.failures: Counter[str] = Counter()
         self._broken: RemoteFailure | None = None
+        self._socket: ClientConnection | None = None
         try:  # no pings: a server that computes may be silent, and our own waits end by themselves
             self._socket = connect(
-                address, compression=None, max_size=LARGEST, proxy=None, open_timeout=timeout, close_timeout=0.5,
+                address, compression=None, max_size=LARGEST, proxy=None, open_timeout=timeout, close_timeout=0.1,
                 ping_interval=None,
             )  # fmt: skip
         except (InvalidURI, ValueError) as error:
@@ -63,6 +64,7 @@ class Connection:
         """Return the answer to a request; RemoteFailure if there is none in time, or none that is one."""
         if self._broken:
             raise self._broken
+        assert self._socket is not None
         begun, data = time.monotonic(), pack(request)
         try:
             self._socket.send(data)
@@ -76,12 +78,14 @@ class Connection:
         return answer
 
     def fail(self, kind: str, what: str) -> RemoteFailure:
-        """Count a failure and return it, to be raised; the connection is not used again."""
+        """Count a failure, close the connection, and return the failure, to be raised."""
         self.failures[kind] += 1
+        self.close()
         self._broken = RemoteFailure(kind, f"the policy server at {self.address} {what}")
         return self._broken
 
     def _receive(self, timeout: float) -> dict[str, Any]:
+        assert self._socket is not None
         try:
             message = self._socket.recv(timeout)
         except TimeoutError:
@@ -106,5 +110,6 @@ class Connection:
         return {"address": self.address, "requests": self.requests, "failures": dict(self.failures)} | longest
 
     def close(self) -> None:
-        """Say good-bye."""
-        self._socket.close()
+        """Say good-bye, within a tenth of a second."""
+        if self._socket is not None:
+            self._socket.close()

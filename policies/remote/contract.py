@@ -31,6 +31,10 @@ class ServedBundle(Bundle):
         """How a sentence begins that is about it."""
         return f"the policy at {self.address}"
 
+    def close(self) -> None:
+        """Close the connection."""
+        self.policy.close()  # type: ignore[operator]
+
 
 @dataclass(frozen=True)
 class Terms:

@@ -49,7 +49,7 @@ class Deploy:
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
     """How an arm's chunks are executed while inference takes time: receding stops and waits; the others, for inference
     longer than a control period, continue the previous chunk."""
-    task: str = ""
+    task: str | None = None
     """Task of a server that is no `robot-rl serve`; the policy drives the robot by its contract."""
     keys: tuple[str, ...] = ()
     """Such a server's names of observations, OURS=THEIRS."""
@@ -135,6 +135,7 @@ class Deploy:
                 try:
                     env.close()
                 finally:
+                    bundle.close()
                     journal.close()
                     journal.drop_rows_from(len(result.success))  # a signal may arrive between a row and its result
             where = "twin" if env.on_twin else "robot"

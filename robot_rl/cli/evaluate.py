@@ -48,7 +48,7 @@ class Evaluate:
     interval: PositiveInt | None = None
     """Control periods from one decision to the next: so many actions of a chunk are executed, and the last one of a
     shorter chunk is held; None: as the policy is meant."""
-    task: str = ""
+    task: str | None = None
     """Task of a server that is no `robot-rl serve`."""
     keys: tuple[str, ...] = ()
     """Such a server's names of observations, OURS=THEIRS."""
@@ -197,6 +197,8 @@ class Evaluate:
                 with suppress(OSError, UserError):  # somebody else's run
                     write_json(out, kept)
         env.close()
+        if close := getattr(served, "close", None):
+            close()
         return summary
 
     def _beside_run(self, policy: Path) -> Path | None:

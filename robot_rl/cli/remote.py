@@ -13,7 +13,7 @@ PATIENCE = 60.0
 
 
 def open_policy(
-    source: Path, runtime: Runtime, task: str = "", keys: tuple[str, ...] = (), execute: int = 0,
+    source: Path, runtime: Runtime, task: str | None = None, keys: tuple[str, ...] = (), execute: int = 0,
     timeout: float = PATIENCE,
 ) -> Bundle:  # fmt: skip
     """Return a bundle, or what stands for one on a server.
@@ -55,7 +55,7 @@ def open_policy(
     return ServedBundle(policy, terms.interface, terms.robot, task=terms.task, address=address)
 
 
-def _foreign(connection: Any, task: str, keys: tuple[str, ...], execute: int) -> Bundle:
+def _foreign(connection: Any, task: str | None, keys: tuple[str, ...], execute: int) -> Bundle:
     """Return the policy of another program's server, with the contract of a task of ours."""
     from policies.remote.client import ForeignPolicy, translation
     from policies.remote.contract import ServedBundle, size_of

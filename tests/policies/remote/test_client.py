@@ -22,7 +22,13 @@ from policies.remote.connection import Connection
 from policies.remote.contract import read
 from policies.remote.packing import pack, unpack
 from robot_rl.interface.language import encode
-from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationField, ObservationSpec, picture_field
+from robot_rl.interface.observation_spec import (
+    LANGUAGE,
+    LANGUAGE_FIELD,
+    ObservationField,
+    ObservationSpec,
+    picture_field,
+)
 from robot_rl.interface.spec import VectorSpec, box
 from robot_rl.util.errors import ConfigError
 

@@ -274,7 +274,9 @@ def test_a_port_in_use_and_a_missing_bundle_are_said(served: Callable[[str], str
 
     save_bundle(Bundle(MAKE["remembering"]()[0], None, {}, task="testbed:push"), tmp_path / "bundle")
     port = int(served("diffusion").rpartition(":")[2])
-    with pytest.raises(UserError, match=f"cannot serve at 127.0.0.1:{port} .*in use.*; choose another --host or --port"):
+    with pytest.raises(
+        UserError, match=f"cannot serve at 127.0.0.1:{port} .*in use.*; choose another --host or --port"
+    ):
         Command(tmp_path / "bundle", port=port).run()
     with pytest.raises(ConfigError, match="is no bundle"):
         Command(tmp_path / "none").run()
