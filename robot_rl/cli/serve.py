@@ -52,6 +52,7 @@ class Serve:
         if bundle.contract is not None:
             bundle.check_robot(robots.get(bundle.interface.robot))
         logging.basicConfig(format="serve: %(message)s", level=logging.WARNING)
+        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)  # a port scan is no news
         server = PolicyServer(bundle, __version__, self.device)
 
         def ready(address: str) -> None:
