@@ -73,6 +73,9 @@ class Bundle:
         """How a sentence begins that is about it."""
         return f"bundle {self.folder}" if self.folder else "this bundle"
 
+    def close(self) -> None:
+        """Release what the policy holds: nothing, unless it is on a server."""
+
     def check_robot(self, robot: RobotSpec) -> None:
         """Refuse another robot, naming the fields that differ, and a bundle that lacks a field."""
         theirs = robot.fingerprint() | {"interface": robot.name}
@@ -222,7 +225,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             newer = isinstance(meta["format"], int) and meta["format"] > FORMAT
             remedy = "update robot-rl" if newer else "train it again, or use the robot-rl that wrote it"
             raise BundleError(f"{file}: format {meta['format']}, but this robot-rl reads format {FORMAT}; {remedy}")
-        _check_names(meta)
+        check_names(meta)
         with torch.device("meta"):  # nothing is allocated until the sizes are those of the weights
             wanted = build_policy(meta["policy"]).state_dict()
         interface = Interface.from_json(meta["interface"]) if meta["interface"] is not None else None
@@ -260,7 +263,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
     return bundle
 
 
-def _check_names(meta: dict[str, Any]) -> None:
+def check_names(meta: dict[str, Any]) -> None:
     """Refuse names that would import a package that is not trusted; `build_policy` does so for the policy's class."""
     check_trusted_task(str(meta.get("task", "")))
     if (interface := meta["interface"]) is not None:

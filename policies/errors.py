@@ -1,10 +1,10 @@
-"""Errors of bundles."""
+"""Errors of bundles and of policy servers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from robot_rl.util.errors import ConfigError
+from robot_rl.util.errors import ConfigError, UserError
 
 
 class BundleError(ConfigError):
@@ -24,3 +24,15 @@ class NoBundle(BundleError):  # noqa: N818 - it reads as a sentence
 
 class WrongBundle(BundleError):  # noqa: N818 - it reads as a sentence
     """A sound bundle for something else."""
+
+
+class RemoteFailure(UserError):  # noqa: N818 - it reads as a sentence
+    """A policy server that cannot be reached, has gone, is late, reports an error, or answers nonsense.
+
+    Attributes:
+        kind: what it is counted as: unreachable, closed, timeout, error, nonsense, shape or nonfinite.
+    """
+
+    def __init__(self, kind: str, message: str):
+        self.kind = kind
+        super().__init__(message)

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveFloat, validate
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 Mode = Literal["receding", "ensemble", "asynchronous", "realtime"]
 
 
@@ -205,7 +206,7 @@ class ChunkExecutor:
                     self.policy.reset(ids)
                 return self.policy.infer(seen, own, prefix)
 
-        self._future, self._started, self._rows = _in_thread(infer), time.monotonic(), rows
+        self._future, self._started, self._rows = in_thread(infer), time.monotonic(), rows
         wait([self._future], self.execution.patience)
 
     def _keep(self, chunk: Chunk, rows: Tensor) -> None:
@@ -313,9 +314,9 @@ def warm_up(policy: RunnablePolicy, observation: Observation, execution: Executi
     policy.reset()
 
 
-def _in_thread(work: Callable[[], Chunk]) -> Future[Chunk]:
+def in_thread(work: Callable[[], T]) -> Future[T]:
     """Run `work` in a thread that is not joined at exit: a hanging model must not keep the process alive."""
-    future: Future[Chunk] = Future()
+    future: Future[T] = Future()
 
     def run() -> None:
         try:

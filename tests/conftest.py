@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +29,7 @@ REALTIME = (
     "tests/real/test_clock.py",
     "tests/real/test_go2_twin.py",
     "tests/real/test_quadruped.py",
+    "tests/real/test_remote.py",
     "tests/real/test_seeing_twin.py",
     "tests/real/test_takeover.py::test_on_the_twin",
     "tests/real/test_twin.py",
@@ -235,6 +240,55 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield build
     for one in opened:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def serve() -> Iterator[Callable[..., tuple[str, subprocess.Popen[str]]]]:
+    """Start `robot-rl serve BUNDLE` at a free port; return its address and process."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(bundle: Path, *options: str) -> tuple[str, subprocess.Popen[str]]:
+        command = [sys.executable, "-m", "robot_rl.cli.main", "serve", str(bundle), "--port", "0", *options]
+        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        assert started[-1].stderr is not None
+        first = started[-1].stderr.readline()
+        address = re.search(r"ws://\S+:\d+", first)
+        assert address, first + started[-1].stderr.read()
+        return address[0], started[-1]
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.communicate(timeout=60)
+
+
+@pytest.fixture
+def foreign() -> Iterator[Callable[..., str]]:
+    """A policy server of another program: serve with a function of the connection; return the address."""
+    from websockets.sync.server import Server, ServerConnection
+    from websockets.sync.server import serve as listen
+
+    running: list[tuple[Server, threading.Thread]] = []
+    connections: list[ServerConnection] = []
+
+    def start(talk: Callable[[ServerConnection], Any]) -> str:
+        def watched(connection: ServerConnection) -> None:
+            connections.append(connection)
+            talk(connection)
+
+        server = listen(watched, "127.0.0.1", 0, compression=None, max_size=None)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        running.append((server, thread))
+        return f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+
+    yield start
+    for server, thread in running:
+        server.shutdown()
+        thread.join()
+    for connection in connections:  # its thread would keep this process alive
+        connection.close_socket()
 
 
 @pytest.fixture

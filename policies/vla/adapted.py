@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from policies.base import Observation, Size
-from policies.encoder import augmented
 from policies.vla import pretrained
-from policies.vla.backbone import BackboneConfig, pictures_of
+from policies.vla.backbone import BackboneConfig, felt, perturbed, pictures_of
 from policies.vla.families import family_of
 from policies.vla.pretrained import PretrainedConfig
 from robot_rl.interface.language import decode
@@ -60,15 +59,15 @@ class AdaptedBackbone(nn.Module):
         self.register_load_state_dict_pre_hook(_fill_in)
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
-        """Return the observation, whose keys begin with `prefix`, with every picture shifted at random."""
-        return augmented(observation, list(self.shapes), self.config.shift, rng, prefix)
+        """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
+        return perturbed(observation, self.shapes, self.config, rng, prefix)
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return features (B, size) of the normalized state (B, D), the pictures and the instruction."""
         text, bfloat16 = observation[LANGUAGE], self.config.pretrained.dtype == "bfloat16"
         ids, present = self._prompt(torch.zeros_like(text) if self.config.blind else text)
         pictures = torch.stack([self._fitted(observation[key]) for key in self.shapes], 1)
-        ours = torch.cat([self.state(state)[:, None], self.readout.expand(len(state), -1, -1)], 1)
+        ours = torch.cat([felt(self.state(state), observation)[:, None], self.readout.expand(len(state), -1, -1)], 1)
         with torch.autocast(state.device.type, torch.bfloat16, enabled=bfloat16), self._ending_with(ours):
             inputs = self.family.inputs(pictures, ids)
             outputs = self.model(input_ids=ids, attention_mask=present, use_cache=False, **inputs)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +84,24 @@ def pictures_of(reads: Size) -> dict[str, tuple[int, ...]]:
     return reads.pictures
 
 
+def perturbed(
+    observation: Observation, pictures: Mapping[str, Any], config: BackboneConfig, rng: torch.Generator, prefix: str
+) -> Observation:
+    """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
+    moved, share = augmented(observation, list(pictures), config.shift, rng, prefix), config.state_dropout
+    if not share:
+        return moved
+    count = len(observation[prefix + LANGUAGE])
+    return moved | {prefix + DROPPED: torch.rand(count, generator=rng, device=rng.device) < share}
+
+
+def felt(token: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+    """Return tokens (B, width) of the state, 0 where it is dropped."""
+    if DROPPED not in observation:
+        return token
+    return torch.where(observation[DROPPED].to(token.device)[:, None], 0.0, token)
+
+
 class Modulated(nn.Module):
     """A convolution whose channels the instruction scales and shifts."""
 
@@ -143,12 +161,7 @@ class Backbone(nn.Module):
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
         """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
-        share = self.config.state_dropout
-        moved = augmented(observation, list(self.shapes), self.config.shift, rng, prefix)
-        if not share:
-            return moved
-        count = len(observation[prefix + LANGUAGE])
-        return moved | {prefix + DROPPED: torch.rand(count, generator=rng, device=rng.device) < share}
+        return perturbed(observation, self.shapes, self.config, rng, prefix)
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return features (B, size) of the normalized state (B, D), the pictures and the instruction."""
@@ -162,9 +175,8 @@ class Backbone(nn.Module):
         present = (~absent).float()[..., None]
         meaning = (words * present).sum(1) / present.sum(1)
         pictures = [self.vision[camera_name(key)](observation[key], meaning)[:, None] for key in self.shapes]
-        proprioception, readouts = self.state(state)[:, None], self.readout.expand(len(state), -1, -1)
-        if DROPPED in observation:
-            proprioception = torch.where(observation[DROPPED].to(state.device)[:, None, None], 0.0, proprioception)
+        proprioception = felt(self.state(state), observation)[:, None]
+        readouts = self.readout.expand(len(state), -1, -1)
         tokens = torch.cat([words, *pictures, proprioception, readouts], 1)
         filling = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         filling[:, : words.shape[1]] = absent

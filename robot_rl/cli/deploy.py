@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Deploy:
-    """Run a bundle's policy on a robot or its twin, and report success and timing.
+    """Run a bundle's or a server's policy on a robot or its twin, and report success and timing.
 
     Loading moves nothing. The command stream starts at the measured position; Ctrl-C brakes and holds. A walking robot
     stands up first, needs `robot-rl guard` beside it, and lies down at the end."""
 
     bundle: tyro.conf.Positional[Path]
-    """Bundle, or a run folder that holds one."""
+    """Bundle, a run folder that holds one, or ws://HOST:PORT of a server: `robot-rl serve`, or openpi's."""
     robot: str = "panda"
     """Robot to drive; the bundle must be for it."""
     episodes: PositiveInt = 10
@@ -49,6 +49,12 @@ class Deploy:
     execution: Literal["receding", "ensemble", "asynchronous", "realtime"] = "receding"
     """How an arm's chunks are executed while inference takes time: receding stops and waits; the others, for inference
     longer than a control period, continue the previous chunk."""
+    task: str | None = None
+    """Task of a server that is no `robot-rl serve`; the policy drives the robot by its contract."""
+    keys: tuple[str, ...] = ()
+    """Such a server's names of observations, OURS=THEIRS."""
+    execute: NonNegativeInt = 0
+    """Actions of such a server's chunks to execute before the next; 0: all."""
     dry_run: bool = False
     """Compute, check and record everything, but send nothing."""
     json: bool = False
@@ -61,7 +67,7 @@ class Deploy:
 
         import torch
 
-        from policies.bundle import load_bundle
+        from policies.errors import RemoteFailure
         from policies.execution import Execution, InferenceHung, warm_up
         from real.bus import open_node
         from real.clock import bare_loop
@@ -71,6 +77,7 @@ class Deploy:
         from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
+        from robot_rl.cli.remote import open_policy, server_report
         from robot_rl.evaluation import Evaluation, evaluate
         from robot_rl.interface.pipeline import Pipeline
         from robot_rl.robots import robots
@@ -78,7 +85,9 @@ class Deploy:
         from robot_rl.util.statistics import wilson
 
         torch.set_num_threads(1)
-        bundle = load_bundle(self.bundle, self.runtime)
+        # A server is given up before an inference counts as hung, with a better reason.
+        patience = 0.9 * Execution.limit
+        bundle = open_policy(self.bundle, self.runtime, self.task, self.keys, self.execute, patience)
         robot = robots.get(self.robot)
         bundle.check_robot(robot)
         interface = self._timed(bundle.interface)
@@ -114,15 +123,19 @@ class Deploy:
                         lambda done, _: update(done, self.episodes, f"episodes on {self.robot}"), result,
                         execution,
                     )  # fmt: skip
-            except (NotReady, InferenceHung, KeyboardInterrupt) as error:
-                if not result.success:
+            except (NotReady, InferenceHung, RemoteFailure, KeyboardInterrupt) as error:
+                lost = isinstance(error, RemoteFailure)  # counted, even in the first episode
+                if not result.success and not lost:
                     raise
+                if lost:
+                    env.note("server", str(error))
                 interrupt = error if isinstance(error, KeyboardInterrupt) else None
                 ended = "interrupted" if interrupt else str(error)
             finally:
                 try:
                     env.close()
                 finally:
+                    bundle.close()
                     journal.close()
                     journal.drop_rows_from(len(result.success))  # a signal may arrive between a row and its result
             where = "twin" if env.on_twin else "robot"
@@ -138,7 +151,7 @@ class Deploy:
                     "fall_rate_high": high,
                 }
             summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
-            summary |= {"ended": ended} if ended else {}
+            summary |= server_report(bundle.policy) | ({"ended": ended} if ended else {})
             failed = bool(ended) or (bool(env.loop.stopped) and not env.stance.auto_resets_stop)
             run.write("evaluation.json", summary | {"takeovers": result.takeovers})
             loop = env.summary() | {"bare": bare, "learner": "absent"}

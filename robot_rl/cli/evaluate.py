@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from robot_rl.util.limits import NonNegativeFloat, PositiveInt, Seed
+from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", "seconds")
@@ -21,7 +21,7 @@ class Evaluate:
 
     policies: tyro.conf.Positional[tuple[Path, ...]]
     """Bundles, run folders that hold one, or folders of seed runs; random:TASK for uniformly random actions, zero:TASK
-    for the controller alone, expert:TASK for the scripted demonstrator."""
+    for the controller alone, expert:TASK for the scripted demonstrator, ws://HOST:PORT for a server's."""
     episodes: PositiveInt = 200
     """Episodes; number k has seed + k, so all policies face the same ones."""
     seed: Seed = HELD_OUT
@@ -48,6 +48,12 @@ class Evaluate:
     interval: PositiveInt | None = None
     """Control periods from one decision to the next: so many actions of a chunk are executed, and the last one of a
     shorter chunk is held; None: as the policy is meant."""
+    task: str | None = None
+    """Task of a server that is no `robot-rl serve`."""
+    keys: tuple[str, ...] = ()
+    """Such a server's names of observations, OURS=THEIRS."""
+    execute: NonNegativeInt = 0
+    """Actions of such a server's chunks to execute before the next; 0: all."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task; needed where the policy was trained with one."""
     engine: str = "mujoco"
@@ -97,9 +103,9 @@ class Evaluate:
         import torch
 
         from policies.base import RandomPolicy, RunnablePolicy
-        from policies.bundle import load_bundle
         from policies.execution import Execution
         from robot_rl.cli.console import bar, say_nominal, show
+        from robot_rl.cli.remote import open_policy, server_report
         from robot_rl.evaluation import Seldom, evaluate
         from robot_rl.robots import robots
         from robot_rl.training.run import write_json
@@ -134,7 +140,7 @@ class Evaluate:
             else:
                 policy = ExpertPolicy(env, self.skill, self.seed)
         else:
-            bundle = load_bundle(bundle_path, self.runtime)
+            bundle = open_policy(bundle_path, self.runtime, self.task, self.keys, self.execute)
             task, python, named = bundle.task, self.env_python, bundle.provenance.get("env_python")
             if named and python is None:
                 raise ConfigError(
@@ -150,7 +156,7 @@ class Evaluate:
         where = getattr(env, "simulation", {"engine": "gymnasium", "without": ()})
         simulation["without"] = where["without"]
         say_nominal(self.engine, [name for name in simulation["without"] if name not in self.without])
-        scripted = isinstance(policy, ExpertPolicy)
+        scripted, served = isinstance(policy, ExpertPolicy), policy
         if self.interval is not None:
             policy = Seldom(policy, self.interval)
         execution = Execution(self.execution)
@@ -170,7 +176,7 @@ class Evaluate:
                 execution=execution,
             )
         summary: dict[str, Any] = {"label": self.label or bundle_path.name, "where": "simulation", "seed": self.seed}
-        summary |= {"skill": self.skill} if scripted else {"runtime": self.runtime}
+        summary |= {"skill": self.skill} if scripted else server_report(served) or {"runtime": self.runtime}
         summary |= {} if self.interval is None else {"interval": self.interval}
         summary |= {"execution": self.execution, "inference_delay": self.inference_delay} if execution.delayed else {}
         summary |= where | result.summary() | {"divergences": result.divergences}
@@ -191,6 +197,8 @@ class Evaluate:
                 with suppress(OSError, UserError):  # somebody else's run
                     write_json(out, kept)
         env.close()
+        if close := getattr(served, "close", None):
+            close()
         return summary
 
     def _beside_run(self, policy: Path) -> Path | None:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay-nan": ("robot_rl.cli.replay_nan:ReplayNan", "show how an episode diverged"),
     "bundle": ("robot_rl.cli.bundle:MakeBundle", "make a bundle of a run's newest checkpoint"),
     "export": ("robot_rl.cli.export:Export", "write a bundle's policy as ONNX"),
+    "serve": ("robot_rl.cli.serve:Serve", "serve a bundle's policy to robots over a websocket"),
     "twin": ("robot_rl.cli.twin:Twin", "a simulated robot behind real ROS 2 topics"),
     "view": ("robot_rl.cli.view:View", "watch a task, a policy, a twin or a robot in the browser"),
     "guard": ("robot_rl.cli.guard:Guard", "the one writer of a walking robot's motor commands"),

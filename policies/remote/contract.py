@@ -1,0 +1,119 @@
+"""What a server says of its policy when a client connects: openpi's metadata, with ours under `robot_rl`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from policies.base import Policy, Size
+from policies.bundle import Bundle, check_names
+from policies.errors import BundleError
+from robot_rl.interface.observation_spec import STATE, ObservationField, ObservationSpec
+from robot_rl.interface.pipeline import Interface, Pipeline
+from robot_rl.robots import robots
+from robot_rl.util.errors import UnknownName
+from robot_rl.util.limits import PositiveInt, validate
+
+NAME = "robot_rl"
+"""Key of our metadata."""
+PROTOCOL = 1
+
+
+@dataclass
+class ServedBundle(Bundle):
+    """A policy on a server, with its interface."""
+
+    address: str = ""
+
+    @property
+    def called(self) -> str:
+        """How a sentence begins that is about it."""
+        return f"the policy at {self.address}"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.policy.close()  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a client needs to know of a served policy."""
+
+    task: str
+    interface: Interface | None
+    robot: dict[str, Any]
+    size: Size
+    horizon: PositiveInt
+    execute: PositiveInt
+    inpaints: bool
+
+    def __post_init__(self) -> None:
+        validate(self, "metadata, ")
+        if self.execute > self.horizon:
+            raise ValueError(f"execute {self.execute} is more than horizon {self.horizon}")
+
+
+def size_of(pipeline: Pipeline) -> Size:
+    """Return the sizes of a policy that fits an interface."""
+    return Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.others)
+
+
+def spec_of(policy: Policy, interface: Interface | None) -> ObservationSpec:
+    """Return what a policy observes."""
+    if interface is not None:
+        return Pipeline(interface).observation_spec
+    state = ObservationField((policy.size.observation,))
+    return ObservationSpec.of(**{STATE: state}) | policy.size.others
+
+
+def describe(bundle: Bundle, version: str) -> dict[str, Any]:
+    """Return the metadata that a server sends."""
+    policy, interface = bundle.policy, bundle.contract
+    actions = Pipeline(interface).actions.to_json() if interface else []
+    ours = {
+        "protocol": PROTOCOL,
+        "version": version,
+        "task": bundle.task,
+        "policy": policy.class_name,
+        "size": policy.size.to_json(),
+        "horizon": policy.horizon,
+        "execute": policy.execute,
+        "inpaints": bool(getattr(policy, "inpaints", False)),
+        "rate": interface.controller.rate if interface else None,
+        "observation": spec_of(policy, interface).to_json(),
+        "actions": {"units": "physical" if interface else "[-1, 1]", "fields": actions},
+        "interface": interface.to_json() if interface else None,
+        "robot": bundle.robot,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps({NAME: ours}))
+    return plain
+
+
+def read(metadata: dict[str, Any], address: str) -> Terms | None:
+    """Return the terms in a server's metadata, None if another program than ours wrote them.
+
+    Raises:
+        BundleError: they are ours and damaged, of another protocol, or name code that is not trusted.
+    """
+    if NAME not in metadata:
+        return None
+    try:
+        said = metadata[NAME]
+        if said["protocol"] != PROTOCOL:
+            raise BundleError(
+                f"the server at {address} speaks protocol {said['protocol']}, this robot-rl {PROTOCOL}; use one version"
+            )
+        check_names(said)
+        interface = Interface.from_json(said["interface"]) if said["interface"] is not None else None
+        if interface is not None:
+            robots.get(interface.robot)
+        if not isinstance(said["robot"], dict):
+            raise TypeError("robot is no table")
+        return Terms(
+            said["task"], interface, said["robot"], Size.from_json(said["size"]),
+            said["horizon"], said["execute"], said["inpaints"],
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, UnknownName) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise BundleError(f"the metadata of the server at {address} is damaged or foreign ({reason})") from None

@@ -1,0 +1,107 @@
+"""A server of one policy for any number of robots, in openpi's websocket protocol.
+
+One inference runs at a time, in the order of the requests. A bad request gets an error as text and the end of its
+connection, and harms no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from websockets.asyncio.server import Request, Response, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
+
+from policies.bundle import Bundle
+from policies.execution import in_thread
+from policies.remote import LARGEST
+from policies.remote.contract import describe
+from policies.remote.packing import pack
+from policies.remote.session import Session
+from robot_rl.util.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+class PolicyServer:
+    """Serves a bundle's policy until a signal, or `end`."""
+
+    def __init__(self, bundle: Bundle, version: str, device: str = "cpu"):
+        """Check that the policy infers.
+
+        Raises:
+            BundleError: it does not fit its interface or robot.
+        """
+        self.bundle, self.device = bundle, torch.device(device)
+        bundle.policy.to(self.device)
+        self.metadata = pack(describe(bundle, version))
+        self.counts: Counter[str] = Counter(clients=0, requests=0, refused=0)
+        Session(bundle, self.device).warm_up()
+
+    def run(self, host: str, port: int, ready: Callable[[str], None]) -> None:
+        """Serve until SIGINT or SIGTERM; `ready` gets the address. UserError if the port cannot be had."""
+        asyncio.run(self._run(host, port, ready))
+
+    async def _run(self, host: str, port: int, ready: Callable[[str], None]) -> None:
+        self._turn, end, loop = asyncio.Lock(), asyncio.Event(), asyncio.get_running_loop()
+        # Browsers name the page that asks: no page of the web gets at a server of this machine.
+        options: dict[str, Any] = dict(compression=None, max_size=LARGEST, origins=[None], process_request=_healthy)
+        try:
+            server = await serve(self._client, host, port, **options)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot serve at {host}:{port} ({reason}); choose another --host or --port") from None
+
+        def stop() -> None:
+            end.set()
+            for number in handled:  # a second one ends it at once
+                loop.remove_signal_handler(number)
+
+        handled = (signal.SIGINT, signal.SIGTERM)
+        for number in handled:
+            loop.add_signal_handler(number, stop)
+        async with server:
+            host, port = next(iter(server.sockets)).getsockname()[:2]
+            ready(f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}")
+            await end.wait()
+
+    async def _client(self, connection: ServerConnection) -> None:
+        self.counts["clients"] += 1
+        session, previous = Session(self.bundle, self.device), None
+        try:
+            await connection.send(self.metadata)
+            async for message in connection:
+                begun = time.monotonic()
+                try:
+                    async with self._turn:
+                        answer = await asyncio.wrap_future(in_thread(partial(session.answer, message, previous)))
+                except Exception as error:
+                    await self._refuse(connection, error)
+                    return
+                await connection.send(answer)
+                self.counts["requests"] += 1
+                previous = time.monotonic() - begun
+        except ConnectionClosed:  # it has gone without a word
+            self.counts["vanished"] += 1
+
+    async def _refuse(self, connection: ServerConnection, error: Exception) -> None:
+        """Say what is wrong with a request, or with us, and close its connection."""
+        self.counts["refused"] += 1
+        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        logger.warning("a request of %s is refused: %s", (connection.remote_address or ["?"])[0], said)
+        await connection.send(said)
+        await connection.close(CloseCode.INTERNAL_ERROR, "the error is in the message before")
+
+
+def _healthy(connection: ServerConnection, request: Request) -> Response | None:
+    """Answer GET /healthz, by which load balancers ask."""
+    return connection.respond(http.HTTPStatus.OK, "OK\n") if request.path == "/healthz" else None

@@ -1,0 +1,81 @@
+"""The policy that a command line names: a bundle, or a server's at ws://HOST:PORT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from policies.bundle import Bundle, Runtime
+
+PATIENCE = 60.0
+"""Longest wait for a server's answer where nothing moves meanwhile, s."""
+
+
+def open_policy(
+    source: Path, runtime: Runtime, task: str | None = None, keys: tuple[str, ...] = (), execute: int = 0,
+    timeout: float = PATIENCE,
+) -> Bundle:  # fmt: skip
+    """Return a bundle, or what stands for one on a server.
+
+    Args:
+        task: of a server that is not ours, and so has no contract: ours; else it must be the policy's.
+        keys: `OURS=THEIRS`, names of observations of such a server.
+        execute: actions of its chunks to execute; 0: all.
+        timeout: longest wait for an answer, s.
+
+    Raises:
+        ConfigError: an option is missing, or has no meaning here.
+        RemoteFailure: nobody answers.
+    """
+    from policies.bundle import load_bundle
+    from policies.remote import address_of
+    from robot_rl.util.errors import ConfigError
+
+    if not (address := address_of(source)):
+        for name, value in (("task", task), ("keys", keys), ("execute", execute)):
+            if value:
+                raise ConfigError(f"--{name} is for a server, ws://HOST:PORT; {source} is a bundle: leave it out")
+        return load_bundle(source, runtime)
+    if runtime != "torch":
+        raise ConfigError(f"the server chooses its runtime: `robot-rl serve BUNDLE --runtime {runtime}`")
+    from policies.remote.client import ServedPolicy
+    from policies.remote.connection import Connection
+    from policies.remote.contract import ServedBundle, read
+
+    connection = Connection(address, timeout)
+    terms = read(connection.metadata, address)
+    if terms is None:
+        return _foreign(connection, task, keys, execute)
+    if keys or execute:
+        raise ConfigError(f"{address} is a `robot-rl serve`, which says these itself: leave out --keys and --execute")
+    if task and task != terms.task:
+        raise ConfigError(f"the policy at {address} is for task {terms.task!r}, not for {task!r}; leave out --task")
+    policy = ServedPolicy(connection, terms)
+    return ServedBundle(policy, terms.interface, terms.robot, task=terms.task, address=address)
+
+
+def _foreign(connection: Any, task: str | None, keys: tuple[str, ...], execute: int) -> Bundle:
+    """Return the policy of another program's server, with the contract of a task of ours."""
+    from policies.remote.client import ForeignPolicy, translation
+    from policies.remote.contract import ServedBundle, size_of
+    from robot_rl.interface.pipeline import Pipeline
+    from robot_rl.util.errors import ConfigError
+    from sim.tasks import tasks, without_robot
+
+    if not task or without_robot(task):
+        raise ConfigError(
+            f"the server at {connection.address} does not say what its policy is for: name a robot's --task, see "
+            "`robot-rl tasks`"
+        )
+    interface = tasks.get(task).interface
+    pipeline = Pipeline(interface)
+    names = translation(keys, pipeline.observation_spec)
+    policy = ForeignPolicy(connection, size_of(pipeline), pipeline.actions, names, execute)
+    return ServedBundle(policy, interface, pipeline.robot.fingerprint(), address=connection.address)
+
+
+def server_report(policy: Any) -> dict[str, Any]:
+    """Return what the report says of a policy's server; {} for a policy without one."""
+    connection = getattr(policy, "connection", None)
+    return {} if connection is None else {"server": connection.summary()}

@@ -1,0 +1,268 @@
+"""A client at servers that are foreign, broken, slow or gone: one sentence and one count each."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from websockets.sync.server import ServerConnection
+
+from policies.base import Chunk, Size
+from policies.errors import BundleError, RemoteFailure
+from policies.remote import address_of
+from policies.remote.client import ForeignPolicy, translation
+from policies.remote.connection import Connection
+from policies.remote.contract import read
+from policies.remote.packing import pack, unpack
+from robot_rl.interface.language import encode
+from robot_rl.interface.observation_spec import (
+    LANGUAGE,
+    LANGUAGE_FIELD,
+    ObservationField,
+    ObservationSpec,
+    picture_field,
+)
+from robot_rl.interface.spec import VectorSpec, box
+from robot_rl.util.errors import ConfigError
+
+FRONT = "observation.images.front"
+SIZE = Size(3, 2, ObservationSpec.of(**{FRONT: picture_field(4, 6), LANGUAGE: LANGUAGE_FIELD}))
+ACTIONS = VectorSpec((box("move", "x", "m", 0.0, 2.0), box("turn", "z", "rad", -1.0, 3.0)))
+Foreign = Callable[..., str]
+
+
+def seen(n: int = 1) -> dict[str, torch.Tensor]:
+    pictures = torch.arange(n * 72, dtype=torch.uint8).reshape(n, 4, 6, 3)
+    told = encode([f"lift number {k}" for k in range(n)])
+    return {"observation.state": torch.arange(3.0 * n).reshape(n, 3), FRONT: pictures, LANGUAGE: told}
+
+
+def answers(*said: Any) -> Callable[[ServerConnection], None]:
+    """Talk that sends empty metadata, then for each request one of the answers; then it closes."""
+
+    def talk(connection: ServerConnection) -> None:
+        connection.send(pack({}))
+        for answer in said:
+            connection.recv()
+            connection.send(answer if isinstance(answer, bytes | str) else pack(answer))
+
+    return talk
+
+
+def chunk(*rows: tuple[float, float]) -> dict[str, Any]:
+    return {"actions": np.array(rows, np.float64), "server_timing": {"infer_ms": 1.0}}
+
+
+GOOD = chunk((1.0, 1.0), (2.0, 3.0), (9.0, -1.0))
+
+
+def policy(address: str, timeout: float = 10.0, **options: Any) -> ForeignPolicy:
+    return ForeignPolicy(Connection(address, timeout, first=timeout), SIZE, ACTIONS, {}, **options)
+
+
+def infer(made: ForeignPolicy, n: int = 1) -> Chunk:
+    return made.infer(seen(n), torch.Generator())
+
+
+def test_a_foreign_servers_physical_actions_become_those_of_the_interface(foreign: Foreign) -> None:
+    made = policy(foreign(answers(GOOD, GOOD)), execute=2)
+    assert (made.horizon, made.execute) == (3, 2)
+    torch.testing.assert_close(infer(made).actions, torch.tensor([[[0.0, 0.0], [1.0, 1.0], [1.0, -1.0]]]))
+    assert made.connection.summary()["requests"] == 2 and made.connection.summary()["failures"] == {}
+    made.close()
+
+
+def test_it_gets_one_robot_at_a_time_under_its_own_names_and_the_instruction_in_words(foreign: Foreign) -> None:
+    got: list[dict[str, Any]] = []
+
+    def talk(connection: ServerConnection) -> None:
+        connection.send(pack({"a server": "of another kind"}))
+        for message in connection:
+            assert isinstance(message, bytes)
+            got.append(unpack(message))
+            connection.send(pack(GOOD))
+
+    names = translation(("observation.state=observation/state", f"{FRONT}=observation/image"), _spec())
+    made = ForeignPolicy(Connection(foreign(talk)), SIZE, ACTIONS, names)
+    infer(made, 2)
+    assert len(got) == 3 and all(set(m) == {"observation/state", "observation/image", "prompt"} for m in got)
+    assert got[0]["prompt"] == "" and [m["prompt"] for m in got[1:]] == ["lift number 0", "lift number 1"]
+    for row, message in enumerate(got[1:]):
+        np.testing.assert_array_equal(message["observation/state"], seen(2)["observation.state"][row])
+        np.testing.assert_array_equal(message["observation/image"], seen(2)[FRONT][row])
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "answer"),
+    [
+        ("error", "reports an error: ValueError: no such robot", "Traceback:\n  line 1\nValueError: no such robot\n"),
+        ("error", "reports an error: nothing", "\n"),
+        ("nonsense", "no msgpack", b"\xc1 nonsense"),
+        ("nonsense", "int, not a table", pack(3)),
+        ("nonsense", "there is no 'actions'", {}),
+        ("nonsense", "'actions' is list", {"actions": [[0.0, 0.0]]}),
+        ("nonsense", "not an array of numbers", {"actions": np.array([[True, False]])}),
+        ("shape", "of shape (2,), not (3, 2)", {"actions": np.zeros(2)}),
+        ("shape", "of shape (1, 3, 2), not (3, 2)", {"actions": np.zeros((1, 3, 2))}),
+        ("shape", "of shape (3, 7), not (3, 2)", {"actions": np.zeros((3, 7))}),
+        ("shape", "of shape (4, 2), not (3, 2)", {"actions": np.zeros((4, 2))}),
+        ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (float("nan"), 0.0), (0.0, 0.0))),
+        ("nonfinite", "NaN or infinite", chunk((0.0, 0.0), (0.0, 0.0), (1e300, 0.0))),
+    ],
+)  # fmt: skip
+def test_a_wrong_answer_is_one_sentence_and_counted(foreign: Foreign, kind: str, said: str, answer: Any) -> None:
+    address = foreign(answers(GOOD, answer))
+    made = policy(address)
+    with pytest.raises(RemoteFailure) as error:
+        infer(made)
+    assert error.value.kind == kind and said in str(error.value) and address in str(error.value)
+    assert "\n" not in str(error.value) and error.value.code == 1
+    with pytest.raises(RemoteFailure) as again:  # its next answer would be to another question
+        infer(made)
+    assert again.value is error.value and made.connection.summary()["failures"] == {kind: 1}
+    made.close()
+
+
+def test_the_first_answer_is_checked_as_the_others(foreign: Foreign) -> None:
+    with pytest.raises(RemoteFailure, match="of no actions"):
+        policy(foreign(answers({"actions": np.zeros((0, 2))})))
+    with pytest.raises(RemoteFailure, match=r"of shape \(3, 7\), not \(n, 2\)"):
+        policy(foreign(answers({"actions": np.zeros((3, 7))})))
+    with pytest.raises(ConfigError, match="--execute is 4"):
+        policy(foreign(answers(GOOD)), execute=4)
+
+
+def test_a_server_that_closes_is_gone(foreign: Foreign) -> None:
+    made = policy(foreign(answers(GOOD)))
+    with pytest.raises(RemoteFailure, match="has closed the connection") as error:
+        infer(made)
+    assert error.value.kind == "closed" and made.connection.failures == {"closed": 1}
+
+
+def test_a_server_that_never_answers_is_given_up_in_time(foreign: Foreign) -> None:
+    asked, end = threading.Event(), threading.Event()
+
+    def talk(connection: ServerConnection) -> None:
+        answers(GOOD)(connection)
+        connection.recv()
+        asked.set()
+        end.wait(60)
+
+    made = policy(foreign(talk), timeout=0.4)
+    begun = time.monotonic()
+    with pytest.raises(RemoteFailure, match=r"has not answered for 0\.4 s") as error:
+        infer(made)
+    assert error.value.kind == "timeout" and asked.is_set() and time.monotonic() - begun < 10
+    end.set()
+
+
+def test_a_server_that_stops_reading_is_given_up_in_time() -> None:
+    """More than the buffers of the system hold, to a peer that takes nothing after the handshake."""
+    with _silent_listener() as (address, accept):
+        threading.Thread(target=accept, daemon=True).start()
+        connection = Connection(address, 1.0)
+        with pytest.raises(RemoteFailure, match="has read nothing for 1 s") as error:
+            connection.ask({"observation.state": np.zeros(2**23)})
+        assert error.value.kind == "timeout"
+
+
+class _silent_listener:  # noqa: N801 - a context
+    """A peer that shakes hands, sends metadata, and reads no more."""
+
+    def __enter__(self) -> tuple[str, Callable[[], None]]:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.peers: list[socket.socket] = []
+        return f"ws://127.0.0.1:{self.listener.getsockname()[1]}", self._accept
+
+    def _accept(self) -> None:
+        from websockets.server import ServerProtocol
+
+        peer = self.listener.accept()[0]
+        self.peers.append(peer)
+        protocol = ServerProtocol()
+        protocol.receive_data(peer.recv(2**16))
+        (request,) = protocol.events_received()
+        protocol.send_response(protocol.accept(request))  # type: ignore[arg-type]
+        protocol.send_binary(pack({}))
+        for data in protocol.data_to_send():
+            peer.sendall(data)
+
+    def __exit__(self, *_: object) -> None:
+        for one in (*self.peers, self.listener):
+            one.close()
+
+
+def test_nobody_there_and_no_server_of_this_kind_are_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(RemoteFailure, match=r"does not answer within 0\.3 s") as error:
+            Connection(address, 0.3)
+        assert error.value.kind == "unreachable"
+        listener.accept()[0].close()
+        threading.Thread(target=lambda: listener.accept()[0].sendall(b"220 mail\r\n\r\n"), daemon=True).start()
+        with pytest.raises(RemoteFailure, match="cannot be reached"):
+            Connection(address, 10.0)
+    with pytest.raises(RemoteFailure, match="cannot be reached .*refused.*; start `robot-rl serve BUNDLE`"):
+        Connection(address)
+
+
+@pytest.mark.parametrize("address", ["ws://", "ws://127.0.0.1:port", "ws://127.0.0.1:99999"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises((ConfigError, RemoteFailure)) as error:
+        Connection(address, 1.0)
+    assert "\n" not in str(error.value)
+
+
+def test_metadata_that_only_look_like_ours_are_refused(foreign: Foreign) -> None:
+    good: dict[str, Any] = dict(
+        protocol=1, task="testbed:push", interface=None, robot={}, size={"observation": 3, "action": 2},
+        horizon=4, execute=2, inpaints=True,
+    )  # fmt: skip
+    assert read({"robot_rl": good}, "ws://here") is not None and read({}, "ws://here") is None
+    for wrong, said in (
+        ({"protocol": 2}, "speaks protocol 2"),
+        ({"horizon": 0}, "horizon"),
+        ({"execute": 5}, "more than horizon"),
+        ({"size": {"observation": 3}}, "action"),
+        ({"task": "os.path:join"}, "os"),
+        ({"interface": {"task": "x"}}, "it lacks"),
+        ({"robot": "panda"}, "no table"),
+    ):
+        with pytest.raises((BundleError, ConfigError), match=said):
+            read({"robot_rl": good | wrong}, "ws://here")
+    with pytest.raises(BundleError, match="damaged or foreign"):
+        read({"robot_rl": 3}, "ws://here")
+    with pytest.raises(RemoteFailure, match="nonsense"):
+        Connection(foreign(lambda connection: connection.send(b"\xc1")))
+
+
+def _spec() -> ObservationSpec:
+    return ObservationSpec.of(**{"observation.state": ObservationField((3,))}) | SIZE.others
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (("observation.state",), "write OURS=THEIRS"),
+        (("observation.state=",), "write OURS=THEIRS"),
+        (("observation.stat=x",), "did you mean observation.state"),
+        (("observation.state=x", "observation.state=y"), "given twice"),
+        (("observation.state=x", f"{FRONT}=x"), "given twice"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(pairs: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        translation(pairs, _spec())
+
+
+def test_an_address_is_recognized_after_a_path_lost_a_slash() -> None:
+    assert address_of(Path("ws://127.0.0.1:8000")) == address_of("ws://127.0.0.1:8000") == "ws://127.0.0.1:8000"
+    assert address_of(Path("runs/ws")) == address_of("random:panda-lift") == ""
