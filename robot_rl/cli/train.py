@@ -35,6 +35,9 @@ class Train(Generic[R]):
     """Demonstrations; default datasets/<task>."""
     base: Path | None = None
     """Bundle of the policy to start from."""
+    classifier: Path | None = None
+    """Success classifier whose verdict ends episodes and pays rewards in place of the task's own test; see
+    `robot-rl classifier fit`."""
     out: Path | None = None
     """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
     seed: Seed = 0
@@ -145,6 +148,8 @@ class Train(Generic[R]):
         may = (*recipe.needs, *recipe.may_use)
         settings |= {"base": str(self.base) if self.base else None} if "base" in may else {}
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
+        judge = {"classifier": str(self.classifier.resolve()) if self.classifier else ""}
+        settings |= judge if "environment" in may else {}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
         settings |= {"precision": self.precision}
@@ -170,7 +175,7 @@ class Train(Generic[R]):
 
     def _check_read(self, needs: Sequence[str]) -> None:
         """Raise ConfigError for options that the recipe does not use."""
-        groups = dict.fromkeys(_SIMULATION, "environment") | {"base": "base", "dataset": "demonstrations"}
+        groups = dict.fromkeys((*_SIMULATION, "classifier"), "environment") | {"base": "base", "dataset": "demonstrations"}
         for option in fields(self):
             what = groups.get(option.name)
             unread = what is not None and what not in needs
