@@ -76,6 +76,8 @@ class Show:
 
         classifier = read_classifier(self.folder)
         summary = {"classifier": str(self.folder)} | classifier.summary()
-        summary |= {name: classifier.provenance[name] for name in ("dataset", "commit") if name in classifier.provenance}
+        summary |= {
+            name: classifier.provenance[name] for name in ("dataset", "commit") if name in classifier.provenance
+        }
         show(summary, self.json, "classifier")
         return 0

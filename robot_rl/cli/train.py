@@ -175,7 +175,10 @@ class Train(Generic[R]):
 
     def _check_read(self, needs: Sequence[str]) -> None:
         """Raise ConfigError for options that the recipe does not use."""
-        groups = dict.fromkeys((*_SIMULATION, "classifier"), "environment") | {"base": "base", "dataset": "demonstrations"}
+        groups = dict.fromkeys((*_SIMULATION, "classifier"), "environment") | {
+            "base": "base",
+            "dataset": "demonstrations",
+        }
         for option in fields(self):
             what = groups.get(option.name)
             unread = what is not None and what not in needs

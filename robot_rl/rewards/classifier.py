@@ -159,10 +159,10 @@ class Classifier:
     def require_fit(self, seen: ObservationSpec, rate: float, interface: Interface | None) -> None:
         """Raise ConfigError where observations `seen` at `rate` Hz, or what is asked, are not those it was fitted to."""
         reads = self.network.reads
-        wanted = reads.others | ({STATE: seen[STATE]} if reads.observation and STATE in seen else {})
-        for key, theirs in wanted.items():
+        wanted = {key: field.shape for key, field in reads.others.items()}
+        wanted |= {STATE: (reads.observation,)} if reads.observation else {}
+        for key, shape in wanted.items():
             found = seen[key].shape if key in seen else None
-            shape = (reads.observation,) if key == STATE else theirs.shape
             if found != shape:
                 there = "is not there" if found is None else f"is {_size(found)}"
                 remedy = "fit one to a dataset of this task, or take a task that shows it"

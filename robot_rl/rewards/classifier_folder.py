@@ -78,7 +78,9 @@ def read_classifier(path: Path | str) -> Classifier:
         raise
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UserError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
-        raise ConfigError(f"{file} is damaged or foreign ({reason}); copy the classifier again, or fit it again") from None
+        raise ConfigError(
+            f"{file} is damaged or foreign ({reason}); copy the classifier again, or fit it again"
+        ) from None
     classifier.network.load_state_dict(weights)
     classifier.network.eval()
     return classifier

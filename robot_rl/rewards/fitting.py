@@ -150,7 +150,7 @@ def _descend(
         logits = network({key: value.to(device) for key, value in batch.items()})
         loss = binary_cross_entropy_with_logits(logits, label.to(device))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         schedule.step()
         if step % 20 == 0:

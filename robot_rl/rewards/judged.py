@@ -40,7 +40,9 @@ class Seen:
 def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
     """Return the facts of a task that a classifier judges; ConfigError where it cannot."""
     if info.interface is None:
-        raise ConfigError(f"{info.task} ends its episodes by itself, so no classifier can judge them: take a robot's task")
+        raise ConfigError(
+            f"{info.task} ends its episodes by itself, so no classifier can judge them: take a robot's task"
+        )
     classifier.require_fit(ObservationSpec.from_vector(info.state) | info.others, info.rate, info.interface)
     return replace(info, rewards=(), reports_success=True, success_terminates=True)
 
