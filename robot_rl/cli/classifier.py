@@ -20,8 +20,8 @@ class Fit:
 
     dataset: tyro.conf.Positional[Path]
     """Folder of a dataset with pictures, from `robot-rl collect` or `robot-rl record` with --keep-failures."""
-    out: Path
-    """Folder of the classifier."""
+    out: Path | None = None
+    """Folder of the classifier; default classifiers/<name of the dataset>."""
     config: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
     device: str = "auto"
     """Device to fit on: cpu, cuda, or auto for cuda if there is one."""
@@ -44,16 +44,17 @@ class Fit:
         from robot_rl.training.run import provenance
         from robot_rl.util.errors import ConfigError
 
-        if self.out.exists() and not (self.out / "classifier.json").is_file():
-            raise ConfigError(f"{self.out} is there and is no classifier, so it is not replaced; choose another --out")
+        out = self.out or Path("classifiers") / self.dataset.resolve().name
+        if out.exists() and not (out / "classifier.json").is_file():
+            raise ConfigError(f"{out} is there and is no classifier, so it is not replaced; choose another --out")
         torch.set_num_threads(self.threads)
         data, begin = Dataset(self.dataset), time.monotonic()
         with bar("classifier") as update:
             classifier = fit(data, self.config, learner_device(self.device), update)
         facts: dict[str, Any] = {"path": str(self.dataset.resolve()), "episodes": data.num_episodes}
         classifier.provenance = provenance() | {"dataset": facts, "config": asdict(self.config)}
-        save_classifier(classifier, self.out)
-        summary = {"classifier": str(self.out)} | classifier.summary()
+        save_classifier(classifier, out)
+        summary = {"classifier": str(out)} | classifier.summary()
         show(summary | {"seconds": round(time.monotonic() - begin, 1)}, self.json, "classifier")
         if not classifier.pays:
             sys.stderr.write(f"robot-rl: {classifier.refusal}\n")

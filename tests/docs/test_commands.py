@@ -126,7 +126,8 @@ def check_names(command: Any, page: Path) -> None:
     if getattr(command, "device", ""):
         from robot_rl.cli.teleop import DEVICES
 
-        assert command.device in (("auto", "cpu", "cuda") if hasattr(command, "engine") else DEVICES)
+        computes = hasattr(command, "engine") or hasattr(command, "threads")
+        assert command.device in (("auto", "cpu", "cuda") if computes else DEVICES)
 
 
 def check_ros2(words: list[str]) -> None:

@@ -268,7 +268,9 @@ def test_a_classifier_judges_by_the_pictures_and_needs_no_pose(
 ) -> None:
     topic_robot().blind = True
     cameras()
-    e = robot_env(SEES, classifier=verdict(front=(12, 16), wrist=(8, 8)), safety=replace(steady, picture_timeout=1000.0))
+    e = robot_env(
+        SEES, classifier=verdict(front=(12, 16), wrist=(8, 8)), safety=replace(steady, picture_timeout=1000.0)
+    )
     for _ in range(2):
         e.reset(seed=0)
         ended = [bool(e.step(STILL)[2]) for _ in range(SEES.success_hold)]

@@ -70,7 +70,10 @@ def test_round_trip(saved: Path, verdict: Build) -> None:
     first.provenance = {"seed": 3}
     save_classifier(first, saved)
     again = load_classifier(saved)
-    observation = {FRONT: torch.randint(0, 256, (5, 32, 32, 3), dtype=torch.uint8), "observation.state": torch.ones(5, 2)}
+    observation = {
+        FRONT: torch.randint(0, 256, (5, 32, 32, 3), dtype=torch.uint8),
+        "observation.state": torch.ones(5, 2),
+    }
     assert torch.equal(again.probability(observation), first.probability(observation))
     assert again.folder == saved and again.summary() == first.summary() and again.provenance == {"seed": 3}
     assert sorted(p.name for p in saved.parent.iterdir()) == ["classifier"], "nothing is left beside it"

@@ -27,7 +27,9 @@ def test_a_square_that_means_success_is_learned(corner: Path, quick: Build, tmp_
     save_classifier(classifier, tmp_path / "classifier")
     assert load_classifier(tmp_path / "classifier").measured == classifier.measured
     again = fit(Dataset(corner), quick())
-    assert all(torch.equal(a, b) for a, b in zip(classifier.network.parameters(), again.network.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(classifier.network.parameters(), again.network.parameters(), strict=True)
+    )
 
 
 def test_marks_that_mean_nothing_do_not_pass(marked_dataset: Build, quick: Build, tmp_path: Path) -> None:
