@@ -15,8 +15,8 @@ from robot_rl.util.limits import PositiveInt
 
 @dataclass
 class Fit:
-    """Fit a success classifier to the marked frames of a dataset with successes and failures, and measure it on held-out
-    episodes; exit status 1 when it is below the bar and so may not pay rewards."""
+    """Fit a success classifier to the marked frames of a dataset with successes and failures, and measure it on
+    held-out episodes; exit status 1 when it is below the bar and so may not pay rewards."""
 
     dataset: tyro.conf.Positional[Path]
     """Folder of a dataset with pictures, from `robot-rl collect` or `robot-rl record` with --keep-failures."""

@@ -189,7 +189,13 @@ class Train(Generic[R]):
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:
     """Return steps and training metrics from the last row."""
     last = rows[-1] if rows else {}
-    names = {"step": "steps", "train/success": "success", "train/return": "return", "bc/loss": "loss"}
+    names = {
+        "step": "steps",
+        "train/success": "success",
+        "train/true_success": "true_success",
+        "train/return": "return",
+        "bc/loss": "loss",
+    }
     return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
 
 

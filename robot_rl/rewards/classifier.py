@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,11 @@ from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, STATE, ObservationSpec
 from robot_rl.interface.pipeline import Interface
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, validate
+from robot_rl.util.limits import Fraction, Interval, NonNegativeInt, PositiveFloat, PositiveInt, validate
 from robot_rl.util.statistics import wilson
+
+Bar = Annotated[float, Interval(ge=0.8, le=1)]
+"""The least precision and recall of a classifier that pays rewards."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,7 @@ class Classifier:
     """Frames per second that it was fitted to."""
     instructions: tuple[str, ...]
     """What was asked for in the episodes that it was fitted to."""
-    at_least: Fraction
-    """The bar: precision and recall that it must have to pay rewards."""
+    at_least: Bar
     measured: Measured
     provenance: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
@@ -157,7 +159,7 @@ class Classifier:
             raise ConfigError(self.refusal)
 
     def require_fit(self, seen: ObservationSpec, rate: float, interface: Interface | None) -> None:
-        """Raise ConfigError where observations `seen` at `rate` Hz, or what is asked, are not those it was fitted to."""
+        """Raise ConfigError where observations `seen` at `rate` Hz, or what is asked, are not what it was fitted to."""
         reads = self.network.reads
         wanted = {key: field.shape for key, field in reads.others.items()}
         wanted |= {STATE: (reads.observation,)} if reads.observation else {}

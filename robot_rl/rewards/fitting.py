@@ -15,7 +15,7 @@ from policies.encoder import augmented
 from robot_rl.data.dataset import Dataset
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, STATE, ObservationSpec, picture_field
-from robot_rl.rewards.classifier import Classifier, Measured, NetworkConfig, SuccessNetwork
+from robot_rl.rewards.classifier import Bar, Classifier, Measured, NetworkConfig, SuccessNetwork
 from robot_rl.rewards.marked import MarkedEpisode, held_out, marked_episodes
 from robot_rl.util.errors import ConfigError, nearest
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, Seed
@@ -35,10 +35,10 @@ class FitConfig:
     hold: PositiveInt = 3
     """Frames in a row that must show success before it counts. As many before a mark are taken to show it."""
     margin: NonNegativeFloat = 0.5
-    """Time before a mark of which nothing is said, s: what comes earlier shows no success, and a claim is wrong then."""
+    """Time before a mark of which nothing is said, s: earlier frames show no success, and a claim is wrong there."""
     held_out: Annotated[float, Interval(ge=0.05, le=0.9)] = 0.3
     """Share of the episodes to measure on."""
-    at_least: Annotated[float, Interval(ge=0.8, le=1)] = 0.95
+    at_least: Bar = 0.95
     """The bar: precision and recall on held-out episodes below which it may not pay rewards."""
     steps: PositiveInt = 1_500
     """Gradient steps."""

@@ -48,7 +48,7 @@ def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
 
 
 class JudgedEnv:
-    """Copies of a task that end in success, and pay 1, when the classifier has seen it for long enough; else they pay 0.
+    """Copies of a task that end in success, and pay 1, when a classifier has seen it for long enough; else they pay 0.
 
     The simulator's own test ends nothing: infos["true_success"] (n,) says whether the episode has passed it by now, for
     a comparison. Failures and time limits end episodes as ever. Everything else is delegated.

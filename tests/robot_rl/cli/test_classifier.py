@@ -93,13 +93,34 @@ def test_train_learns_by_the_classifier(
     settings = json.loads((tmp_path / "run" / "config.json").read_text())
     assert settings["classifier"] == str(tmp_path / "classifier")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["train/success"] == 1.0, "it always sees success"
+    assert rows[-1]["train/success"] == 1.0 and rows[-1]["train/true_success"] == 0.0, "it is always fooled"
     job = open_job(settings, None, lambda *_: None)
     env = job.make_env(1)
     assert isinstance(env, JudgedEnv) and job.info == env.info
     env.close()
     code, _, said = run(capsys, *TRAIN, "--out", "run", "--resume")
     assert code == 2 and "classifier was" in said
+
+
+def test_a_scripted_operator_corrects_what_a_classifier_judges(
+    verdict: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_classifier(verdict(front=(96, 96)), tmp_path / "classifier")
+    words = [
+        "train",
+        "panda-lift-cameras",
+        "--recipe",
+        "hil-serl",
+        "--training.demo-share",
+        "0",
+        "--training.steps",
+        "10",
+    ]
+    words += ["--training.capacity", "256", "--operator.rule", "random", "--classifier", "classifier", "--out", "run"]
+    code, said, wrong = run(capsys, *words, "--json")
+    assert code == 0, wrong
+    assert json.loads(said)["success"] == 1.0 and json.loads(said)["true_success"] == 0.0
 
 
 def test_train_refuses_what_a_classifier_cannot_judge(

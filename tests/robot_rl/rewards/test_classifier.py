@@ -94,6 +94,7 @@ def test_a_classifier_below_its_bar_can_be_shown_but_pays_nothing(verdict: Build
         ({"format": 9}, "format 9"),
         ({"threshold": 1.5}, "threshold is 1.5"),
         ({"hold": 0}, "hold is 0"),
+        ({"at_least": 0.1}, "at_least is 0.1"),
         ({"measured": {"episodes": 1, "successes": 2, "claims": 1, "right": 1}}, "contradict"),
         ({"network": {"hidden": -1}}, "hidden is -1"),
         ({"network": {"hidden": 10**12}}, "another classifier than classifier.json says"),
