@@ -34,9 +34,12 @@ Bar = Annotated[float, Interval(ge=0.8, le=1)]
 class NetworkConfig:
     """The network of a classifier."""
 
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(embedding=16))
     hidden: PositiveInt = 64
     """Units between the encoder's features and the output."""
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.5
+    """Share of the pictures' features that is left out in each frame while fitting: successes are few, and are else
+    remembered by their looks."""
 
 
 class SuccessNetwork(nn.Module):
@@ -47,12 +50,15 @@ class SuccessNetwork(nn.Module):
         self.reads, self.config = reads, config
         self.normalizer = Normalizer(reads.observation)
         self.encoder = config.encoder.build(reads)
+        self.dropout = nn.Dropout(config.dropout)
         self.head = mlp([self.encoder.size, config.hidden, 1])
 
     def forward(self, observation: Observation) -> Tensor:
         some = observation[next(iter(self.reads.pictures))]
         state = observation[STATE] if self.reads.observation else some.new_zeros(len(some), 0, dtype=torch.float32)
-        logits: Tensor = self.head(self.encoder(self.normalizer(state), observation))
+        features, known = self.encoder(self.normalizer(state), observation), self.reads.observation
+        features = torch.cat([features[:, :known], self.dropout(features[:, known:])], 1)
+        logits: Tensor = self.head(features)
         return logits[:, 0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -20,8 +20,10 @@ from robot_rl.rewards.marked import MarkedEpisode, held_out, marked_episodes
 from robot_rl.util.errors import ConfigError, nearest
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat, PositiveInt, Seed
 
-THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
+THRESHOLDS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
 """Those that are tried."""
+NEAR = 1.0
+"""Time before the margin whose frames are a quarter of each batch, s: they look most like success, and are few."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,16 @@ class FitConfig:
     """Share of the episodes to measure on."""
     at_least: Bar = 0.95
     """The bar: precision and recall on held-out episodes below which it may not pay rewards."""
-    steps: PositiveInt = 1_500
+    steps: PositiveInt = 1_000
     """Gradient steps."""
-    batch: PositiveInt = 64
-    """Frames per step, half of which show success."""
+    batch: PositiveInt = 32
+    """Frames per step: half show success, and a quarter are from the second before the margin."""
     negatives: PositiveInt = 4_000
     """Most frames without success to learn from, drawn at random; all are kept in memory."""
-    lr: PositiveFloat = 5e-4
+    lr: PositiveFloat = 1e-3
     """Learning rate, which falls to 0 along a cosine."""
-    weight_decay: NonNegativeFloat = 1e-2
+    weight_decay: NonNegativeFloat = 0.1
+    """Weight decay of AdamW."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
     seed: Seed = 0
     """Seed of the split, the weights and the batches."""
@@ -140,7 +143,7 @@ def _descend(
     config: FitConfig,
     progress: Callable[[int, int, str], None],
 ) -> None:
-    """Fit the network to the labelled frames of episodes, as many of either kind in each batch."""
+    """Fit the network to the labelled frames of episodes."""
     device, reads = next(network.parameters()).device, network.reads
     rng = torch.Generator().manual_seed(config.seed)
     optimizer = torch.optim.AdamW(network.parameters(), config.lr, weight_decay=config.weight_decay)
@@ -165,15 +168,18 @@ def _batches(
     if not len(not_shown):
         raise ConfigError(f"no frame is further than --margin {config.margin:g} s from a success; give a smaller one")
     not_shown = not_shown[torch.randperm(len(not_shown), generator=rng)[: config.negatives]].sort().values
-    kinds = [(frames.of(rows), len(rows)) for rows in (shown, not_shown)]
-    counts = (max(1, config.batch // 2), max(1, config.batch - config.batch // 2))
-    label = torch.cat([torch.ones(counts[0]), torch.zeros(counts[1])])
+    near = torch.cat([e.before(round(NEAR * frames.dataset.fps)) for e in episodes])
+    near = near if len(near) else not_shown
+    kinds = [frames.of(rows) for rows in (shown, not_shown, near)]
+    quarter = max(1, config.batch // 4)
+    counts = (2 * quarter, quarter, quarter)
+    label = torch.cat([torch.ones(counts[0]), torch.zeros(2 * quarter)])
     for _ in range(config.steps):
-        picks = [torch.randint(n, (count,), generator=rng) for (_, n), count in zip(kinds, counts, strict=True)]
-        parts: list[dict[str, Any]] = [
-            {key: values[pick] for key, values in found.items()} for (found, _), pick in zip(kinds, picks, strict=True)
-        ]
-        yield {key: torch.cat([parts[0][key], parts[1][key]]) for key in parts[0]}, label
+        parts = []
+        for found, count in zip(kinds, counts, strict=True):
+            pick = torch.randint(len(next(iter(found.values()))), (count,), generator=rng)
+            parts.append({key: values[pick] for key, values in found.items()})
+        yield {key: torch.cat([part[key] for part in parts]) for key in parts[0]}, label
 
 
 def level(probability: Tensor, hold: int) -> Tensor:

@@ -38,6 +38,11 @@ class MarkedEpisode:
         """Return the rows of the dataset that have a label."""
         return self.start + (self.labels == label).nonzero()[:, 0]
 
+    def before(self, frames: int) -> Tensor:
+        """Return the rows of the last frames that do not show success before it came; none of a failed episode."""
+        labels = self.labels[: self.earliest or 0]
+        return self.start + (labels == 0).nonzero()[-frames:, 0]
+
 
 def labelled(marks: Tensor, hold: int, margin: int) -> tuple[Tensor, int | None]:
     """Return the labels (T,) of an episode's frames, and the first frame in which success may be claimed.
