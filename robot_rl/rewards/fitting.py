@@ -207,9 +207,11 @@ def measure(levels: Sequence[Tensor], episodes: Sequence[MarkedEpisode], thresho
 
 
 def best_threshold(levels: Sequence[Tensor], episodes: Sequence[MarkedEpisode]) -> float:
-    """Return the threshold with the largest sum of precision and recall; the lowest of several, since there are few
-    successes to fit to, and others look less like success than these do.
+    """Return the threshold with the largest sum of precision and recall. Of those that differ from it by no more than
+    one episode does, which is chance, it is the middle one.
     """
     found = [measure(levels, episodes, threshold) for threshold in THRESHOLDS]
     scores = [(m.precision["mean"] or 0.0) + (m.recall["mean"] or 0.0) for m in found]
-    return THRESHOLDS[scores.index(max(scores))]
+    least = max(scores) - 1 / max(1, found[0].successes)
+    best = [threshold for threshold, score in zip(THRESHOLDS, scores, strict=True) if score >= least]
+    return best[len(best) // 2]

@@ -86,7 +86,9 @@ def test_a_claim_counts_where_the_success_came_and_not_before() -> None:
     assert (found.episodes, found.successes, found.claims, found.right) == (5, 3, 3, 1)
 
 
-def test_the_threshold_is_the_lowest_of_the_best() -> None:
-    levels = [torch.tensor([0.0, 0.0, 0.96, 0.96]), torch.tensor([0.0, 0.82, 0.0, 0.0])]
-    best = best_threshold(levels, [episode(2), episode(None)])
-    assert best == 0.85, "0.85, 0.9, 0.93 and 0.95 tell them apart"
+def test_the_threshold_is_the_middle_of_those_that_are_as_good_but_for_one_episode() -> None:
+    won, lost = [torch.tensor([0.0, 0.0, 0.96, 0.96])] * 10, [torch.tensor([0.0, 0.82, 0.0, 0.0])] * 3
+    best = best_threshold(won + lost, [episode(2)] * 10 + [episode(None)] * 3)
+    assert best == 0.93, "0.85, 0.9, 0.93 and 0.95 tell them apart"
+    best = best_threshold(won + lost[:1], [episode(2)] * 10 + [episode(None)])
+    assert best == 0.85, "with one wrong claim those from 0.5 on are as good"
