@@ -8,22 +8,20 @@ policy.onnx          optional: the policy for ONNX Runtime, which `robot-rl expo
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from policies.base import Policy, build_policy
 from policies.errors import BundleError, NoBundle, WrongBundle
 from policies.metadata import load_onnx
+from policies.weights import read_weights, require_fit, sha256
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.observations import terms
 from robot_rl.interface.pipeline import Interface, Pipeline
@@ -31,7 +29,7 @@ from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.success import objects_of, tests
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError, nearest
-from robot_rl.util.files import leaks
+from robot_rl.util.files import leaks, replacing_folder
 from robot_rl.util.registry import check_trusted_task
 
 FORMAT = 1
@@ -148,56 +146,25 @@ def _listed(spec: ObservationSpec) -> str:
 
 def save_bundle(bundle: Bundle, path: Path) -> None:
     """Write a bundle; the folder appears under its name only when it is whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir(parents=True)
-        weights = {k: v.contiguous() for k, v in bundle.policy.state_dict().items()}
-        save_file(weights, temporary / WEIGHTS)
-        if bundle.critic:
-            save_file({k: v.contiguous() for k, v in bundle.critic.items()}, temporary / CRITIC)
-        meta = {
-            "format": FORMAT,
-            "policy": bundle.policy.describe(),
-            "task": bundle.task,
-            "interface": bundle.contract.to_json() if bundle.contract else None,
-            "agent": bundle.agent,
-            "robot": bundle.robot,
-            "provenance": bundle.provenance,
-            "sha256": {file.name: _sha256(file.read_bytes()) for file in sorted(temporary.iterdir())},
-        }
-        (temporary / "policy.json").write_text(json.dumps(meta, indent=2))
-        for written in (*temporary.iterdir(), temporary):
-            _sync(written)
-        _replace(temporary, path)
+        with replacing_folder(path) as temporary:
+            weights = {k: v.contiguous() for k, v in bundle.policy.state_dict().items()}
+            save_file(weights, temporary / WEIGHTS)
+            if bundle.critic:
+                save_file({k: v.contiguous() for k, v in bundle.critic.items()}, temporary / CRITIC)
+            meta = {
+                "format": FORMAT,
+                "policy": bundle.policy.describe(),
+                "task": bundle.task,
+                "interface": bundle.contract.to_json() if bundle.contract else None,
+                "agent": bundle.agent,
+                "robot": bundle.robot,
+                "provenance": bundle.provenance,
+                "sha256": {file.name: sha256(file.read_bytes()) for file in sorted(temporary.iterdir())},
+            }
+            (temporary / "policy.json").write_text(json.dumps(meta, indent=2))
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot write the bundle {path} ({error}); free space or choose another --out") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk, so that a name that outlives a power failure is of a whole."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _replace(new: Path, path: Path) -> None:
-    """Give a folder its name; one that has it goes, or stays where that fails."""
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    if path.exists():
-        path.rename(old)
-    try:
-        new.rename(path)
-    except BaseException:
-        if old.exists():
-            old.rename(path)
-        raise
-    _sync(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def bundle_folder(path: Path | str) -> Path:
@@ -237,8 +204,8 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             if not isinstance(meta.get(name, kind()), kind):
                 raise TypeError(f"{name} is {meta[name]!r}")
         sums = dict(meta["sha256"])
-        weights = _read(path / WEIGHTS, sums)
-        _require_fit(weights, wanted, path / WEIGHTS)
+        weights = read_weights(path / WEIGHTS, sums)
+        require_fit(weights, wanted, path / WEIGHTS)
         policy = build_policy(meta["policy"])
         bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}), folder=path)
         bundle.task, bundle.agent = meta.get("task", "") or bundle.task, meta.get("agent", {})
@@ -251,7 +218,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
     if not all(v.isfinite().all() for v in weights.values()):
         raise BundleError(f"{path / WEIGHTS} holds non-finite weights; train it again")
     if (path / CRITIC).is_file():
-        bundle.critic = _read(path / CRITIC, sums)
+        bundle.critic = read_weights(path / CRITIC, sums)
         if not all(v.isfinite().all() for v in bundle.critic.values()):
             raise BundleError(
                 f"{path / CRITIC} holds non-finite weights; train it again, or delete that file: what "
@@ -273,38 +240,3 @@ def check_names(meta: dict[str, Any]) -> None:
         for name in filter(None, (interface.get("success"), interface.get("failure"))):
             tests.vet(str(name))
         check_trusted_task(str(interface["task"]))
-
-
-def _require_fit(weights: dict[str, Tensor], network: dict[str, Tensor], file: Path) -> None:
-    """Refuse weights of another network, naming the first difference."""
-    found, wanted = ({k: (str(tuple(v.shape)), str(v.dtype)) for k, v in s.items()} for s in (weights, network))
-    different = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
-    if different:
-        name = different[0]
-        shapes, types = zip(*(s.get(name, ("absent", "")) for s in (found, wanted)), strict=True)
-        there, here = shapes if shapes[0] != shapes[1] else types
-        more = f", and {len(different) - 1} more differ" if len(different) > 1 else ""
-        raise BundleError(
-            f"{file} holds the weights of another policy than policy.json says: {name} is {there} in it, not {here}"
-            f"{more}; copy the bundle again"
-        )
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _read(file: Path, sums: dict[str, str]) -> dict[str, torch.Tensor]:
-    try:
-        data = file.read_bytes()
-        if _sha256(data) != sums.get(file.name):
-            raise BundleError(
-                f"{file} is not what was saved: its sha256 is another than in policy.json; copy the whole bundle again"
-            )
-        return load(data)
-    except BundleError:
-        raise
-    except FileNotFoundError:
-        raise BundleError(f"{file} is missing; copy the whole bundle folder") from None
-    except Exception as error:  # safetensors raises its own error type for truncated or foreign files
-        raise BundleError(f"{file} is damaged ({error}); copy the bundle again") from None

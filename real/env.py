@@ -29,6 +29,7 @@ from real.steering import Schedule, Steering
 from real.teleop.commands import Operator, OperatorInput
 from real.topics import EPISODE_TOPIC
 from robot_rl.interface.pipeline import Interface
+from robot_rl.rewards.classifier import Classifier
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +59,11 @@ class RobotEnv(Rig, VectorEnv):
         schedule: Schedule | None = None,
         observers: Iterable[StepObserver] = (),
         instruction: str = "",
+        classifier: Classifier | None = None,
     ):
         """`schedule` returns the commands of a walking robot without a person or `cmd_vel`; `instruction` is what a
-        policy that reads instructions is asked first."""
-        super().__init__(node, interface, cameras, operator, dry_run, safety, instruction)
+        policy that reads instructions is asked first; `classifier` is the success test in place of the task's."""
+        super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier)
         self.steering: Steering | None = None
         if self.pipeline.command.fields:
             self.steering = Steering(node, self.pipeline.command, self.period, schedule)
@@ -209,7 +211,8 @@ class RobotEnv(Rig, VectorEnv):
     def _observe(self) -> dict[str, Tensor]:
         state = {"observation.state": self.pipeline.observer(self.state)}
         state |= self.asked.read() if self.asked else {}
-        return state | self.pictures.read(self.loop.safety.lost_timeout)
+        pictures = self.pictures.read(self.loop.safety.lost_timeout)
+        return state | {picture.key: pictures[picture.key] for picture in self.interface.pictures}
 
     def _note_change(self, event: str, what: Any) -> None:
         if self._noted.get(event) != what:

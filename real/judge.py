@@ -15,7 +15,9 @@ from real.intervention import Decision, Phase
 from real.rig import Rig
 from real.standing import Standing
 from real.topics import TRUTH_TOPIC
+from robot_rl.interface.observation_spec import STATE
 from robot_rl.interface.state import RobotState
+from robot_rl.rewards.judged import Seen
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,17 @@ class Outcome:
 
 
 class Judge:
-    """Apply the task's tests, the person's marks and the time limit to each control period."""
+    """Apply the task's tests, the person's marks and the time limit to each control period; a classifier, if there is
+    one, in place of the success test."""
 
     def __init__(self, rig: Rig, stance: Homing | Standing):
         self.rig, self.stance, self.held = rig, stance, 0
         self.asked = ""
         """The instruction that is judged."""
+        self.seen: Seen | None = None
+        """What the classifier has seen."""
+        if rig.classifier is not None:
+            self.seen = Seen(rig.classifier, rig.classifier.frames_of(rig.interface), 1)
         self.cause = ""
         """Which process stood still and so ended the episode; empty if none did."""
         self.falls = self.stalls = 0
@@ -45,19 +52,14 @@ class Judge:
     def reset(self) -> None:
         """Begin an episode."""
         self.held, self.cause = 0, ""
+        if self.seen is not None:
+            self.seen.reset()
 
     def __call__(self, state: RobotState, decision: Decision) -> Outcome:
         """Return the outcome of the episode up to this control period."""
         rig, loop = self.rig, self.rig.loop
-        operator, test = decision.operator, rig.pipeline.success
-        if rig.asked:
-            if rig.asked.text != self.asked:  # what held for another instruction does not count
-                self.asked, self.held = rig.asked.text, 0
-            test = None if rig.asked.index is None else test
-        self.held = self.held + 1 if test and bool(test(state)) else 0
-        won = (test is not None and self.held >= rig.interface.success_hold) or (
-            operator is not None and operator.success
-        )
+        operator = decision.operator
+        won = self._won(state) or (operator is not None and operator.success)
         failed, halted, walks = self._failed(state), bool(loop.stopped), loop.walks
         not_operator_stop = loop.stopped != "operator"  # the operator's stop is not a failure of the task
         # Damping other than by the operator makes a walking robot fall, if only after the last step.
@@ -69,9 +71,33 @@ class Judge:
         timed_out = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         marked = operator is not None and operator.failure
         lost = failed or marked or (walks and halted) or decision.phase is Phase.STOPPED
-        endures = rig.pipeline.success is None and timed_out
+        endures = rig.pipeline.success is None and self.seen is None and timed_out
         success = (won or endures) and not (lost or halted or (walks and loop.limp))
         return Outcome(success, won or marked or (failed and not_operator_stop), won or lost or timed_out)
+
+    def _won(self, state: RobotState) -> bool:
+        """Return whether the success test, or the classifier, has held for long enough."""
+        rig, test = self.rig, self.rig.pipeline.success
+        if rig.asked and rig.asked.text != self.asked:  # what held for another instruction does not count
+            self.asked, self.held = rig.asked.text, 0
+            if self.seen is not None:
+                self.seen.reset()
+        if self.seen is not None:
+            return self._seen(self.seen, state)
+        if rig.asked and rig.asked.index is None:
+            test = None
+        self.held = self.held + 1 if test and bool(test(state)) else 0
+        return test is not None and self.held >= rig.interface.success_hold
+
+    def _seen(self, seen: Seen, state: RobotState) -> bool:
+        """Return whether the classifier has seen success for long enough; old pictures show none."""
+        rig, safety = self.rig, self.rig.loop.safety
+        known = rig.asked is None or seen.classifier.knows(rig.asked.text)
+        if not known or rig.pictures.age() > safety.picture_timeout:
+            seen.reset()
+            return False
+        observation = {STATE: rig.pipeline.observer(state)} | rig.pictures.read(safety.lost_timeout)
+        return bool(seen(observation | (rig.asked.read() if rig.asked else {})))
 
     def _failed(self, state: RobotState) -> bool:
         """Return the result of the task's failure test; false in a dry run. A robot does not measure its height: on a

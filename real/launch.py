@@ -134,6 +134,7 @@ _DEPLOY = (
     _OUT,
 )
 _INSTRUCTION = Argument("instruction", "", "what the robot is asked, for a policy that reads instructions")
+_CLASSIFIER = Argument("classifier", "", "success classifier that judges by the cameras; empty: the task's own test")
 _EXECUTION = Argument(
     "execution",
     "receding",
@@ -208,7 +209,7 @@ def _deploy(values: Mapping[str, str], start_after: str, *names: str) -> NodePro
 def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
     return [
         _twin(values, values["twin"] == "true"),
-        _deploy(values, "twin", "execution", "instruction"),
+        _deploy(values, "twin", "execution", "instruction", "classifier"),
         _teleop(values),
         _view(values),
     ]
@@ -227,7 +228,7 @@ def _describe_quadruped(values: Mapping[str, str]) -> list[NodeProcess]:
 
 
 def _describe_finetune(values: Mapping[str, str]) -> list[NodeProcess]:
-    options = _options(values, "robot", "recipe", "instruction", "minutes", "out", "dataset", "seed")
+    options = _options(values, "robot", "recipe", "instruction", "classifier", "minutes", "out", "dataset", "seed")
     resume = ("--resume",) if values["resume"] == "true" else ()
     command = ("finetune", _bundle(values), *options, *resume, *_no_camera(values))
     after = "twin" if values["teleop"] == "none" else "teleop"
@@ -259,7 +260,7 @@ class _File:
 
 _FILES = {
     "twin": _File("a simulated robot behind the robot's own topics", _COMMON, _describe_twin),
-    "arm": _File("run a policy on an arm", (*_DEPLOY, _INSTRUCTION, _EXECUTION, *_COMMON), _describe_arm),
+    "arm": _File("run a policy on an arm", (*_DEPLOY, _INSTRUCTION, _CLASSIFIER, _EXECUTION, *_COMMON), _describe_arm),
     "quadruped": _File(
         "run a policy on a walking robot, behind a guard",
         (
@@ -285,6 +286,7 @@ _FILES = {
             Argument("teleop", "gamepad", "device with which the person corrects", _DEVICES),
             Argument("recipe", "hil-serl", "how to learn; `robot-rl recipes` lists them"),
             _INSTRUCTION,
+            _CLASSIFIER,
             Argument("minutes", "3", "duration in minutes", minimum=0.0),
             Argument("dataset", "", "demonstrations; empty: those that the policy was trained on"),
             _OUT,

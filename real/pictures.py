@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from real.robots.base import Driver, NotReady
-from robot_rl.interface.pipeline import Picture
+from robot_rl.interface.observation_spec import IMAGES, ObservationSpec, picture_field
+from robot_rl.interface.pipeline import Picture, Pipeline
+from robot_rl.rewards.classifier import Classifier
 from robot_rl.util.errors import UserError
 
 MOVED = 0.05
@@ -116,6 +118,17 @@ class Pictures:
             return "shows the same although the arm has moved" if moved else ""
         self._views[camera] = _View(picture, joints)
         return ""
+
+
+def with_judged(classifier: Classifier, pipeline: Pipeline) -> tuple[Picture, ...]:
+    """Return the policy's pictures and those of the cameras that only a classifier sees; ConfigError where it was
+    fitted to something else."""
+    seen, interface = pipeline.observation_spec, pipeline.interface
+    others = {key: shape for key, shape in classifier.network.reads.pictures.items() if key not in seen}
+    seen |= ObservationSpec.of(**{key: picture_field(*shape[:2]) for key, shape in others.items()})
+    classifier.require_fit(seen, interface.controller.rate, interface)
+    more = (Picture(key.removeprefix(IMAGES), height, width) for key, (height, width, _) in others.items())
+    return (*interface.pictures, *more)
 
 
 def resized(frame: np.ndarray, height: int, width: int) -> np.ndarray:

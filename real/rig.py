@@ -18,7 +18,7 @@ from real.clock import Ticker
 from real.instruction import InstructionInput
 from real.intervention import Arbiter
 from real.loop import CommandLoop
-from real.pictures import Pictures
+from real.pictures import Pictures, with_judged
 from real.robots import open_driver
 from real.robots.base import NotReady
 from real.safety import STALE_GOAL, STALE_STATE, SafetyConfig
@@ -26,6 +26,7 @@ from real.teleop.commands import Operator, OperatorInput
 from real.topics import RESET_TOPIC, STALL_TOPIC
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.state import RobotState
+from robot_rl.rewards.classifier import Classifier
 
 logger = logging.getLogger(__name__)
 SILENCES = (STALE_STATE, STALE_GOAL, "silence")
@@ -51,14 +52,19 @@ class Rig:
         dry_run: bool,
         safety: SafetyConfig | None,
         instruction: str = "",
+        classifier: Classifier | None = None,
     ):
-        self.node, self.pipeline = node, Pipeline(interface)
+        self.node, self.pipeline, self.classifier = node, Pipeline(interface), classifier
         self.interface, self.period = interface, 1 / interface.controller.rate
-        seen = tuple(p.camera for p in interface.pictures)
+        pictures, objects = interface.pictures, self.pipeline.objects
+        if classifier is not None:  # it needs no poses
+            pictures = with_judged(classifier, self.pipeline)
+            objects = self.pipeline.tracked(filter(None, (interface.failure,)))
+        seen = tuple(p.camera for p in pictures)
         cameras = tuple(dict.fromkeys((*cameras, *seen)))
-        self.driver = open_driver(node, self.pipeline.robot, self.pipeline.objects, cameras, dry_run)
+        self.driver = open_driver(node, self.pipeline.robot, objects, cameras, dry_run)
         self.driver.needed = seen
-        self.pictures = Pictures(self.driver, interface.pictures)
+        self.pictures = Pictures(self.driver, pictures)
         self.asked = InstructionInput(node, interface, instruction) if interface.instructions else None
         steers = bool(self.pipeline.command.fields)
         self.arbiter = Arbiter(operator, self.pipeline.controller, steers)

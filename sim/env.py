@@ -81,10 +81,12 @@ class TaskEnv(VectorEnv):
         without: Sequence[str] = (),
         diverged: Path | None = None,
         asks: str = TRAINING,
+        success_ends: bool = True,
     ):
         """`without` names parameters that are not randomized; all are still sampled, so the others do not change.
         `asks`: which of the interface's instructions episodes draw: "training", "held-out", "all", or those that begin
         with it.
+        `success_ends`: success ends an episode; False leaves that to whoever judges it otherwise, and calls `restart`.
         `diverged` is the folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
         """
         self.task: Task = tasks.get(task) if isinstance(task, str) else task
@@ -104,6 +106,7 @@ class TaskEnv(VectorEnv):
         self.pipeline = Pipeline(self.task.interface, self.robot, self.device)
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
         self.episodes.sampler.asked = _asked(self.task, asks)
+        self.episodes.judge.success_ends = success_ends
         self.simulation = {"engine": engine, "device": self.device.type, "without": without}
         self.simulation |= {} if asks == TRAINING else {"asks": asks}
         """Return the settings of this simulation, to report with its results."""
@@ -198,17 +201,19 @@ class TaskEnv(VectorEnv):
         observation = self.episodes.observation() | self._look()
         if ended:
             infos["final_obs"], infos["_final_obs"] = observation, done
-            observation = self._restart(done.nonzero().squeeze(-1), observation)
+            observation = self.restart(done.nonzero().squeeze(-1), observation)
         self._seen = {key: observation[key] for key in self._seen}
         return observation, verdict.reward, verdict.terminated, verdict.truncated, infos
 
-    def _restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+    def restart(self, ids: Tensor, observation: dict[str, Tensor]) -> dict[str, Tensor]:
         """Begin new episodes in environments `ids` (k,); return a copy of the observation with their first ones."""
         first = self.prefetched.begin(self.episodes, ids) if self.prefetched else self.episodes.begin(ids)
         if self.recorder:
             self.recorder.begin(ids)
         first |= self._pictures(ids.cpu().numpy())
-        return {name: values.index_copy(0, ids, first[name]) for name, values in observation.items()}
+        observation = {name: values.index_copy(0, ids, first[name]) for name, values in observation.items()}
+        self._seen = {key: observation[key] for key in self._seen}
+        return observation
 
     @cached_property
     def prefetched(self) -> PrefetchedResets | None:

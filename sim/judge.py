@@ -39,6 +39,8 @@ class Judge(Rows):
         self.home = torch.tensor(pipeline.robot.home, device=pipeline.device)
         self.held = torch.zeros(num_envs, dtype=torch.long, device=pipeline.device)
         """Control periods (n,) for which the success predicate has held."""
+        self.success_ends = True
+        """Success ends an episode."""
 
     def reset(self, ids: Tensor) -> None:
         """Begin episodes `ids`."""
@@ -57,7 +59,7 @@ class Judge(Rows):
         if pipeline.success:
             self.held = torch.where(pipeline.success(now) & ~broken, self.held + 1, 0)
             success = (self.held >= interface.success_hold) & ~failed
-            terminated = success | failed
+            terminated = success | failed if self.success_ends else failed
         else:
             success, terminated = late & ~failed & ~broken, failed
         reward, infos = success.float(), {}

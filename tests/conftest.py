@@ -227,6 +227,29 @@ def agent(residual: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def verdict() -> Callable[..., Any]:
+    """A success classifier that always, or never, sees success in pictures `others`, (height, width) by camera."""
+    from policies.base import Size
+    from policies.encoder import EncoderConfig
+    from robot_rl.interface.observation_spec import ObservationSpec, picture_field
+    from robot_rl.rewards.classifier import Classifier, Measured, NetworkConfig, SuccessNetwork
+
+    def build(
+        always: bool = True, hold: int = 3, rate: float = 20.0, measured: Any = Measured(40, 20, 20, 20),  # noqa: B008
+        state: int = 0, instructions: tuple[str, ...] = ("lift the cube",), **others: tuple[int, int],
+    ) -> Classifier:  # fmt: skip
+        fields = {f"observation.images.{name}": picture_field(*size) for name, size in others.items()}
+        config = NetworkConfig(EncoderConfig((8, 8), 16, 2), 16)
+        network = SuccessNetwork(Size(state, 0, ObservationSpec.of(**fields)), config)
+        last: Any = network.head[-1]
+        torch.nn.init.zeros_(last.weight)
+        torch.nn.init.constant_(last.bias, 5.0 if always else -5.0)
+        return Classifier(network.eval(), 0.8, hold, rate, instructions, 0.95, measured)
+
+    return build
+
+
+@pytest.fixture
 def run(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Open run folders, closed at the end."""
     from robot_rl.training.run import Run

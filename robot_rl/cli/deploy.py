@@ -38,6 +38,9 @@ class Deploy:
     walks by itself; with person it stands."""
     instruction: str = ""
     """What the robot is asked, for a policy that reads instructions; the topic `instruction` changes it."""
+    classifier: Path | None = None
+    """Success classifier that judges episodes by what the cameras see, in place of the task's own test: objects then
+    need no tracking; see `robot-rl classifier fit`."""
     out: Path | None = None
     """Run folder for results and the video; default runs/<date>-<time>-<task>-deploy."""
     label: str = ""
@@ -80,6 +83,7 @@ class Deploy:
         from robot_rl.cli.remote import open_policy, server_report
         from robot_rl.evaluation import Evaluation, evaluate
         from robot_rl.interface.pipeline import Pipeline
+        from robot_rl.rewards.classifier_folder import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.run import Run, new_folder
         from robot_rl.util.statistics import wilson
@@ -90,6 +94,7 @@ class Deploy:
         bundle = open_policy(self.bundle, self.runtime, self.task, self.keys, self.execute, patience)
         robot = robots.get(self.robot)
         bundle.check_robot(robot)
+        classifier = load_classifier(self.classifier) if self.classifier else None
         interface = self._timed(bundle.interface)
         # An arm holds, fed by this thread, while another one infers; legs cannot, and their policies are fast.
         period, aside = 1 / interface.controller.rate, robot.base is None
@@ -109,7 +114,7 @@ class Deploy:
             env = RobotEnv(
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
                 operator=OperatorInput(node, robot.name, robot.base is not None), dry_run=self.dry_run,
-                schedule=self._schedule(interface), instruction=self.instruction,
+                schedule=self._schedule(interface), instruction=self.instruction, classifier=classifier,
             )  # fmt: skip
             film.attach(env)
             journal = Journal(run.folder, env)
@@ -141,6 +146,7 @@ class Deploy:
             where = "twin" if env.on_twin else "robot"
             summary = {"label": self.label or self.bundle.name, "where": where, "seed": self.seed} | result.summary()
             summary["corrected_episodes"] = sum(result.by_hand)
+            summary |= {"judged_by": str(self.classifier)} if self.classifier else {}
             if robot.base:
                 low, high = wilson(env.falls, max(env.falls, len(result.success)))
                 summary |= {

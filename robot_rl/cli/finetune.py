@@ -30,6 +30,9 @@ class Finetune(Generic[R]):
     """Robot to drive; a bundle for another one is refused."""
     instruction: str = ""
     """What the robot is asked, for a policy that reads instructions; the topic `instruction` changes it."""
+    classifier: Path | None = None
+    """Success classifier that judges episodes by what the cameras see, in place of the task's own test: objects then
+    need no tracking; see `robot-rl classifier fit`."""
     minutes: NonNegativeFloat = 3.0
     """Length of the session, minutes; the last episode is finished."""
     dataset: Path | None = None
@@ -67,6 +70,7 @@ class Finetune(Generic[R]):
         from robot_rl.data.recording import load_episodes
         from robot_rl.interface.environment import EnvInfo
         from robot_rl.interface.pipeline import Pipeline
+        from robot_rl.rewards.classifier_folder import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
         from robot_rl.training.human_in_the_loop import WEIGHTS
@@ -81,6 +85,7 @@ class Finetune(Generic[R]):
         spec = robots.get(self.robot)
         bundle.check_robot(spec)
         policy = recipe.policy(bundle)
+        classifier = load_classifier(self.classifier) if self.classifier else None
         named = self.dataset or bundle.provenance.get("dataset")
         if not named or not (Path(named) / "meta" / "info.json").exists():
             raise ConfigError(f"no demonstrations at {named or '(unknown)'}: name the dataset with --dataset")
@@ -94,6 +99,7 @@ class Finetune(Generic[R]):
         cameras = bundle.interface.cameras if self.camera else ()
         settings |= {"dataset": str(dataset), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
         settings["cameras"] = cameras
+        settings["classifier"] = str(self.classifier.resolve()) if self.classifier else ""
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
             open_node("finetune", ros_args=self.ros_args, rate=spec.command_rate) as node,
@@ -102,7 +108,7 @@ class Finetune(Generic[R]):
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = VideoRecorder(self.film, corrected_only=True)
             env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node, spec.name),
-                           instruction=self.instruction)  # fmt: skip
+                           instruction=self.instruction, classifier=classifier)  # fmt: skip
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
             number, ended = 0, ""

@@ -39,6 +39,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench methods": ("robot_rl.cli.bench_methods:Methods", "measure each method against its control"),
     "bench sim": ("robot_rl.cli.bench:Sim", "measure the speed of simulation beside peers"),
     "bench loop": ("robot_rl.cli.bench_loop:Loop", "measure how late the command loop is, beside a bare one"),
+    "classifier fit": ("robot_rl.cli.classifier:Fit", "fit a success classifier to a dataset's marked frames"),
+    "classifier show": ("robot_rl.cli.classifier:Show", "show what a success classifier is, and how well it judges"),
     "dataset info": ("robot_rl.cli.dataset:Info", "show what a dataset holds"),
     "dataset verify": ("robot_rl.cli.dataset:Verify", "check a dataset file by file"),
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),

@@ -35,6 +35,9 @@ class Train(Generic[R]):
     """Demonstrations; default datasets/<task>."""
     base: Path | None = None
     """Bundle of the policy to start from."""
+    classifier: Path | None = None
+    """Success classifier whose verdict ends episodes and pays rewards in place of the task's own test; see
+    `robot-rl classifier fit`."""
     out: Path | None = None
     """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
     seed: Seed = 0
@@ -148,6 +151,8 @@ class Train(Generic[R]):
         settings |= {"base": str(self.base) if self.base else None} if "base" in may else {}
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
         settings |= {} if self.instructions == "training" else {"instructions": self.instructions}
+        judge = {"classifier": str(self.classifier.resolve()) if self.classifier else ""}
+        settings |= judge if "environment" in may else {}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
         settings |= {"precision": self.precision}
@@ -173,7 +178,10 @@ class Train(Generic[R]):
 
     def _check_read(self, needs: Sequence[str]) -> None:
         """Raise ConfigError for options that the recipe does not use."""
-        groups = dict.fromkeys(_SIMULATION, "environment") | {"base": "base", "dataset": "demonstrations"}
+        groups = dict.fromkeys((*_SIMULATION, "classifier"), "environment") | {
+            "base": "base",
+            "dataset": "demonstrations",
+        }
         for option in fields(self):
             what = groups.get(option.name)
             unread = what is not None and what not in needs
@@ -184,7 +192,13 @@ class Train(Generic[R]):
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:
     """Return steps and training metrics from the last row."""
     last = rows[-1] if rows else {}
-    names = {"step": "steps", "train/success": "success", "train/return": "return", "bc/loss": "loss"}
+    names = {
+        "step": "steps",
+        "train/success": "success",
+        "train/true_success": "true_success",
+        "train/return": "return",
+        "bc/loss": "loss",
+    }
     return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
 
 

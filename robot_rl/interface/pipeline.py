@@ -5,6 +5,7 @@ A task declares an `Interface`, a bundle carries it, and simulation and robot bu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
@@ -181,7 +182,10 @@ class Pipeline:
     def objects(self) -> tuple[str, ...]:
         """Return the objects to track: those in the observation terms and, for policies that read images, those in the
         success and failure tests."""
-        tests = self.interface.tests if self.interface.pictures else ()
+        return self.tracked(self.interface.tests if self.interface.pictures else ())
+
+    def tracked(self, tests: Iterable[str]) -> tuple[str, ...]:
+        """Return the objects to track where the state is judged by `tests`."""
         return tuple(dict.fromkeys((*self.observer.objects, *(name for test in tests for name in objects_of(test)))))
 
     def target(self, state: RobotState, action: Tensor) -> JointTarget:

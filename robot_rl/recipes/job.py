@@ -17,6 +17,8 @@ from robot_rl.interface.environment import EnvFactory, EnvInfo
 from robot_rl.operators.judge import judge_of
 from robot_rl.operators.scripted import OperatedEnv, OperatorConfig, ScriptedOperator
 from robot_rl.rewards import RewardName
+from robot_rl.rewards.classifier_folder import load_classifier
+from robot_rl.rewards.judged import JudgedEnv, judged_info
 from robot_rl.robots import robots
 from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
@@ -153,9 +155,14 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
     physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
     physics |= {"asks": settings["instructions"]} if "instructions" in settings else {}
     python = Path(python) if python else None
+    info, make_env = describe(task, python), lambda count: make(task, count, python, **physics)
+    if settings.get("classifier"):
+        classifier, physics["success_ends"] = load_classifier(settings["classifier"]), False
+        info = judged_info(info, classifier)
+        make_env = lambda count: JudgedEnv(make(task, count, python, **physics), classifier)  # noqa: E731
     return Job(
-        describe(task, python),
-        lambda count: make(task, count, python, **physics),
+        info,
+        make_env,
         run,
         settings["seed"],
         Path(settings.get("dataset") or Path("datasets") / file_name(task)),

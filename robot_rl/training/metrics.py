@@ -89,18 +89,20 @@ class Episodes:
         self.ended = torch.full((num_envs,), not first_of_each, device=device)
         """(N,) environments whose first episode has ended"""
         window = max(window, num_envs)
-        self.recent: dict[str, deque[float]] = {name: deque(maxlen=window) for name in ("return", "length", "success")}
+        names = ("return", "length", "success", "true_success")
+        self.recent: dict[str, deque[float]] = {name: deque(maxlen=window) for name in names}
 
-    def add(self, reward: Tensor, done: Tensor, success: Tensor | None) -> None:
-        """Add one step of every environment, (N,) each."""
+    def add(self, reward: Tensor, done: Tensor, infos: dict[str, Any]) -> None:
+        """Add one step of every environment, reward and done (N,): success, if it is reported, and what the simulator
+        says of it where somebody else judges."""
         self.total += reward
         self.length += 1
         if done.any():
             counts = done if self.ended.all() else done & ~self.ended
             self.ended |= done
-            for name, value in {"return": self.total, "length": self.length, "success": success}.items():
-                if value is not None:
-                    self.recent[name].extend(value[counts].float().tolist())
+            told = {name: infos[name] for name in ("success", "true_success") if name in infos}
+            for name, value in ({"return": self.total, "length": self.length} | told).items():
+                self.recent[name].extend(value[counts].float().tolist())
             self.restart(done)
 
     def restart(self, rows: Tensor | slice = slice(None)) -> None:

@@ -187,7 +187,7 @@ def train_off_policy(
                 for lane in (ended & infos["success"].cpu()).nonzero().flatten().tolist():
                     kept = replay.newest(lane)
                     demos.add_episode(kept | {DEMONSTRATION: torch.ones(len(kept["action"]))})
-            episodes.add(paid, done, infos.get("success"))
+            episodes.add(paid, done, infos)
             observation = following
             step += env.num_envs
             learns = learns or (step >= config.learning_starts and replay.ready(span))

@@ -118,7 +118,7 @@ def collect(
         if ended.any():
             finals.append(agent.state(infos["final_obs"])[ended])
             agent.reset(ended.nonzero().squeeze(-1))
-        episodes.add(paid if paid.ndim == 1 else paid.sum(1), done, infos.get("success"))
+        episodes.add(paid if paid.ndim == 1 else paid.sum(1), done, infos)
         for group, names in (("env", infos.get("metrics", {})), ("reward", infos.get("rewards", {}))):
             for name, value in names.items():
                 now = torch.stack([value.nansum(), (~value.isnan()).sum()])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from policies.base import Observation
 from policies.execution import ChunkExecutor
+from robot_rl.interface.observation_spec import PRIVILEGED
 from robot_rl.training.human_in_the_loop import Learner, play_episode
 from robot_rl.training.metrics import Episodes, Progress, check_finite, counts, report
 from robot_rl.training.run import Run
@@ -28,11 +29,11 @@ class EpisodeRecord:
 
     def add(self, observation: Observation, action: Tensor, infos: dict[str, Any], terminated: bool) -> None:
         """Append a step of one environment, with the executed action."""
-        row = {name: value.clone() for name, value in observation.items() if name == "observation.state"}
+        row = {name: value.clone() for name, value in observation.items() if name != PRIVILEGED}
         row |= {"action": infos["executed"].clone(), "reward": infos["success"].float()}
         row |= {"intervention": infos["intervention"], "terminated": torch.tensor([terminated])}
         self.rows.append(row)
-        self.episodes.add(row["reward"], torch.tensor(["final_obs" in infos]), infos["success"])
+        self.episodes.add(row["reward"], torch.tensor(["final_obs" in infos]), infos)
         if "final_obs" in infos:
             self.final = {f"final.{name}": value for name, value in infos["final_obs"].items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,40 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to write files to; at the end it gets the name `path`, and one that has it goes. Nothing
+    changes on an error.
+    """
+    part, old = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("part", "old"))
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        yield part
+        for written in (*part.iterdir(), part):  # a name that outlives a power failure is of a whole
+            _sync(written)
+        if path.exists():
+            path.rename(old)
+        try:
+            part.rename(path)
+        except BaseException:
+            if old.exists():
+                old.rename(path)
+            raise
+        _sync(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Replace a file's content in one step: a reader finds the old or the new."""
     with replacing(path) as part:
@@ -51,11 +86,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def sync_folder(path: Path) -> None:
     """Fsync a folder, so that renames in it survive a power cut."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    _sync(path)
 
 
 def file_name(text: str) -> str:

@@ -126,7 +126,7 @@ def check_names(command: Any, page: Path) -> None:
     if getattr(command, "device", ""):
         from robot_rl.cli.teleop import DEVICES
 
-        computes = hasattr(command, "engine") or hasattr(command, "runtime")
+        computes = any(hasattr(command, name) for name in ("engine", "runtime", "threads"))
         assert command.device in (("auto", "cpu", "cuda") if computes else DEVICES)
 
 

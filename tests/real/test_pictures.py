@@ -20,6 +20,7 @@ from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
 from real.safety import SafetyConfig
 from robot_rl.interface.pipeline import Interface, Picture, Pipeline
+from robot_rl.util.errors import UserError
 from sim.tasks import tasks
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"
@@ -259,3 +260,57 @@ def test_a_frame_is_cropped_about_its_centre_and_averaged() -> None:
     blocks = frame[:, 3:7, 0].reshape(2, 2, 2, 2).mean((1, 3))
     assert np.array_equal(small, blocks.round())
     assert np.array_equal(resized(frame, 4, 10), frame), "of the right size: pixel by pixel"
+
+
+# ---- a classifier as the success test ----------------------------------------------------------------------------
+def test_a_classifier_judges_by_the_pictures_and_needs_no_pose(
+    robot_env: Build, topic_robot: Build, cameras: Build, verdict: Build, steady: SafetyConfig
+) -> None:
+    topic_robot().blind = True
+    cameras()
+    e = robot_env(
+        SEES, classifier=verdict(front=(12, 16), wrist=(8, 8)), safety=replace(steady, picture_timeout=1000.0)
+    )
+    for _ in range(2):
+        e.reset(seed=0)
+        ended = [bool(e.step(STILL)[2]) for _ in range(SEES.success_hold)]
+        assert ended == [False] * (SEES.success_hold - 1) + [True], "each episode anew"
+    e.judge.seen.reset()
+    _, reward, terminated, _, infos = e.step(STILL)
+    assert not reward and not terminated and not infos["success"]
+
+
+def test_a_classifier_may_see_a_camera_that_the_policy_does_not(
+    robot_env: Build, topic_robot: Build, cameras: Build, verdict: Build, steady: SafetyConfig
+) -> None:
+    topic_robot()
+    cameras(front=picture())
+    blind = replace(tasks.get("panda-lift").interface, horizon=20)
+    e = robot_env(blind, classifier=verdict(front=(12, 16)), safety=replace(steady, picture_timeout=1000.0))
+    observation, _ = e.reset(seed=0)
+    assert set(observation) == {"observation.state"}
+    results = [e.step(STILL) for _ in range(blind.success_hold)]
+    assert bool(results[-1][4]["success"]) and not bool(results[-2][4]["success"])
+    assert e.pictures.read(1000.0)[FRONT].shape == (1, 12, 16, 3)
+
+
+@pytest.mark.parametrize(("always", "picture_timeout"), [(False, 1000.0), (True, 1e-9)])
+def test_what_is_not_seen_or_only_in_old_pictures_is_no_success(
+    robot_env: Build, topic_robot: Build, cameras: Build, verdict: Build, steady: SafetyConfig, always: bool,
+    picture_timeout: float,
+) -> None:  # fmt: skip
+    robot = topic_robot()
+    cameras()
+    limits = replace(steady, picture_timeout=picture_timeout, lost_timeout=1000.0)
+    e = robot_env(replace(SEES, horizon=6), classifier=verdict(always, front=(12, 16)), safety=limits)
+    e.reset(seed=0)
+    x, y, z = e.state.tool_position[0].tolist()
+    robot.cube = np.array([x, y, z])  # the task's own test would see it lifted
+    results = [e.step(STILL) for _ in range(6)]
+    assert not any(bool(infos["success"]) for *_, infos in results) and bool(results[-1][3])
+
+
+def test_a_classifier_of_other_pictures_is_refused(robot_env: Build, topic_robot: Build, verdict: Build) -> None:
+    topic_robot()
+    with pytest.raises(UserError, match="front of 24x32 pixels, which is 12x16 pixels here"):
+        robot_env(SEES, classifier=verdict(front=(24, 32)))

@@ -1,0 +1,84 @@
+"""`robot-rl classifier`: fit a success classifier, and show one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from robot_rl.rewards.fitting import FitConfig
+from robot_rl.util.limits import PositiveInt
+
+
+@dataclass
+class Fit:
+    """Fit a success classifier to the marked frames of a dataset with successes and failures, and measure it on
+    held-out episodes; exit status 1 when it is below the bar and so may not pay rewards."""
+
+    dataset: tyro.conf.Positional[Path]
+    """Folder of a dataset with pictures, from `robot-rl collect` or `robot-rl record` with --keep-failures."""
+    out: Path | None = None
+    """Folder of the classifier; default classifiers/<name of the dataset>."""
+    config: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
+    device: str = "auto"
+    """Device to fit on: cpu, cuda, or auto for cuda if there is one."""
+    threads: PositiveInt = 1
+    """Threads to fit with."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Fit; return the exit status."""
+        import time
+
+        import torch
+
+        from robot_rl.cli.console import bar, show
+        from robot_rl.data import Dataset
+        from robot_rl.rewards.classifier_folder import save_classifier
+        from robot_rl.rewards.fitting import fit
+        from robot_rl.training.device import learner_device
+        from robot_rl.training.run import provenance
+        from robot_rl.util.errors import ConfigError
+
+        out = self.out or Path("classifiers") / self.dataset.resolve().name
+        if out.exists() and not (out / "classifier.json").is_file():
+            raise ConfigError(f"{out} is there and is no classifier, so it is not replaced; choose another --out")
+        torch.set_num_threads(self.threads)
+        data, begin = Dataset(self.dataset), time.monotonic()
+        with bar("classifier") as update:
+            classifier = fit(data, self.config, learner_device(self.device), update)
+        facts: dict[str, Any] = {"path": str(self.dataset.resolve()), "episodes": data.num_episodes}
+        classifier.provenance = provenance() | {"dataset": facts, "config": asdict(self.config)}
+        save_classifier(classifier, out)
+        summary = {"classifier": str(out)} | classifier.summary()
+        show(summary | {"seconds": round(time.monotonic() - begin, 1)}, self.json, "classifier")
+        if not classifier.pays:
+            sys.stderr.write(f"robot-rl: {classifier.refusal}\n")
+        return int(not classifier.pays)
+
+
+@dataclass
+class Show:
+    """Show what a success classifier reads, how well it judges, and whether it may pay rewards."""
+
+    folder: tyro.conf.Positional[Path]
+    """Folder of the classifier."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Show; return the exit status."""
+        from robot_rl.cli.console import show
+        from robot_rl.rewards.classifier_folder import read_classifier
+
+        classifier = read_classifier(self.folder)
+        summary = {"classifier": str(self.folder)} | classifier.summary()
+        summary |= {
+            name: classifier.provenance[name] for name in ("dataset", "commit") if name in classifier.provenance
+        }
+        show(summary, self.json, "classifier")
+        return 0

@@ -1,0 +1,113 @@
+"""Episodes that end when a classifier sees success; the simulator's own test is only told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from robot_rl.interface.pipeline import Picture
+from robot_rl.rewards.judged import JudgedEnv, judged_info
+from robot_rl.util.errors import ConfigError
+from sim.env import TaskEnv
+from sim.make import describe
+
+Build = Callable[..., Any]
+N, KEY = 2, "observation.images.front"
+
+
+@pytest.fixture
+def judged(task: Build, verdict: Build) -> Iterator[Build]:
+    opened = []
+
+    def build(always: bool = True, horizon: int = 12, hold: int = 3, **interface: Any) -> JudgedEnv:
+        made = task(pictures=(Picture("front", 24, 32),), horizon=horizon, **interface)
+        opened.append(TaskEnv(made, N, threads=1, success_ends=False))
+        return JudgedEnv(opened[-1], verdict(always, hold, front=(24, 32)))
+
+    yield build
+    for env in opened:
+        env.close()
+
+
+def test_an_episode_ends_when_success_was_seen_for_long_enough_and_pays_one(judged: Build) -> None:
+    env = judged()
+    before = env.reset(seed=0)[0]
+    paid = []
+    for _ in range(9):
+        observation, reward, terminated, truncated, infos = env.step(torch.zeros(N, 4))
+        paid.append(float(reward[0]))
+        assert torch.equal(reward, infos["success"].float()) and torch.equal(terminated, infos["success"])
+        assert not truncated.any() and not infos["true_success"].any(), "nothing was lifted"
+        if terminated.any():
+            assert torch.equal(infos["_final_obs"], terminated)
+            env.observation_spec.check(infos["final_obs"])
+            assert (infos["final_obs"][KEY] != observation[KEY]).any(), "the next episode has begun"
+            assert env.steps.tolist() == [0] * N and env.episode_number(0) == len(paid) // 4
+        before = observation
+    assert paid == [0, 0, 0, 1, 0, 0, 0, 1, 0], "the task's success_hold is 4"
+    assert before[KEY].shape == (N, 24, 32, 3)
+
+
+def test_a_longer_hold_of_the_classifier_counts(judged: Build) -> None:
+    env = judged(hold=6)
+    env.reset(seed=0)
+    assert [bool(env.step(torch.zeros(N, 4))[2][0]) for _ in range(6)] == [False] * 5 + [True]
+
+
+def test_the_simulators_success_ends_nothing_and_is_told(judged: Build) -> None:
+    env = judged(False, horizon=100)
+    expert = env.make_demonstrator(0)
+    observation, _ = env.reset(seed=0)
+    told = torch.zeros(N, dtype=torch.bool)
+    for step in range(1, 101):
+        observation, reward, terminated, truncated, infos = env.step(expert.act(observation))
+        assert not terminated.any() and not reward.any() and not infos["success"].any()
+        assert bool((infos["true_success"] | ~told).all()), "once passed it stays so"
+        told = infos["true_success"]
+        assert truncated.tolist() == [step == 100] * N
+    assert told.any(), "the expert lifts, and the classifier sees nothing of it"
+    assert not env.passed.any() and not env.step(torch.zeros(N, 4))[4]["true_success"].any(), "a new episode"
+
+
+def test_success_in_the_last_step_is_success_and_no_timeout(judged: Build) -> None:
+    env = judged(horizon=4)
+    env.reset(seed=0)
+    for _ in range(3):
+        assert not (env.step(torch.zeros(N, 4))[2]).any()
+    _, reward, terminated, truncated, infos = env.step(torch.zeros(N, 4))
+    assert terminated.all() and reward.all() and not truncated.any() and infos["_final_obs"].all()
+
+
+def test_a_timeout_forgets_what_was_seen(judged: Build) -> None:
+    env = judged(horizon=3)
+    env.reset(seed=0)
+    for step in range(1, 10):
+        _, _, terminated, truncated, _ = env.step(torch.zeros(N, 4))
+        assert not terminated.any() and truncated.tolist() == [step % 3 == 0] * N
+    env.reset(seed=0)
+    assert env.seen.held.tolist() == [0] * N
+
+
+def test_a_resumed_environment_goes_on_the_same(judged: Build, same: Callable[[Any, Any], bool]) -> None:
+    env = judged()
+    env.reset(seed=0)
+    env.step(torch.zeros(N, 4))
+    state = env.state_dict()
+    first = [env.step(torch.ones(N, 4)) for _ in range(5)]
+    env.load_state_dict(state)
+    assert all(same(list(a), list(env.step(torch.ones(N, 4)))) for a in first)
+
+
+def test_every_picture_is_drawn(judged: Build) -> None:
+    assert getattr(judged(), "look_next", None) is None
+
+
+def test_its_facts_are_those_of_the_classifier(judged: Build, task: Build, verdict: Build) -> None:
+    assert judged().info.rewards == () and judged().info.task == "panda-lift"
+    with pytest.raises(ConfigError, match="reads observation.images.front of 24x32 pixels, which is not there here"):
+        judged_info(describe("panda-lift"), verdict(front=(24, 32)))
+    with pytest.raises(ConfigError, match="ends its episodes by itself.*take a robot's task"):
+        judged_info(describe("testbed:reach"), verdict(front=(24, 32)))
