@@ -131,11 +131,20 @@ def check_names(command: Any, page: Path) -> None:
 
 
 def check_ros2(words: list[str]) -> None:
-    """`ros2 launch robot_rl FILE name:=value...`, or with the path of the file."""
+    """`ros2 launch robot_rl FILE name:=value...`, or with the path of the file; or a message on one of our topics."""
+    import yaml
+
+    from real import topics
+    from real.bus import make
     from real.launch import describe
     from robot_rl.cli.launch import parse
 
-    assert words[0] == "launch", "only `ros2 launch` is checked"
+    if words[:2] == ["topic", "pub"]:
+        name, kind, value = words[-3:]
+        assert name.lstrip("/") in vars(topics).values(), f"no topic {name}"
+        make(kind, **yaml.safe_load(value))
+        return
+    assert words[0] == "launch", "only `ros2 launch` and `ros2 topic pub` are checked"
     path = ROOT / "launch" / words[2] if words[1] == "robot_rl" else ROOT / words[1]
     assert path.is_file(), f"no launch file {path.relative_to(ROOT)}"
     describe(path.name.removesuffix(".launch.py"), parse(words[3 if words[1] == "robot_rl" else 2 :]))
