@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("robot_rl.cli.compare:Compare", "say whether one policy is better than another, with intervals"),
     "bench methods": ("robot_rl.cli.bench_methods:Methods", "measure each method against its control"),
     "bench sim": ("robot_rl.cli.bench:Sim", "measure the speed of simulation beside peers"),
+    "bench vla": ("robot_rl.cli.bench_vla:Vla", "measure a half-billion-weight policy that sees and reads, on a GPU"),
     "bench loop": ("robot_rl.cli.bench_loop:Loop", "measure how late the command loop is, beside a bare one"),
     "classifier fit": ("robot_rl.cli.classifier:Fit", "fit a success classifier to a dataset's marked frames"),
     "classifier show": ("robot_rl.cli.classifier:Show", "show what a success classifier is, and how well it judges"),
