@@ -3,8 +3,8 @@
     python -m benchmarks.tabletop --work runs/tabletop
 
 Collects, trains `vla-sft` and the same policy that does not read (`--policy.encoder.blind`), and asks each verb's seen
-instructions and the held-out ones, in --episodes episodes each. Stages that --work holds are not run again. Results go to
-benchmarks/results/tabletop.json. Passed: touch and lift each above 0.5, the policy above the blind one.
+instructions and the held-out ones, in --episodes episodes each. Stages that --work holds are not run again. Results go
+to benchmarks/results/tabletop.json. Passed: touch and lift each above 0.5, the policy above the blind one.
 """
 
 from __future__ import annotations
