@@ -15,8 +15,8 @@ LONGEST = 128
 
 def encode(texts: Sequence[str]) -> Tensor:
     """Return instructions (n, LONGEST) uint8, filled up with zeros; ConfigError for an empty or a longer one."""
-    rows = torch.zeros(len(texts), LONGEST, dtype=torch.uint8)
-    for row, text in zip(rows, texts, strict=True):
+    rows = []
+    for text in texts:
         said = text.strip().encode()
         if not said or 0 in said:
             raise ConfigError(f"the instruction {text!r} says nothing; give one in words")
@@ -24,8 +24,8 @@ def encode(texts: Sequence[str]) -> Tensor:
             raise ConfigError(
                 f"the instruction {text[:40]!r}... has {len(said)} bytes, and at most {LONGEST} are read; shorten it"
             )
-        row[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
-    return rows
+        rows.append(list(said.ljust(LONGEST, b"\0")))
+    return torch.tensor(rows, dtype=torch.uint8).view(len(rows), LONGEST)
 
 
 def decode(rows: Tensor) -> list[str]:

@@ -125,7 +125,7 @@ def edit(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (["train", "panda-lfit"], "did you mean panda-lift"),
         (["train", "go2-velocity", "--engine", "mujuco"], "unknown engine 'mujuco'; did you mean mujoco?"),
         (["train", "panda-lift", "--recipe", "difusion-bc"], "unknown recipe 'difusion-bc'; did you mean diffusion-bc"),
-        (["train", "panda-lift", "--recipe=resfitt"], "did you mean resfit?"),
+        (["train", "panda-lift", "--recipe=resfitt"], "did you mean resfit"),
         (["evaluate", "random:panda-lfit"], "did you mean panda-lift"),
         (["deploy", "BUNDLE", "--robot", "pandaa"], "unknown robot 'pandaa'; did you mean panda"),
         (["twin", "pandaa"], "unknown robot 'pandaa'; did you mean panda"),

@@ -153,7 +153,7 @@ def test_lists_as_json(run: Run) -> None:
         (["colect"], "collect"),
         (["dataset", "verfy"], "dataset verify"),
         (["dataset"], "did you mean dataset info or dataset verify?"),
-        (["bench"], "did you mean bench sim or bench loop or bench methods?"),
+        (["bench"], "did you mean bench vla or bench sim or bench loop?"),
         (["bench", "--json"], "bench"),
         (["bench", "lop"], "did you mean bench loop"),
         (["dataset", 40 * "z"], "known: dataset info, dataset verify"),

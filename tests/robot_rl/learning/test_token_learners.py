@@ -17,6 +17,7 @@ from policies.vla.words import words_of
 from robot_rl.data.trajectories import Trajectories
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
+from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.learning.grape import GRAPE, GRAPEConfig, pairs
 from robot_rl.learning.srpo import SRPO, SRPOConfig, centres, progress_rewards, relative
 from robot_rl.learning.token_ppo import TokenPPO, TokenPPOConfig
@@ -25,17 +26,27 @@ from robot_rl.training.group import play
 FRONT = f"{IMAGES}front"
 SIZE = Size(2, 2, ObservationSpec.of(**{FRONT: picture_field(8, 8), LANGUAGE: LANGUAGE_FIELD}))
 TOLD = ["go up", "go down"]
+FAR, TIMID = 1.6, 0.25
+"""What four actions must add up to, and what is cloned for each."""
 BACKBONE = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), words=words_of(TOLD))
 
 
 def policy() -> VLATokensPolicy:
+    """Return a policy that was cloned: it goes the right way, but not far."""
     torch.manual_seed(0)
     config = VLATokensConfig(horizon=2, execute=2, codec="bins", bins=8, layers=1, encoder=BACKBONE)
-    return VLATokensPolicy(SIZE, config).eval()
+    made, rng, env = VLATokensPolicy(SIZE, config), torch.Generator().manual_seed(0), Told(16)
+    observation, _ = env.reset(seed=0)
+    agent = Cloning(made, CloningConfig(lr=3e-3, warmup=0, ema_decay=0.9), 60)
+    for _ in range(60):
+        wanted = TIMID * env.sign[:, None, None] + 0.3 * torch.randn(16, 2, 2, generator=rng)
+        agent.update(observation | {"action": wanted.clamp(-1, 1)}, rng)
+    agent.finish()
+    return made
 
 
 class Told:
-    """Four steps; success is an action that goes, on the whole, the way that is told."""
+    """Four steps; success is to go far, on the whole, the way that is told."""
 
     device = torch.device("cpu")
 
@@ -58,7 +69,7 @@ class Told:
         self.steps += 1
         self.sum += action[:, 0] * self.sign
         done = torch.full((self.num_envs,), self.steps == 4)
-        success = done & (self.sum > 0.5)
+        success = done & (self.sum > FAR)
         return self.observe(), success.float(), done, torch.zeros_like(done), {"success": success}
 
 
@@ -127,7 +138,7 @@ def test_the_ratio_is_one_before_the_first_step_and_only_the_critic_learns_at_fi
 def test_the_preference_loss_is_log_2_at_the_start_and_swapping_a_pair_turns_its_gradient() -> None:
     start = policy()
     agent = GRAPE(start, GRAPEConfig())
-    played = play(Told(16), agent, 8, 0, torch.Generator().manual_seed(0))
+    played = play(Told(64), agent, 8, 0, torch.Generator().manual_seed(0))
     chosen = pairs(played)
     assert len(chosen)
     better, worse = chosen.unbind(1)
