@@ -207,9 +207,16 @@ def test_nobody_there_and_no_server_of_this_kind_are_said() -> None:
             Connection(address, 0.3)
         assert error.value.kind == "unreachable"
         listener.accept()[0].close()
-        threading.Thread(target=lambda: listener.accept()[0].sendall(b"220 mail\r\n\r\n"), daemon=True).start()
+        accepted: list[socket.socket] = []  # kept open: the client closes, not the garbage collector
+
+        def greet() -> None:
+            accepted.append(listener.accept()[0])
+            accepted[-1].sendall(b"220 mail\r\n\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
         with pytest.raises(RemoteFailure, match="cannot be reached"):
             Connection(address, 10.0)
+        accepted[-1].close()
     with pytest.raises(RemoteFailure, match="cannot be reached .*refused.*; start `robot-rl serve BUNDLE`"):
         Connection(address)
 
