@@ -52,8 +52,9 @@ class Connection:
             raise ConfigError(f"{address} is no address of a server ({error}); write ws://HOST:PORT") from None
         except TimeoutError:
             raise self.fail("unreachable", f"does not answer within {timeout:g} s") from None
-        except (OSError, EOFError, WebSocketException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        except (OSError, EOFError, WebSocketException, AssertionError) as error:
+            # The library asserts where a server talks before it is spoken to and hangs up.
+            reason = getattr(error, "strerror", None) or str(error) or "it speaks another protocol"
             raise self.fail("unreachable", f"cannot be reached ({reason}); start `robot-rl serve BUNDLE`") from None
         # Without it, a server that has stopped reading would hold a large request for ever.
         limit = struct.pack("@ll", int(timeout), int(timeout % 1 * 1e6))
