@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Size
-from policies.hashed_words import hashed_words
+from policies.hashed_words import WORDS, hashed_words
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
@@ -46,15 +46,12 @@ class EncoderConfig:
 class Encoder(nn.Module):
     """Features (B, size) of observations with leading dimension B."""
 
-    WORDS = 64
-    """Features of an instruction."""
-
     def __init__(self, reads: Size, config: EncoderConfig):
         super().__init__()
         self.config, self.shapes = config, reads.pictures
         if other := [key for key in reads.others if key not in self.shapes and key != LANGUAGE]:
             raise ConfigError(f"this policy cannot read {other[0]!r}; take a task without it, or another recipe")
-        self.words = self.WORDS * (LANGUAGE in reads.others)
+        self.words = WORDS * (LANGUAGE in reads.others)
         self.cameras = nn.ModuleDict(
             {camera_name(key): _embed(key, shape, config) for key, shape in self.shapes.items()}
         )
@@ -63,7 +60,7 @@ class Encoder(nn.Module):
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return the normalized state (B, D) with the features of the instruction, uint8 (B, bytes), and of the
         pictures, uint8 (B, H, W, 3)."""
-        parts = [hashed_words(observation[LANGUAGE], self.words)] if self.words else []
+        parts = [hashed_words(observation[LANGUAGE])] if self.words else []
         parts += [self.cameras[camera_name(key)](scaled(observation[key])) for key in self.shapes]
         return torch.cat([state, *parts], -1) if parts else state
 

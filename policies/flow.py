@@ -77,8 +77,11 @@ class FlowPolicy(ChunkPolicy):
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
         """Return the error of the network's output per row (B,) for chunks (B, horizon, A) in [-1, 1]."""
-        output = self._output(self.condition(self.encoder.augment(observation, rng)))
-        return velocity_error(output, chunk, rng, self.config.prediction == "sample").mean((1, 2))
+        return self._error(self.condition(self.encoder.augment(observation, rng)), chunk, rng)
+
+    def _error(self, condition: Tensor, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        error = velocity_error(self._output(condition), chunk, rng, self.config.prediction == "sample")
+        return error.mean((1, 2))
 
     def one_step(self, observation: Observation, noise: Tensor) -> Tensor:
         return self._output(self.condition(observation))(noise, noise.new_zeros(len(noise)))

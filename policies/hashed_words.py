@@ -15,8 +15,11 @@ from torch import Tensor
 
 from robot_rl.interface.language import decode
 
+WORDS = 64
+"""Features of an instruction."""
 
-def hashed_words(text: Tensor, size: int) -> Tensor:
+
+def hashed_words(text: Tensor, size: int = WORDS) -> Tensor:
     """Return features (B, size) of instructions (B, bytes) uint8."""
     said, which = torch.unique(text, dim=0, return_inverse=True)
     return torch.stack([_features(words, size) for words in decode(said)]).to(text.device)[which]

@@ -38,7 +38,7 @@ class ServedBundle(Bundle):
 
 @dataclass(frozen=True)
 class Terms:
-    """What a client needs to know of a served policy."""
+    """Facts about a served policy that its clients need."""
 
     task: str
     interface: Interface | None

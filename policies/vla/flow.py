@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Size
-from policies.flow import FlowConfig, FlowPolicy, velocity_error
+from policies.flow import FlowConfig, FlowPolicy
 from policies.vla.backbone import BackboneConfig
 from robot_rl.util.limits import NonNegativeFloat
 
@@ -38,6 +38,5 @@ class VLAFlowPolicy(FlowPolicy):
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
         condition = self.condition(self.encoder.augment(observation, rng))
-        error = velocity_error(self._output(condition), chunk, rng, self.config.prediction == "sample").mean((1, 2))
         guessed = (self.guess(condition) - chunk.flatten(1)).square().mean(1)
-        return error + self.config.regression * guessed
+        return self._error(condition, chunk, rng) + self.config.regression * guessed

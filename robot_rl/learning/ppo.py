@@ -23,16 +23,13 @@ from torch import Tensor, nn
 from policies.base import Observation
 from policies.feedforward import FeedforwardPolicy
 from policies.gaussian import divergence, entropy, log_density
-from policies.hashed_words import hashed_words
+from policies.hashed_words import WORDS, hashed_words
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.interface.symmetry import Mirror, joined
 from robot_rl.learning.critics import StateValue
 from robot_rl.learning.gae import advantages
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
-
-WORDS = 64
-"""Features of an instruction that the critic reads."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ class PPO:
         if self.privileged:
             parts.append(observation["observation.environment_state"])
         if LANGUAGE in self.policy.size.others:
-            parts.append(hashed_words(observation[LANGUAGE], WORDS))
+            parts.append(hashed_words(observation[LANGUAGE]))
         state = torch.cat(parts, -1)
         if state.shape[-1] != self.reads:
             raise ValueError(f"the critic reads {self.reads} values, the observation has {state.shape[-1]}")

@@ -40,7 +40,7 @@ class GroupConfig:
 
 
 class GroupAgent(Protocol):
-    """What the loop trains."""
+    """An agent that learns from groups of episodes."""
 
     device: torch.device
 
