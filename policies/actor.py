@@ -138,6 +138,7 @@ class GaussianPolicy(ActorPolicy):
     """A tanh-Gaussian of the observation (SAC: learned standard deviation; TD3: fixed; behaviour cloning: its mean)."""
 
     class_name, config_class = "gaussian", GaussianConfig
+    traceable = True
     actor: GaussianActor
 
     def __init__(self, size: Size, config: GaussianConfig | None = None):

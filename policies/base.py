@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, cast, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,8 @@ class Policy(nn.Module):
     """Actions of a chunk that are executed before the next one."""
     inpaints: ClassVar[bool] = False
     """`infer` takes a prefix into account."""
+    traceable: bool = False
+    """Chunks depend on this moment's observation and, for a `ChunkPolicy`, noise alone: `policies.graph` can export."""
     config: Any
     size: Size
 
@@ -112,6 +114,10 @@ class Policy(nn.Module):
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         """Return what `act` does, as an executor wants it."""
         return Chunk(self.act(observation, rng))
+
+    def read(self, text: Tensor) -> Tensor:
+        """Return what a graph is given for instructions (B, bytes): numbers of words, or features."""
+        return cast(Tensor, cast(Any, self.encoder).read(text))
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
         """Return the chunks (k, horizon, action_dim) of `act` for rows (B,) bool, without changing the policy's state.

@@ -59,7 +59,7 @@ class Denoiser(nn.Sequential):
 class ChunkPolicy(Policy):
     """A denoiser of action chunks, applied `sample_steps` times."""
 
-    inpaints = True
+    inpaints = traceable = True
 
     def __init__(self, size: Size, config: Any):
         super().__init__()

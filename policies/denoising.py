@@ -22,8 +22,7 @@ class Chain:
         """`eta` is the share of DDPM's noise, `min_std` the least standard deviation of every transition."""
         self.policy = policy
         scheduler, count, device = policy.scheduler, policy.config.sample_steps, policy.normalizer.mean.device
-        scheduler.set_timesteps(count)
-        self.times: Tensor = scheduler.timesteps.to(device)
+        self.times: Tensor = torch.tensor(policy.times, device=device)
         """(sample_steps,)"""
         later = self.times - policy.config.train_steps // count
         signal = scheduler.alphas_cumprod.to(device)

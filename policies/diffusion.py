@@ -78,6 +78,9 @@ class DiffusionPolicy(ChunkPolicy):
             timestep_spacing="trailing",
             clip_sample=True,
         )
+        self.scheduler.set_timesteps(c.sample_steps)
+        self.times: list[int] = self.scheduler.timesteps.tolist()
+        """Noise levels at which chunks are denoised, the noisiest first."""
         self.frozen: Denoiser | None = None
         if c.frozen_steps:
             hidden = [c.hidden] * c.layers
@@ -107,10 +110,9 @@ class DiffusionPolicy(ChunkPolicy):
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
         """DDIM with eta = 0 (Song et al. 2020)."""
         condition = self.condition(observation)
-        self.scheduler.set_timesteps(self.config.sample_steps)
         chunk = noise
-        for k, t in enumerate(self.scheduler.timesteps):
-            time = t.to(chunk.device).expand(len(chunk))
+        for k, t in enumerate(self.times):
+            time = torch.full((len(chunk),), t, device=chunk.device)
             frozen = self.frozen if k < self.config.frozen_steps else None
             prediction = self._predict(chunk, time, condition, frozen)
             if prefix is not None and prefix.guidance:

@@ -60,9 +60,13 @@ class Encoder(nn.Module):
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return the normalized state (B, D) with the features of the instruction, uint8 (B, bytes), and of the
         pictures, uint8 (B, H, W, 3)."""
-        parts = [hashed_words(observation[LANGUAGE])] if self.words else []
+        parts = [self.read(observation[LANGUAGE])] if self.words else []
         parts += [self.cameras[camera_name(key)](scaled(observation[key])) for key in self.shapes]
         return torch.cat([state, *parts], -1) if parts else state
+
+    def read(self, text: Tensor) -> Tensor:
+        """Return features (B, WORDS) of instructions (B, bytes); `forward` takes them as well."""
+        return hashed_words(text) if text.dtype == torch.uint8 else text
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
         """Return the observation, whose keys begin with `prefix`, with every picture shifted at random."""

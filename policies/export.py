@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from policies.base import Policy
 from policies.bundle import bundle_folder, load_bundle
 from policies.errors import BundleError
 from policies.feedforward import FeedforwardPolicy
-from policies.metadata import FILE, describe, exportable
-from policies.onnx import TOLERANCE, OnnxPolicy, difference, require
+from policies.metadata import FILE, Exported, describe, exportable, in_onnx
+from policies.onnx import TOLERANCE, require
 from robot_rl import __version__
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
@@ -89,7 +90,7 @@ def build(policy: FeedforwardPolicy, metadata: dict[str, Any]) -> bytes:
     return data
 
 
-def export_onnx(path: Path) -> tuple[FeedforwardPolicy, OnnxPolicy, float]:
+def export_onnx(path: Path) -> tuple[Policy, Exported, float]:
     """Write policy.onnx into a bundle, once it is shown to act alike.
 
     Returns the policy in torch, the same in ONNX Runtime, and the largest difference of their actions.
@@ -98,11 +99,15 @@ def export_onnx(path: Path) -> tuple[FeedforwardPolicy, OnnxPolicy, float]:
     policy, robot = exportable(bundle.policy), robots.get(bundle.interface.robot)
     require("onnxruntime")
     bundle.check_robot(robot)
-    metadata = describe(bundle.interface, robot, policy.config.history, folder / "policy.safetensors")
-    record = {"version": __version__, "commit": bundle.provenance.get("commit", "unknown")}
-    model = build(policy, metadata | record)
-    exported = OnnxPolicy(model, policy.size, policy.config)
-    apart = difference(exported, policy)
+    metadata = describe(bundle.interface, robot, policy, folder / "policy.safetensors")
+    metadata |= {"version": __version__, "commit": bundle.provenance.get("commit", "unknown")}
+    if isinstance(policy, FeedforwardPolicy):
+        model = build(policy, metadata)
+    else:
+        from policies.graph import build_graph
+
+        model = build_graph(policy, metadata)
+    exported, apart = in_onnx(model, policy)
     if not apart <= TOLERANCE:
         raise BundleError(f"{folder}: ONNX and torch differ by {apart:.2g} in [-1, 1]; nothing was written")
     try:

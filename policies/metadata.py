@@ -8,10 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from policies import onnx_chunks
 from policies.base import Policy
 from policies.errors import BundleError
 from policies.feedforward import FeedforwardPolicy
-from policies.onnx import TOLERANCE, OnnxPolicy, difference, require
+from policies.onnx import TOLERANCE, OnnxPolicy, difference, open_session, require
+from policies.onnx_chunks import OnnxChunks
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.spec import RobotSpec, VectorSpec
 from robot_rl.robots import robots
@@ -21,18 +23,31 @@ OF_ROBOT = ("robot", "joint_names", "stiffness", "damping", "home", "command_rat
 """Metadata that come from the robot's spec; the rest come from policy.json."""
 
 
-def exportable(policy: Policy) -> FeedforwardPolicy:
+Exported = OnnxPolicy | OnnxChunks
+
+
+def exportable(policy: Policy) -> Policy:
     """Return the policy if it can be exported; raise BundleError otherwise."""
-    if type(policy) is FeedforwardPolicy:  # not what is built on it
+    if type(policy) is FeedforwardPolicy or policy.traceable:  # not what is built on a feed-forward one
         return policy
-    kind = type(policy).__name__.removesuffix("Policy").lower()
     raise BundleError(
-        f"a {kind} policy has no ONNX form, because it samples in a loop; feed-forward policies (recipe ppo) have one"
+        f"a {policy.class_name} policy has no ONNX form: its actions depend on more than one moment and drawn noise; "
+        "run it with --runtime torch"
     )
 
 
-def describe(interface: Interface, robot: RobotSpec, history: int, weights: Path) -> dict[str, Any]:
+def in_onnx(model: bytes, policy: Policy) -> tuple[Exported, float]:
+    """Return a model as a policy, and by how much its actions differ from the exported policy's."""
+    if isinstance(policy, FeedforwardPolicy):
+        exported = OnnxPolicy(model, policy.size, policy.config)
+        return exported, difference(exported, policy)
+    chunks = OnnxChunks(model, policy)
+    return chunks, onnx_chunks.difference(chunks, policy)
+
+
+def describe(interface: Interface, robot: RobotSpec, policy: Policy, weights: Path) -> dict[str, Any]:
     """Return the metadata of the ONNX file; robot, policy.json and policy.safetensors must agree with it."""
+    chunks = {} if type(policy) is FeedforwardPolicy else {"horizon": policy.horizon, "execute": policy.execute}
     pipeline = Pipeline(interface, robot)
     terms = zip(interface.observations, pipeline.observer.terms, strict=True)
     low_high = [pair for f in pipeline.actions.fields for pair in zip(f.low, f.high, strict=True)]
@@ -48,31 +63,31 @@ def describe(interface: Interface, robot: RobotSpec, history: int, weights: Path
         "action_scale": [(high - low) / 2 for low, high in low_high],
         "action_offset": [(high + low) / 2 for low, high in low_high],
         "observations": [[name, len(term.field.dims)] for name, term in terms],
-        "history": history,
+        "history": getattr(policy.config, "history", 1),
         "control_rate": interface.controller.rate,
         "command_rate": robot.command_rate,
         "gait": interface.gait,
         "command": VectorSpec(interface.command).to_json(),
         "weights": hashlib.sha256(weights.read_bytes()).hexdigest(),
-    }
+    } | chunks
     plain: dict[str, Any] = json.loads(json.dumps(metadata))
     return plain
 
 
-def load_onnx(folder: Path, policy: Policy, interface: Interface) -> OnnxPolicy:
+def load_onnx(folder: Path, policy: Policy, interface: Interface) -> Exported:
     """Return the policy of a bundle's policy.onnx; raise BundleError if robot, interface, weights or outputs differ."""
     reference, file = exportable(policy), folder / FILE
     again = f"run `robot-rl export {folder}`"
     if not file.is_file():
         raise BundleError(f"{folder} has no {FILE}; {again}")
     require("onnxruntime")
+    data = file.read_bytes()
     try:
-        loaded = OnnxPolicy(file.read_bytes(), reference.size, reference.config)
+        theirs = open_session(data)[1]
     except Exception as error:  # the runtime has a dozen error types without a common base
         raise BundleError(f"{file} is damaged ({str(error).splitlines()[0]}); {again}") from None
     robot = robots.get(interface.robot)
-    ours = describe(interface, robot, reference.config.history, folder / "policy.safetensors")
-    theirs = loaded.metadata
+    ours = describe(interface, robot, reference, folder / "policy.safetensors")
     for name, value in ours.items():
         if name not in theirs:
             raise BundleError(f"{file} has no {name} in its metadata; {again}")
@@ -82,7 +97,7 @@ def load_onnx(folder: Path, policy: Policy, interface: Interface) -> OnnxPolicy:
             where = f"on robot {robot.name}" if name in OF_ROBOT else "in policy.json"
             raise BundleError(f"{file} does not fit: {name} is {theirs[name]} in it, {value} {where}; {again}")
     try:
-        apart = difference(loaded, reference)
+        loaded, apart = in_onnx(data, reference)
     except Exception as error:
         raise BundleError(f"{file} does not run ({str(error).splitlines()[0]}); {again}") from None
     if not apart <= TOLERANCE:

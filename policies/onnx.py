@@ -33,22 +33,26 @@ def require(name: str) -> Any:
         ) from None
 
 
+def open_session(model: bytes) -> tuple[Any, dict[str, Any]]:
+    """Return ONNX Runtime's session of a model, on as many threads as torch has, and the model's metadata."""
+    runtime = require("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the control loop needs the core
+    options.log_severity_level = 4  # errors are raised as well
+    session: Any = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return session, {k: json.loads(v) for k, v in session.get_modelmeta().custom_metadata_map.items()}
+
+
 class OnnxPolicy(Policy):
-    """Act as the exported `FeedforwardPolicy` without exploration, on as many threads as torch has."""
+    """Act as the exported `FeedforwardPolicy` without exploration."""
 
     horizon = execute = 1
 
     def __init__(self, model: bytes, size: Size, config: FeedforwardConfig):
         super().__init__()
         self.size, self.config = size, config
-        runtime = require("onnxruntime")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = torch.get_num_threads(), 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the control loop needs the core
-        options.log_severity_level = 4  # errors are raised as well
-        self.session: Any = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        said = self.session.get_modelmeta().custom_metadata_map
-        self.metadata: dict[str, Any] = {k: json.loads(v) for k, v in said.items()}
+        self.session, self.metadata = open_session(model)
         self.history: np.ndarray[Any, Any] | None = None
         """(B, history, D) the last frames, oldest first"""
         self.start = np.ones(0, dtype=np.bool_)

@@ -12,7 +12,9 @@ from torch import Tensor
 from policies.actor import ActorPolicy, FeaturesOf
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.chunks import ChunkPolicy
+from policies.encoder import FEATURES
 from policies.gaussian import GaussianActor, GaussianConfig
+from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
 
@@ -46,6 +48,10 @@ class SteeredPolicy(ActorPolicy):
         self.encoder, self.inputs = self.seen.encoder, self.seen.inputs
         self.actor = GaussianActor(self.encoder.size, base.horizon * base.size.action, self.config.actor)
         self.explore = False
+        self.traceable = FEATURES in self.inputs or LANGUAGE not in base.size.others  # else both read, in two ways
+
+    def read(self, text: Tensor) -> Tensor:
+        return self.base.read(text)
 
     def describe(self) -> dict[str, Any]:
         return {"class": self.class_name, "config": asdict(self.config), "base": self.base.describe()}

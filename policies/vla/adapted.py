@@ -22,7 +22,7 @@ from policies.vla import pretrained
 from policies.vla.backbone import BackboneConfig, felt, perturbed, pictures_of
 from policies.vla.families import family_of
 from policies.vla.pretrained import PretrainedConfig
-from robot_rl.interface.language import decode
+from robot_rl.interface.language import LONGEST, decode
 from robot_rl.interface.observation_spec import LANGUAGE
 
 
@@ -65,7 +65,8 @@ class AdaptedBackbone(nn.Module):
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return features (B, size) of the normalized state (B, D), the pictures and the instruction."""
         text, bfloat16 = observation[LANGUAGE], self.config.pretrained.dtype == "bfloat16"
-        ids, present = self._prompt(torch.zeros_like(text) if self.config.blind else text)
+        filled = self._prompt(text) if text.dtype == torch.uint8 else text
+        ids, present = torch.where(filled < 0, filled[:, -1:], filled), (filled >= 0).long()
         pictures = torch.stack([self._fitted(observation[key]) for key in self.shapes], 1)
         ours = torch.cat([felt(self.state(state), observation)[:, None], self.readout.expand(len(state), -1, -1)], 1)
         with torch.autocast(state.device.type, torch.bfloat16, enabled=bfloat16), self._ending_with(ours):
@@ -81,17 +82,19 @@ class AdaptedBackbone(nn.Module):
         fitted = interpolate(scaled, side, mode="bilinear", align_corners=False, antialias=True)
         return (fitted - self.mean) / self.std
 
-    def _prompt(self, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Return token ids (B, N) of instructions (B, bytes), and which are no filling (B, N).
+    def read(self, text: Tensor) -> Tensor:
+        """Return token ids (B, N) of instructions (B, bytes), which `forward` takes as well; N is always the same."""
+        return self._prompt(text, len(self._ids("")) + LONGEST)
+
+    def _prompt(self, text: Tensor, least: int = 0) -> Tensor:
+        """Return token ids (B, N) of instructions (B, bytes), N at least `least`; -1 is filling.
 
         Filling comes first: positions are relative, so it changes nothing. The last ids stand for state and readouts.
         """
-        said, which = torch.unique(text, dim=0, return_inverse=True)  # few: a batch repeats them
-        rows = [self._ids(words) for words in decode(said)]
-        longest = max(map(len, rows))
-        ids = torch.tensor([[row[-1]] * (longest - len(row)) + row for row in rows], device=text.device)
-        present = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=text.device)
-        return ids[which], present[which]
+        said, which = torch.unique(torch.zeros_like(text) if self.config.blind else text, dim=0, return_inverse=True)
+        rows = [self._ids(words) for words in decode(said)]  # few: a batch repeats them
+        longest = max(least, *map(len, rows))
+        return torch.tensor([[-1] * (longest - len(row)) + row for row in rows], device=text.device)[which]
 
     def _ids(self, words: str) -> list[int]:
         """Return the ids of pictures, an instruction, and what stands for state and readouts."""

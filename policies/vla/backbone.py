@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from policies.base import Observation, Size
 from policies.encoder import augmented, camera_name, scaled
 from policies.vla.pretrained import PretrainedConfig
-from policies.vla.words import LanguageTower, block
+from policies.vla.words import MOST, NOTHING, LanguageTower, block
+from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeInt, PositiveInt
@@ -163,6 +165,14 @@ class Backbone(nn.Module):
         """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
         return perturbed(observation, self.shapes, self.config, rng, prefix)
 
+    def read(self, text: Tensor) -> Tensor:
+        """Return the numbers of words (B, MOST) int64 of instructions (B, bytes), which `forward` takes as well."""
+        numbers = self.language.tokens(decode(self._heard(text)))
+        return pad(numbers, (0, MOST - numbers.shape[1]), value=NOTHING)
+
+    def _heard(self, text: Tensor) -> Tensor:
+        return torch.zeros_like(text) if self.config.blind and text.dtype == torch.uint8 else text
+
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return features (B, size) of the normalized state (B, D), the pictures and the instruction."""
         tokens = self.tokens(state, observation)[0]
@@ -170,8 +180,7 @@ class Backbone(nn.Module):
 
     def tokens(self, state: Tensor, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return all tokens (B, N, width), the readouts last, and which of them are filling (B, N)."""
-        text = observation[LANGUAGE]
-        words, absent = self.language(torch.zeros_like(text) if self.config.blind else text)
+        words, absent = self.language(self._heard(observation[LANGUAGE]))
         present = (~absent).float()[..., None]
         meaning = (words * present).sum(1) / present.sum(1)
         pictures = [self.vision[camera_name(key)](observation[key], meaning)[:, None] for key in self.shapes]

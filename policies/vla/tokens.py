@@ -65,6 +65,7 @@ class VLATokensPolicy(Policy):
         self.encoder = c.encoder.build(size)
         width, heads = c.encoder.width, c.encoder.heads
         self.decoder = Decoder(c.encoder.readouts, self.codec.length, c.bins, width, heads, c.layers)
+        self.traceable = not c.temperature
 
     def fit(self, columns: dict[str, Tensor]) -> None:
         """Fit the normalizer to demonstrated rows (N, ...)."""

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from robot_rl.interface.language import LONGEST, decode
 
 WORD = re.compile(r"\w+")
+MOST = LONGEST // 2 + 1
+"""Words of an instruction at most."""
 NOTHING, UNKNOWN = 0, 1
 """Tokens of no word, and of one that the vocabulary lacks."""
 
@@ -27,7 +29,7 @@ class LanguageTower(nn.Module):
         super().__init__()
         self.numbers = {word: k for k, word in enumerate(words, UNKNOWN + 1)}
         self.embedding = nn.Embedding(len(words) + 2, width, padding_idx=NOTHING)
-        self.place = nn.Parameter(0.02 * torch.randn(LONGEST // 2 + 1, width))
+        self.place = nn.Parameter(0.02 * torch.randn(MOST, width))
         self.block = block(width, heads)
 
     def tokens(self, texts: list[str]) -> Tensor:
@@ -37,12 +39,19 @@ class LanguageTower(nn.Module):
         return torch.tensor([row + [NOTHING] * (longest - len(row)) for row in rows])
 
     def forward(self, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Return embedded words (B, L, width) of instructions (B, bytes) uint8, and where there is none (B, L)."""
+        """Return embedded words (B, L, width) of instructions, and where there is none (B, L).
+
+        Instructions are bytes (B, bytes) uint8, or the numbers of their words (B, L) int64.
+        """
+        if text.dtype == torch.long:
+            return self._embed(text)
         said, which = torch.unique(text, dim=0, return_inverse=True)  # few: a batch repeats them
-        tokens = self.tokens(decode(said)).to(text.device)
+        embedded, absent = self._embed(self.tokens(decode(said)).to(text.device))
+        return embedded[which], absent[which]
+
+    def _embed(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         absent = tokens == NOTHING
-        embedded = self.embedding(tokens) + self.place[: tokens.shape[1]]
-        return self.block(embedded, src_key_padding_mask=absent)[which], absent[which]
+        return self.block(self.embedding(tokens) + self.place[: tokens.shape[1]], src_key_padding_mask=absent), absent
 
 
 def block(width: int, heads: int) -> nn.TransformerEncoderLayer:

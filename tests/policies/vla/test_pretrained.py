@@ -315,3 +315,23 @@ def test_a_fingerprint_is_of_what_features_depend_on(tiny_model: Models, tmp_pat
 def test_the_same_settings_give_the_small_backbone_without_a_model() -> None:
     config = replace(encoder(""), words=("lift",), channels=(8,))
     assert type(config.build(SIZE)).__name__ == "Backbone"
+
+
+@pytest.mark.parametrize("family", ["smolvlm", "paligemma"])
+def test_an_adapted_model_is_exported_with_its_head(family: str, tiny_model: Models) -> None:
+    for name in ("onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(name)
+    from policies.graph import build_graph
+    from policies.onnx_chunks import OnnxChunks, difference
+
+    for made in (flow(tiny_model(family)), tokens(tiny_model(family))):
+        assert difference(OnnxChunks(build_graph(made, {}), made), made) <= 1e-4
+
+
+def test_a_family_that_torch_cannot_trace_is_refused(tiny_model: Models) -> None:
+    pytest.importorskip("onnxscript")
+    from policies.errors import BundleError
+    from policies.graph import build_graph
+
+    with pytest.raises(BundleError, match="cannot write this vla-flow policy as a graph.*--runtime torch"):
+        build_graph(flow(tiny_model("qwen2_vl")), {})
