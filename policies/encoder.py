@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,13 @@ class EncoderConfig:
     """Features per picture."""
     shift: NonNegativeInt = 4
     """Largest random shift of a picture in training, pixels; 0: none."""
+    pooling: Literal["all", "places"] = "places"
+    """What is read of the last convolution: all, or where each channel is strongest and how strong (then it does not
+    halve). With few demonstrations, places are learned sooner."""
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("all", "places"):
+            raise ValueError(f"pooling is {self.pooling!r}; choose all or places")
 
     def build(self, reads: Size) -> Encoder:
         """Return the encoder with fresh weights."""
@@ -94,6 +101,24 @@ class BaseFeatures(nn.Module):
         return observation
 
 
+class Places(nn.Module):
+    """Where each channel is strongest (spatial softmax, Levine et al. 2016, arXiv 1504.00702), and how strong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sharpness = nn.Parameter(torch.zeros(()))
+        """Logarithm of the softmax's inverse temperature."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, 3 C) of x (B, C, H, W): columns and rows in [-1, 1], then the maxima."""
+        height, width = x.shape[2:]
+        y = torch.linspace(-1, 1, height, device=x.device)[:, None].expand(height, width)
+        grid = torch.stack([torch.linspace(-1, 1, width, device=x.device).expand(height, width), y], -1).flatten(0, 1)
+        flat = x.flatten(2)
+        share = (flat * self.sharpness.exp()).softmax(-1)
+        return torch.cat([(share @ grid).flatten(1), flat.amax(-1)], 1)
+
+
 def augmented(
     observation: Observation, keys: list[str], shift: int, rng: torch.Generator, prefix: str = ""
 ) -> Observation:
@@ -132,10 +157,9 @@ def _embed(key: str, shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequen
             "`channels` of the encoder, or larger pictures"
         )
     layers: list[nn.Module] = []
-    for out in config.channels:
-        layers += [nn.Conv2d(channels, out, 3, stride=2, padding=1), nn.ReLU()]
-        channels, height, width = out, math.ceil(height / 2), math.ceil(width / 2)
-    flat = channels * height * width
-    return nn.Sequential(
-        *layers, nn.Flatten(), nn.Linear(flat, config.embedding), nn.LayerNorm(config.embedding), nn.Tanh()
-    )
+    for k, out in enumerate(config.channels, 1):
+        stride = 1 if config.pooling == "places" and k == len(config.channels) else 2
+        layers += [nn.Conv2d(channels, out, 3, stride=stride, padding=1), nn.ReLU()]
+        channels, height, width = out, math.ceil(height / stride), math.ceil(width / stride)
+    pool, size = (Places(), 3 * channels) if config.pooling == "places" else (nn.Flatten(), channels * height * width)
+    return nn.Sequential(*layers, pool, nn.Linear(size, config.embedding), nn.LayerNorm(config.embedding), nn.Tanh())

@@ -4,9 +4,8 @@ a transformer, whose readout tokens are the features of an action head.
     [words | a token per picture | state | readouts] -> transformer -> readouts
 
 Modulation is FiLM (Perez et al. 2018, arXiv 1709.07871) as BC-Z and RT-1 use it. A picture's token holds where each
-channel of the last convolution is strongest (spatial softmax, Levine et al. 2016, arXiv 1504.00702), and how strong it
-is: with few demonstrations, places are learned sooner than from patches. Readouts are those of Octo (2024, arXiv
-2405.12213).
+channel of the last convolution is strongest, and how strong it is: with few demonstrations, places are learned sooner
+than from patches. Readouts are those of Octo (2024, arXiv 2405.12213).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from policies.base import Observation, Size
-from policies.encoder import augmented, camera_name, scaled
+from policies.encoder import Places, augmented, camera_name, scaled
 from policies.vla.pretrained import PretrainedConfig
 from policies.vla.words import MOST, NOTHING, LanguageTower, block
 from robot_rl.interface.language import decode
@@ -129,8 +128,7 @@ class VisionTower(nn.Module):
         inputs, width = (3, *config.channels), config.width
         halving = [Modulated(a, b, width, 2) for a, b in zip(inputs, config.channels, strict=False)]
         self.layers = nn.ModuleList([*halving, Modulated(inputs[-1], inputs[-1], width, 1)])
-        self.sharpness = nn.Parameter(torch.zeros(()))
-        """Logarithm of the softmax's inverse temperature."""
+        self.places = Places()
         self.token = nn.Linear(3 * inputs[-1], width)
 
     def forward(self, pictures: Tensor, language: Tensor) -> Tensor:
@@ -138,12 +136,7 @@ class VisionTower(nn.Module):
         x = scaled(pictures)
         for layer in self.layers:
             x = layer(x, language)
-        height, width = x.shape[2:]
-        y = torch.linspace(-1, 1, height, device=x.device)[:, None].expand(height, width)
-        grid = torch.stack([torch.linspace(-1, 1, width, device=x.device).expand(height, width), y], -1).flatten(0, 1)
-        flat = x.flatten(2)
-        share = (flat * self.sharpness.exp()).softmax(-1)
-        return self.token(torch.cat([(share @ grid).flatten(1), flat.amax(-1)], 1))
+        return self.token(self.places(x))
 
 
 class Backbone(nn.Module):
