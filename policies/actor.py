@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from policies.base import Actor, Normalizer, Observation, Policy, Size
 from policies.chunks import ChunkPolicy
 from policies.encoder import FEATURES, BaseFeatures, Encoder, EncoderConfig
-from policies.gaussian import GaussianActor, GaussianConfig
+from policies.gaussian import GaussianActor, GaussianConfig, grasped
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.util.errors import ConfigError
 
@@ -147,8 +148,15 @@ class GaussianPolicy(ActorPolicy):
         self.horizon = self.execute = self.config.horizon
         self.normalizer = Normalizer(size.observation, math.inf)  # without demonstrations it is the identity
         self.encoder = Encoder(size, self.config.encoder)
-        self.actor = GaussianActor(self.encoder.size, self.horizon * size.action, self.config)
+        features, kind = self.encoder.size, type(self) is GaussianPolicy
+        self.actor = GaussianActor(features, self.horizon * size.action, self.config, may_grasp=kind)
         self.explore = False
+
+    def transform(self, u: Tensor, observation: Observation) -> Tensor:
+        return grasped(u[:, :-1], u, self.config) if self.config.grasp else u
+
+    def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
+        return pad(action, (0, 1)) if self.config.grasp else action
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
         """Return the squared error (B,) of the mean for demonstrated chunks (B, horizon, A)."""
@@ -156,18 +164,19 @@ class GaussianPolicy(ActorPolicy):
         return (self.actor.mean(self.actor_features(observation)) - chunk.flatten(1)).square().mean(-1)
 
 
-def gaussian_from(policy: Policy, initial_std: float) -> GaussianPolicy:
-    """Return a Gaussian that goes on from a Gaussian policy's mean with a learned standard deviation; ConfigError for
-    other policies."""
+def gaussian_from(policy: Policy, initial_std: float, grasp: bool = False) -> GaussianPolicy:
+    """Return a Gaussian that goes on from a Gaussian policy's mean with a learned standard deviation; with `grasp` it
+    decides on the gripper. ConfigError for other policies."""
     if not isinstance(policy, GaussianPolicy):
         raise ConfigError(
             f"a {policy.class_name} policy has no Gaussian to go on from; take one of bc, sac, td3 or rlpd"
         )
-    made = GaussianPolicy(policy.size, replace(policy.config, std=None, initial_std=initial_std))
-    made.load_state_dict(policy.state_dict())
+    grasp |= policy.config.grasp
+    made = GaussianPolicy(policy.size, replace(policy.config, std=None, initial_std=initial_std, grasp=grasp))
+    made.load_state_dict(made.state_dict() | policy.state_dict())  # values of the gripper may be new
     head = made.actor.trunk[-1]
     assert isinstance(head, nn.Linear)
     with torch.no_grad():
-        head.weight[made.actor.actions :].zero_()
-        head.bias[made.actor.actions :].fill_(math.log(initial_std))
+        head.weight[head.out_features // 2 :].zero_()
+        head.bias[head.out_features // 2 :].fill_(math.log(initial_std))
     return made

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from policies.base import Actor, mlp, normal
 from policies.encoder import EncoderConfig
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import ActionStd, NonNegativeFloat, PositiveInt
 
 
@@ -29,18 +30,37 @@ class GaussianConfig:
     """Start with the mean action 0 everywhere."""
     layer_norm: bool = True
     """LayerNorm before each activation."""
+    grasp: bool = False
+    """Open or close the gripper, the last action, by values of its own, as HIL-SERL (Luo et al. 2024, arXiv
+    2410.21845)."""
+    grasp_margin: NonNegativeFloat = 0.02
+    """What it must be worth, in units of the reward, to do otherwise than the mean action says."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
+
+    def __post_init__(self) -> None:
+        if self.grasp and self.horizon > 1:
+            raise ValueError(f"grasp decides at every step; horizon {self.horizon} must be 1")
 
 
 class GaussianActor(Actor):
-    """Actions in [-1, 1] for features (B, F)."""
+    """Actions in [-1, 1] for features (B, F); with `grasp` also by how much an open gripper is worth more, clipped to
+    [-1, 1], as the last component."""
 
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
     INSIDE = 0.999
 
-    def __init__(self, features: int, actions: int, config: GaussianConfig):
+    def __init__(self, features: int, actions: int, config: GaussianConfig, may_grasp: bool = False):
+        """`may_grasp`: the policy takes the decisions of `grasp`."""
         super().__init__()
-        self.config, self.actions = config, actions
+        if config.grasp and not may_grasp:
+            raise ConfigError("this policy takes no grasp: it does not act every step in the robot's own actions")
+        self.config, self.actions = config, actions + config.grasp
+        self.values: nn.Sequential | None = None
+        """Values (B, 2) of a shut and of an open gripper."""
+        if config.grasp:
+            self.values = mlp([features, *config.hidden, 2], nn.ReLU, norm=True)
+            nn.init.zeros_(self.values[-1].weight)  # type: ignore[arg-type]  # begin as the mean action says
+            nn.init.zeros_(self.values[-1].bias)  # type: ignore[arg-type]
         self.std, self.starts_at_zero = config.std, config.zero_init
         self.trunk = mlp([features, *config.hidden, 2 * actions], nn.ReLU, norm=config.layer_norm)
         head = self.trunk[-1]
@@ -58,17 +78,25 @@ class GaussianActor(Actor):
 
     def mean(self, features: Tensor) -> Tensor:
         """Return the most likely action (B, A)."""
-        return self.forward(features)[0].tanh()
+        return self._decided(self.forward(features)[0].tanh(), features)
+
+    def _decided(self, action: Tensor, features: Tensor) -> Tensor:
+        if self.values is None:
+            return action
+        with torch.no_grad():  # their own loss trains them
+            shut, opened = self.values(features).unbind(-1)
+        return torch.cat([action, (opened - shut).clamp(-1, 1)[:, None]], -1)
 
     def sample(self, features: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return a reparametrized action (B, A) and its log-probability (B,), which is 0 for a fixed std."""
         mean, log_std = self.forward(features)
         noise = normal(mean.shape, rng, mean.device)
         if self.config.std is not None:
-            return (mean.tanh() + self.config.std * noise).clamp(-1, 1), mean.new_zeros(len(mean))
+            action = (mean.tanh() + self.config.std * noise).clamp(-1, 1)
+            return self._decided(action, features), mean.new_zeros(len(mean))
         raw = mean + log_std.exp() * noise
         density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        return raw.tanh(), (density - _squash(raw)).sum(-1)
+        return self._decided(raw.tanh(), features), (density - _squash(raw)).sum(-1)
 
     def log_prob(self, features: Tensor, action: Tensor) -> Tensor:
         """Return the log-probability (B,) of actions (B, A); those at the limits count as a little inside."""
@@ -83,6 +111,14 @@ class GaussianActor(Actor):
 def _squash(raw: Tensor) -> Tensor:
     """Return log(1 - tanh(raw)^2) in a form that does not lose digits for large values."""
     return 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
+
+
+def grasped(action: Tensor, u: Tensor, config: GaussianConfig) -> Tensor:
+    """Return actions (B, A) whose last component, the gripper's, is -1 or 1 where the last of u says so with enough
+    conviction."""
+    worth = u[:, -1:]
+    gripper = torch.where(worth.abs() > config.grasp_margin, worth.sign(), action[:, -1:])
+    return torch.cat([action[:, :-1], gripper], -1)
 
 
 def log_density(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

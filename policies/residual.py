@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from policies.actor import ActorPolicy, FeaturesOf
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.execution import ChunkExecutor, Execution
-from policies.gaussian import GaussianActor, GaussianConfig
+from policies.gaussian import GaussianActor, GaussianConfig, grasped
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
 
@@ -51,7 +52,8 @@ class ResidualPolicy(ActorPolicy):
             self.normalizer.load_state_dict({k: v for k, v in statistics.state_dict().items() if k != "count"})
         self.seen = FeaturesOf(base, self.config.actor.encoder, self.config.frozen_features)
         self.encoder, self.inputs = self.seen.encoder, {BASE: base.size.action} | self.seen.inputs
-        self.actor = GaussianActor(self.encoder.size + base.size.action, base.size.action, self.config.actor)
+        read, moves = self.encoder.size + base.size.action, base.size.action
+        self.actor = GaussianActor(read, moves, self.config.actor, may_grasp=True)
         self.explore = False
         self.runner: ChunkExecutor | None = None
         self._execution: tuple[Execution | None, Callable[[], Tensor] | None] = (None, None)
@@ -64,12 +66,15 @@ class ResidualPolicy(ActorPolicy):
         return cls(build_policy(description["base"]), from_json(ResidualConfig, description["config"]))
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        return (observation[BASE] + self.config.scale * u).clamp(-1, 1)
+        actor = self.config.actor
+        action = (observation[BASE] + self.config.scale * (u[:, :-1] if actor.grasp else u)).clamp(-1, 1)
+        return grasped(action, u, actor) if actor.grasp else action
 
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
         if not self.config.scale:
             return None
-        return ((action - observation[BASE]) / self.config.scale).clamp(-1, 1)
+        u = ((action - observation[BASE]) / self.config.scale).clamp(-1, 1)
+        return pad(u, (0, 1)) if self.config.actor.grasp else u
 
     def reset(self, ids: Tensor | None = None) -> None:
         if self.runner is not None:
@@ -113,16 +118,19 @@ class ResidualPolicy(ActorPolicy):
             self._runner(observation).load_state_dict(memory | {"chunks": chunks})
 
 
-def residual_from(policy: Policy) -> ResidualPolicy:
+def residual_from(policy: Policy, grasp: bool = False) -> ResidualPolicy:
     """Return a residual with a learned standard deviation, initialized from `policy`: from its actor if it is a
-    residual, from zero on top of it if it plans chunks. Raise ConfigError for other policies."""
+    residual, from zero on top of it if it plans chunks; with `grasp` it decides on the gripper. Raise ConfigError for
+    other policies."""
     if isinstance(policy, ResidualPolicy):
-        actor = replace(policy.config.actor, std=None, zero_init=False)
+        grasp |= policy.config.actor.grasp
+        actor = replace(policy.config.actor, std=None, zero_init=False, grasp=grasp)
         made = ResidualPolicy(policy.base, replace(policy.config, actor=actor))
-        made.actor.load_state_dict(policy.actor.state_dict())
+        made.actor.load_state_dict(made.actor.state_dict() | policy.actor.state_dict())  # values may be new
         return made
     if policy.horizon == 1:
         raise ConfigError(
             f"a {policy.class_name} policy cannot be corrected; take one that plans chunks, or a residual on one"
         )
-    return ResidualPolicy(policy, replace(ResidualConfig(), actor=replace(ResidualConfig().actor, std=None)))
+    actor = replace(ResidualConfig().actor, std=None, grasp=grasp)
+    return ResidualPolicy(policy, replace(ResidualConfig(), actor=actor))

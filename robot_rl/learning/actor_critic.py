@@ -25,6 +25,7 @@ from robot_rl.learning.agent import Phase
 from robot_rl.learning.chunking import ActionQueue, flatten_chunks
 from robot_rl.learning.critics import Critic
 from robot_rl.learning.explore import ExplorationConfig, Noise, explored
+from robot_rl.learning.grasp import GraspValues, grasps
 from robot_rl.learning.heads import Head, HeadName, build_head
 from robot_rl.learning.objectives import (
     Pooling,
@@ -154,6 +155,14 @@ class ActorCritic:
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.actor_lr) if config.entropy else None
         self.extra: dict[str, nn.Module | torch.optim.Optimizer] = {}
         """Networks and optimizers of a method besides actor and critics, by name, for the checkpoint."""
+        self.grasp: GraspValues | None = None
+        if grasps(policy):
+            if type(self) is not ActorCritic:
+                raise ConfigError(
+                    "this recipe learns no values of the gripper: leave out grasp, or take rlpd or hil-serl"
+                )
+            self.grasp = GraspValues(self, low, high)
+            self.extra["grasp_optimizer"] = self.grasp.optimizer
         self.rng = torch.Generator().manual_seed(seed)
         self.updates = Updates()
         self.noise = Noise(config.exploration.noise_memory, self.device)
@@ -222,6 +231,7 @@ class ActorCritic:
             batch = flatten_chunks(batch, self.rng)
         batch = encoder.augment(encoder.augment(batch, self.rng), self.rng, NEXT)
         metrics = self._update_models(batch) | self._update_critic(batch)
+        metrics |= self.grasp.update(batch) if self.grasp else {}
         self.updates.critic += 1
         if phase == Phase.LEARN and self.updates.critic % self.config.actor_delay == 0:
             metrics |= self._update_actor(batch)

@@ -11,8 +11,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from policies.actor import ActorPolicy
 from policies.base import Observation, Policy
 from robot_rl.data.replay import Batch
+from robot_rl.learning.grasp import grasps
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 
@@ -51,6 +54,8 @@ class Cloning:
 
         if not hasattr(policy, "loss"):
             raise TypeError(f"{type(policy).__name__} has no loss to clone it by")
+        if isinstance(policy, ActorPolicy) and grasps(policy):
+            raise ConfigError("cloning learns no values of the gripper; leave out grasp")
         self.policy, self.config = policy, config
         self.parameters = [p for p in policy.parameters() if p.requires_grad]
         self.device = self.parameters[0].device

@@ -39,7 +39,7 @@ def judge_of(bundle: Bundle) -> Judge:
     @torch.no_grad()
     def judge(observation: Observation, action: Tensor) -> tuple[float, float]:
         features = policy.features(observation)
-        both = torch.cat([action, policy.actor.mean(policy.actor_features(observation))])
+        both = torch.cat([action, policy.transform(policy.actor.mean(policy.actor_features(observation)), observation)])
         ours, best = critic.value(features.expand(2, -1), both).mean(0).tolist()
         return ours, best
 

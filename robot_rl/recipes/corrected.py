@@ -19,6 +19,7 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.learning.critics import check_critics
+from robot_rl.learning.grasp import check_gripper
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
@@ -36,7 +37,8 @@ class CorrectedRecipe(Recipe):
     agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
     training: HumanInTheLoopConfig = field(default_factory=HumanInTheLoopConfig)
     gaussian: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5))
-    """The policy that starts from nothing; from a Gaussian one its standard deviation begins anew."""
+    """The policy that starts from nothing; from a Gaussian one its standard deviation begins anew. `grasp` counts for
+    any."""
     operator: OperatorConfig = field(default_factory=OperatorConfig)
     """The scripted operator of simulation; on a robot a person takes its place."""
     may_use: ClassVar[tuple[Need, ...]] = ("base",)
@@ -52,8 +54,8 @@ class CorrectedRecipe(Recipe):
         if self._goes_on_with_critics(bundle):
             check_critics(self.agent, bundle.agent)
         if isinstance(bundle.policy, GaussianPolicy):
-            return gaussian_from(bundle.policy, self.gaussian.initial_std)
-        return residual_from(bundle.policy)
+            return gaussian_from(bundle.policy, self.gaussian.initial_std, self.gaussian.grasp)
+        return residual_from(bundle.policy, self.gaussian.grasp)
 
     def _goes_on_with_critics(self, bundle: Bundle) -> bool:
         """Return whether the bundle has critics, which are of success."""
@@ -79,6 +81,7 @@ class CorrectedRecipe(Recipe):
     def _learner(
         self, agent: ActorCritic, info: EnvInfo, episodes: list[dict[str, Tensor]], folder: Path, seed: int
     ) -> Learner:
+        check_gripper(agent.policy, info.actions.names)
         rng, episodes = torch.Generator().manual_seed(seed), [self.reward.relabel(e) for e in episodes]
         demos = demo_replay(agent, episodes, rng, self.training.capacity)
         return Learner(agent, info, demos, self.training, folder, seed, self.reward.relabel)

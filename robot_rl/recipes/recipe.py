@@ -8,11 +8,13 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from policies.actor import ActorPolicy
 from policies.base import Policy
 from policies.bundle import Bundle
 from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.grasp import check_gripper
 from robot_rl.learning.ppo import PPO
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
@@ -70,7 +72,10 @@ class OffPolicyRecipe(Recipe):
     def build(self, job: Job, env: Any = None) -> Any:
         torch.manual_seed(job.seed)
         limits = reward_source(self.training.reward, job.info).limits(self.agent.discount)
-        return self.agent_class(self.make_policy(job).to(job.device), self.agent, job.seed, limits)
+        policy = self.make_policy(job).to(job.device)
+        if isinstance(policy, ActorPolicy):
+            check_gripper(policy, job.info.actions.names)
+        return self.agent_class(policy, self.agent, job.seed, limits)
 
     def train(self, job: Job) -> Bundle:
         env = job.make_env(self.training.num_envs)
