@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--instructions", default="lift", help="what is practised and asked")
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps of practice")
     parser.add_argument("--demonstrations", type=int, default=1000, help="episodes of the demonstrator")
-    parser.add_argument("--updates", type=int, default=4000, help="gradient steps of each start")
+    parser.add_argument("--updates", type=int, default=2500, help="gradient steps of each start")
     parser.add_argument("--episodes", type=int, default=200, help="held-out episodes of each policy")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     a = parser.parse_args()
