@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 from robot_rl.interface.environment import Demonstrator, EnvInfo
 from robot_rl.interface.observation_spec import IMAGES, PRIVILEGED, ObservationField, ObservationSpec
 from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError, UnknownName
@@ -133,16 +135,20 @@ class TaskEnv(VectorEnv):
     @cached_property
     def observation_spec(self) -> ObservationSpec:
         """Return the spec of an observation."""
-        true, boxes = self.episodes.privileged.spec, self.task.scene.objects
-        names = [
-            *true.names,
-            *(f"{box.name}.{axis}" for box in boxes for axis in ("x", "y", "z", "qw", "qx", "qy", "qz")),
-        ]
-        names += [r.parameter for r in self.randomization]
+        names = [*self.true_spec.names, *(r.parameter for r in self.randomization)]
         policy = self.pipeline.observation_spec
         vectors = {k: v for k, v in policy.items() if not k.startswith(IMAGES)}
         privileged = ObservationField((len(names),), "float32", "privileged", "mixed", tuple(names))
         return ObservationSpec.of(**vectors, **{PRIVILEGED: privileged}) | policy
+
+    @cached_property
+    def true_spec(self) -> VectorSpec:
+        """Return the fields of the true state, with which the privileged observation begins; poses are x y z in m and
+        a quaternion."""
+        wide = ((-math.inf,) * 7, (math.inf,) * 7)
+        axes = ("x", "y", "z", "qw", "qx", "qy", "qz")
+        poses = (Field(box.name, axes, "m, 1", *wide, "base") for box in self.task.scene.objects)
+        return VectorSpec((*self.episodes.privileged.spec.fields, *poses))
 
     @cached_property
     def info(self) -> EnvInfo:

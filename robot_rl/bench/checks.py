@@ -77,6 +77,9 @@ NOTHING = (
     "--agent.target-entropy", "-1",
 )  # fmt: skip
 """hil-serl from nothing: as published, but for a little cloning of corrections."""
+REACH = (
+    "--policy.history", "1", "--training.num-envs", "64", "--training.rollout", "25", "--training.steps", "360000",
+)  # fmt: skip
 CARELESS = ("--operator.skill", "WEAK")
 
 checks: dict[str, Check] = {
@@ -220,6 +223,15 @@ checks: dict[str, Check] = {
         "Who acts so that a weak operator does not take over does better than that operator.",
         "testbed:reach", Arm("rlif", (*WATCHED, *CARELESS, "--operator.patience", "5", "--operator.length", "8")),
         Arm(EXPERT, ("--skill", "WEAK")), ("--episodes", "5"), at_least=0.78,
+    ),
+    "text2reward": Check(
+        "A reward that was written and vetted teaches in steps that are too few for success alone.",
+        "testbed:reach", Arm("ppo", (*REACH, "--reward", "benchmarks/rewards/reach.py")),
+        Arm("ppo", (*REACH, *SUCCESS)), at_least=0.6,
+    ),
+    "soar": Check(
+        "Three rounds of practice in hindsight improve a clone of five demonstrations.",
+        "testbed:reach", Arm("soar"), Arm("soar", ("--training.rounds", "0")), ("--episodes", "5"), at_least=0.5,
     ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",

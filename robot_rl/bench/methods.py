@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import robot_rl
 from real.child import die_with
 from robot_rl.bench.checks import EXPERT, Arm, Check
 from robot_rl.recipes import recipes
@@ -28,6 +29,8 @@ from robot_rl.training.run import SEED, has_ended
 from robot_rl.util.errors import ConfigError
 
 ARMS = ("control", "method")
+ROOT = Path(robot_rl.__file__).parents[1]
+"""Folder of the commands: flags of a check may name files of the repository."""
 Progress = Callable[[int, int, str], None]
 """Called with the steps that are done, all of them, and what is being done."""
 
@@ -130,7 +133,7 @@ class Runner:
                 if self.stopped.is_set():
                     return "stopped"
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "robot_rl.cli.main", *step.words],
+                    [sys.executable, "-m", "robot_rl.cli.main", *step.words], cwd=ROOT,
                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0,
                     env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=die_with(os.getpid(), signal.SIGKILL),
                 )  # fmt: skip

@@ -12,16 +12,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import robot_rl
 from robot_rl.bench.checks import EXPERT, Arm, Check
-from robot_rl.bench.methods import ARMS
+from robot_rl.bench.methods import ARMS, ROOT
 from robot_rl.recipes import recipes
 from robot_rl.report.comparison import compare, read_arm, same_task
 from robot_rl.report.figures import figure, interval, percent
 from robot_rl.training.run import SEED, provenance, read_metrics, write_json, write_text
 from robot_rl.util.errors import ConfigError, UnknownName, UserError
 
-ROOT = Path(robot_rl.__file__).parents[1]
 PUBLISHED = Path("benchmarks/results/methods.json")
 PAGE = Path("docs/methods.md")
 BEGIN, END = "<!-- checks: begin -->", "<!-- checks: end -->"

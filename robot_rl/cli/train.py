@@ -38,6 +38,9 @@ class Train(Generic[R]):
     classifier: Path | None = None
     """Success classifier whose verdict ends episodes and pays rewards in place of the task's own test; see
     `robot-rl classifier fit`."""
+    reward: Path | None = None
+    """Written and vetted reward that is paid in place of the task's own, with --training.reward task; see `robot-rl
+    reward write`."""
     out: Path | None = None
     """Run folder; default runs/<date>-<time>-<task>-<recipe>."""
     seed: Seed = 0
@@ -80,6 +83,7 @@ class Train(Generic[R]):
         if seeds and self.seed:
             raise ConfigError("--seed and --seeds both name seeds; leave out --seed")
         self._check_read([*self.config.needs, *self.config.may_use])  # type: ignore[attr-defined]
+        self._check_paid()
         unable = [] if without_robot(self.task) else nominal(tasks.get(self.task), self.engine)
         unable = [name for name in unable if name not in self.without]
         say_nominal(self.engine, unable)
@@ -139,6 +143,7 @@ class Train(Generic[R]):
 
     def settings(self, seed: int, without: Sequence[str]) -> dict[str, Any]:
         """Return what config.json of one seed's run holds."""
+        from robot_rl.rewards.written.file import read_reward
         from robot_rl.training.numerics import learner_threads
         from robot_rl.util.files import file_name
 
@@ -152,6 +157,8 @@ class Train(Generic[R]):
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
         settings |= {} if self.instructions == "training" else {"instructions": self.instructions}
         judge = {"classifier": str(self.classifier.resolve()) if self.classifier else ""}
+        if self.reward:
+            judge |= {"reward": str(self.reward.resolve()), "reward_sha256": read_reward(self.reward).sha256}
         settings |= judge if "environment" in may else {}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
@@ -178,7 +185,7 @@ class Train(Generic[R]):
 
     def _check_read(self, needs: Sequence[str]) -> None:
         """Raise ConfigError for options that the recipe does not use."""
-        groups = dict.fromkeys((*_SIMULATION, "classifier"), "environment") | {
+        groups = dict.fromkeys((*_SIMULATION, "classifier", "reward"), "environment") | {
             "base": "base",
             "dataset": "demonstrations",
         }
@@ -187,6 +194,22 @@ class Train(Generic[R]):
             unread = what is not None and what not in needs
             if unread and getattr(self, option.name) != option.default:
                 raise ConfigError(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
+
+    def _check_paid(self) -> None:
+        """Raise ConfigError for a recipe to which a written reward means nothing, or not what it says."""
+        recipe: Any = self.config
+        if self.reward is None:
+            return
+        source = getattr(getattr(recipe, "training", None), "reward", "")
+        if not source:
+            raise ConfigError(f"recipe {self.recipe} learns from no reward of the environment; leave out --reward")
+        if source != "task":
+            raise ConfigError(f"--reward would not be read: add --training.reward task, which is now {source}")
+        if "demonstrations" in recipe.needs:
+            raise ConfigError(
+                f"recipe {self.recipe} also learns from demonstrations, and a dataset lacks the state after "
+                "the last step, which a written reward needs; take a recipe without, such as sac or ppo"
+            )
 
 
 def learned(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -59,6 +59,7 @@ recipes = Registry(
             "off-policy RL with a person's corrections",
         ),
         "rlif": ("robot_rl.recipes.rlif:RLIF", "off-policy RL from a person's takeovers alone"),
+        "soar": ("robot_rl.recipes.soar:SOAR", "practise alone towards chosen goals, clone what was achieved"),
         "hg-dagger": ("robot_rl.recipes.hg_dagger:HGDAgger", "clone demonstrations and a person's corrections"),
     },
 )

@@ -19,6 +19,8 @@ from robot_rl.operators.scripted import OperatedEnv, OperatorConfig, ScriptedOpe
 from robot_rl.rewards import RewardName
 from robot_rl.rewards.classifier_folder import load_classifier
 from robot_rl.rewards.judged import JudgedEnv, judged_info
+from robot_rl.rewards.written.env import PaidEnv, paid_info
+from robot_rl.rewards.written.file import load_reward
 from robot_rl.robots import robots
 from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
@@ -160,6 +162,11 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
         classifier, physics["success_ends"] = load_classifier(settings["classifier"]), False
         info = judged_info(info, classifier)
         make_env = lambda count: JudgedEnv(make(task, count, python, **physics), classifier)  # noqa: E731
+    if settings.get("reward"):
+        if settings.get("classifier"):
+            raise ConfigError("--classifier and --reward both say what is paid; leave out one")
+        written, info = load_reward(settings["reward"]), paid_info(info)
+        make_env = lambda count: PaidEnv(make(task, count, python, **physics), written)  # noqa: E731
     return Job(
         info,
         make_env,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.environment import EnvInfo
-from robot_rl.interface.spec import numbered
+from robot_rl.interface.spec import Field, VectorSpec, numbered
 from robot_rl.interface.symmetry import Mirror
 from sim.tasks import TESTBED
 
@@ -38,6 +38,10 @@ class Testbed(ABC):
     """Names of `terms`, whose sum is the reward."""
     rate: ClassVar[float] = 20.0
     """Hz"""
+    goal: ClassVar[str] = ""
+    """What is to be done, and what an action does, in words."""
+    fields: ClassVar[tuple[Field, ...]] = ()
+    """Names of the parts of observation.state; (): numbers."""
 
     @abstractmethod
     def start(self, u: Tensor) -> Tensor:
@@ -191,7 +195,7 @@ def describe(testbed: Testbed) -> EnvInfo:
     wide, unit = [float("inf")] * testbed.observation, [1.0] * testbed.action
     return EnvInfo(
         f"{TESTBED}{testbed.name}",
-        numbered("state", [-limit for limit in wide], wide),
+        VectorSpec(testbed.fields) if testbed.fields else numbered("state", [-limit for limit in wide], wide),
         numbered("action", [-limit for limit in unit], unit),
         testbed.rate,
         demonstrator=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
 STEP, SUBSTEPS = 0.03, 3
@@ -21,6 +22,15 @@ class Push(Testbed):
     """State: finger (2), puck (2), goal (2), m."""
 
     name, horizon, observation, action, draws = "push", 100, 10, 2, 6
+    goal = (
+        "A round finger pushes a round puck, both without inertia; done when the puck's centre is within 0.03 m of the "
+        "goal. They touch at a distance of 0.08 m between their centres. An action of 1 moves the finger by 0.03 m."
+    )
+    fields = (
+        box("finger_position", "x y", "m", -0.5, 0.5), box("puck_position", "x y", "m", -0.5, 0.5),
+        box("goal_position", "x y", "m", -0.3, 0.3), box("puck_to_finger", "x y", "m", -1, 1),
+        box("goal_to_puck", "x y", "m", -0.8, 0.8),
+    )  # fmt: skip
 
     def start(self, u: Tensor) -> Tensor:
         u = 2 * u - 1

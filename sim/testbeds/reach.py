@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from robot_rl.interface.spec import box
 from sim.testbeds.base import Testbed
 
 LINKS = (0.3, 0.25)
@@ -29,6 +30,15 @@ class Reach(Testbed):
     """State: joint angles (2), target (2)."""
 
     name, horizon, observation, action, draws = "reach", 50, 10, 2, 4
+    goal = (
+        "A planar arm of two links brings its tip to the target; done within 0.02 m. An action of 1 turns a joint by "
+        "0.12 rad."
+    )
+    fields = (
+        box("joint_cos", "shoulder elbow", "1", -1, 1), box("joint_sin", "shoulder elbow", "1", -1, 1),
+        box("tip_position", "x y", "m", -0.55, 0.55), box("target_position", "x y", "m", -0.5, 0.5),
+        box("target_to_tip", "x y", "m", -1.05, 1.05),
+    )  # fmt: skip
 
     def start(self, u: Tensor) -> Tensor:
         q = torch.stack([math.pi * (2 * u[:, 0] - 1), math.pi * (0.2 + 0.6 * u[:, 1])], 1)

@@ -1,8 +1,11 @@
-"""Datasets whose marked frames show a bright square in a corner."""
+"""Datasets whose marked frames show a bright square in a corner, and a language model's server on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 from policies.encoder import EncoderConfig
+from robot_rl.assistant import ModelConfig
 from robot_rl.data import DatasetWriter, Feature
 from robot_rl.rewards.classifier import NetworkConfig
 from robot_rl.rewards.fitting import FitConfig
@@ -67,3 +71,54 @@ def quick() -> Callable[..., FitConfig]:
         return FitConfig(**numbers | options)
 
     return build
+
+
+Answer = str | tuple[int, bytes] | Callable[[Any], None]
+"""A message's text; a status and a body; or a function of the request's handler."""
+
+
+class ModelServer:
+    """What was asked, and what is answered next; the last answer is repeated."""
+
+    def __init__(self, port: int):
+        self.url = f"http://127.0.0.1:{port}/v1"
+        self.answers: list[Answer] = []
+        self.asked: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server: ModelServer = self.server.scripted  # type: ignore[attr-defined]
+        server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))) | {"path": self.path})
+        server.headers.append(dict(self.headers))
+        answer = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
+        if callable(answer):
+            answer(self)
+            return
+        completion = {"choices": [{"message": {"role": "assistant", "content": answer}}]}
+        status, body = answer if isinstance(answer, tuple) else (200, json.dumps(completion).encode())
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def model_server() -> Iterator[ModelServer]:
+    http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    http.scripted = ModelServer(http.server_port)  # type: ignore[attr-defined]
+    thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield http.scripted  # type: ignore[attr-defined]
+    http.shutdown()
+    http.server_close()
+    thread.join(5)
+
+
+@pytest.fixture
+def model_config(model_server: ModelServer, tmp_path: Path) -> ModelConfig:
+    return ModelConfig(f"{model_server.url}#canned", tmp_path / "replies", timeout=5.0)

@@ -1,0 +1,89 @@
+"""Post JSON to a URL, with a time limit for all of it, a limit of size, and no redirects."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+LARGEST = 4_000_000
+"""Bytes of an answer at most."""
+
+
+class Refused(Exception):  # noqa: N818 - it reads as a sentence
+    """A request that got no usable answer.
+
+    Attributes:
+        kind: what it is counted as: unreachable, timeout, refused or nonsense.
+        wait: s that the server asks to wait; None: it does not say.
+        again: whether the same request may succeed later.
+    """
+
+    def __init__(self, kind: str, message: str, again: bool = True, wait: float | None = None):
+        self.kind, self.again, self.wait = kind, again, wait
+        super().__init__(message)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the key to another host."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float) -> Any:
+    """Return the JSON that a server answers within `seconds`; `Refused` where it does not."""
+    deadline = time.monotonic() + seconds
+    data = json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | headers, method="POST")
+    try:
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=seconds) as response:
+            text = _read(response, deadline, seconds)
+    except urllib.error.HTTPError as error:
+        raise _status(error, deadline, seconds) from None
+    except TimeoutError:
+        raise Refused("timeout", f"gave no answer within {seconds:g} s") from None
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, TimeoutError):
+            raise Refused("timeout", f"could not be connected to within {seconds:g} s") from None
+        raise Refused("unreachable", f"cannot be reached ({error.reason})") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise Refused("unreachable", f"broke the connection off ({error or type(error).__name__})") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refused("nonsense", f"answered with something other than JSON: {_shown(text)}") from None
+
+
+def _read(response: Any, deadline: float, seconds: float) -> bytes:
+    """Read a body; a server that sends a byte now and then is late too."""
+    parts, size = [], 0
+    while part := response.read1(65536):
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST:
+            raise Refused("nonsense", f"answered with more than {LARGEST / 1e6:g} MB", again=False)
+        if time.monotonic() > deadline:
+            raise Refused("timeout", f"had not finished its answer after {seconds:g} s")
+    if getattr(response, "length", None):
+        raise Refused("unreachable", f"broke the connection off after {size} bytes of its answer")
+    return b"".join(parts)
+
+
+def _status(error: urllib.error.HTTPError, deadline: float, seconds: float) -> Refused:
+    try:
+        said = _shown(_read(error, deadline, seconds))
+    except (Refused, OSError, http.client.HTTPException):
+        said = ""
+    wait = error.headers.get("Retry-After", "")
+    again = error.code in (408, 425, 429) or error.code >= 500
+    message = f"refused with status {error.code} {error.reason}" + (f": {said}" if said else "")
+    return Refused("refused", message, again, float(wait) if wait.isdecimal() else None)
+
+
+def _shown(text: bytes) -> str:
+    said = " ".join(text.decode(errors="replace").split())
+    return repr(said[:160] + ("..." if len(said) > 160 else ""))

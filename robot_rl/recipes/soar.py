@@ -1,0 +1,49 @@
+"""Practice without a person: Zhou et al. 2024, "Autonomous Improvement of Instruction Following Skills via Foundation
+Models" (SOAR, arXiv 2407.20635).
+
+Policy and loss: as `bc`, on goals in the state; data: demonstrations, and rounds of practice towards chosen goals, all
+of it with what was achieved as the goal, cloned again from fresh weights after each round. In place of the paper's
+subgoal pictures a goal is a position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from policies.actor import GaussianPolicy
+from policies.bundle import Bundle
+from policies.gaussian import GaussianConfig
+from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import Need, Recipe
+from robot_rl.training.autonomous import AutonomousConfig, improve_alone
+from robot_rl.util.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SOAR(Recipe):
+    """Practise towards goals of its own choice, and clone what was achieved."""
+
+    policy: GaussianConfig = field(default_factory=lambda: GaussianConfig(hidden=(64, 64), std=0.1))
+    agent: CloningConfig = field(default_factory=CloningConfig)
+    training: AutonomousConfig = field(default_factory=AutonomousConfig)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return ("demonstrations", "environment")
+
+    def build(self, job: Job, env: object = None) -> Cloning:
+        torch.manual_seed(job.seed)
+        return Cloning(GaussianPolicy(job.size, self.policy).to(job.device), self.agent, self.training.updates)
+
+    def train(self, job: Job) -> Bundle:
+        if job.info.others:
+            raise ConfigError(f"recipe soar practises on observation.state alone; {job.info.task} shows more")
+        env = job.make_env(self.training.num_envs)
+        agent = improve_alone(
+            env, lambda: self.build(job), job.demonstrations(successes=False), self.training, job.opened, job.seed,
+            job.counting("rounds", max(1, self.training.rounds)),
+        )  # fmt: skip
+        env.close()
+        return job.bundle(agent)

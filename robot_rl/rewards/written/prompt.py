@@ -1,0 +1,105 @@
+"""What a model is told about a task, and about a reward that it wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from robot_rl.assistant import Message, message
+from robot_rl.interface.pipeline import Interface
+from robot_rl.interface.success import tests
+from robot_rl.rewards.written.code import FUNCTIONS, METHODS
+from robot_rl.rewards.written.vetting import BAR, Vetting
+from robot_rl.rewards.written.views import TRUE, Views
+
+RULES = """You write reward functions for reinforcement learning of robots, in Python with PyTorch.
+
+Return one fenced block with one function and nothing else:
+
+def reward(now, before, action):
+    ...
+    return r  # tensor of shape (n,)
+
+It is evaluated for n environments at once, after every control period. `before["NAME"]` is a view of the state at the
+start of the period and `now["NAME"]` at its end, each a float tensor (n, size). `action` (n, A) is in [-1, 1].
+Rules:
+- No imports, loops, if, print, classes, further functions or changes of a tensor in place. torch is there.
+- Every row is judged by itself: reduce over dim=1, never over all rows; select rows by torch.where.
+- Numbers stay finite for any state, zeros too.
+- Functions: torch.{functions}. Methods of tensors: {methods}.
+- Write staged distances, progress and small penalties. A reward of about 1 in size learns best.
+- An episode ends when the task is done, and nothing is paid after that. So being almost done must not be paid more over
+  time than being done: pay progress, or costs until it is done, with a bonus for done."""
+
+
+def conversation(env: Any, goal: str) -> list[Message]:
+    """Return the messages that ask for a reward of an environment's task."""
+    rules = RULES.replace("{functions}", ", ".join(sorted(FUNCTIONS))).replace("{methods}", ", ".join(sorted(METHODS)))
+    info, views = env.info, Views.of(env)
+    told = [f"Task: {goal}", _success(info.interface)]
+    told += [f"Control periods per second: {info.rate:g}. Longest episode: {_horizon(env)} periods."]
+    told += ["Views, by name:", views.describe()]
+    if views.true.size:
+        told += [f"Those that begin with {TRUE!r} are exact, and known in simulation only."]
+    told += [f"action: (n, {info.action}): {', '.join(info.actions.names)}"]
+    return [message("system", rules), message("user", "\n".join(filter(None, told)))]
+
+
+def goal_of(env: Any) -> str:
+    """Return what a task asks for, in words; empty where it does not say."""
+    interface = env.info.interface
+    if interface is not None:
+        return str(interface.instruction)
+    return getattr(getattr(env, "testbed", None), "goal", "")
+
+
+AGAIN = "Return the whole function, corrected, in one fenced block."
+
+
+def complaint(error: Exception) -> Message:
+    """Return what a model is told of code that cannot be a reward."""
+    return message("user", f"This reward was rejected: {error}. {AGAIN}")
+
+
+def judgement(found: Vetting) -> Message:
+    """Return what a model is told of a reward that ranks episodes wrongly."""
+    return message(
+        "user",
+        f"This reward was tried on {found.successes} episodes that succeed and {found.failures} that fail: careless, "
+        "random, without motion, or given up shortly before success. Of a success and a failure with the same start, "
+        f"the sum of rewards over the episode is larger for the success in {found.auc:.1%}; at least {BAR:.0%} are "
+        f"needed. The mean sum is {found.success_return:.3g} for successes and {found.failure_return:.3g} for "
+        f"failures; the last reward alone ranks {found.last_auc:.1%} of all pairs rightly. Successes end early, so a "
+        f"reward that is positive in every period pays failures for their length. {AGAIN}",
+    )
+
+
+def wish(feedback: str) -> Message:
+    """Return what a model is told of a person's wish."""
+    return message("user", f"A person watched what was learned, and says: {feedback}\n{AGAIN}")
+
+
+def _success(interface: Interface | None) -> str:
+    if interface is None:
+        return ""
+    if not interface.success:
+        return "It is done when the longest episode ends without a failure." + _failure(interface)
+    said = f"Done when this test has held for {interface.success_hold} periods: {_test(interface.success)}"
+    return said + _failure(interface)
+
+
+def _failure(interface: Interface) -> str:
+    return f" It fails when: {_test(interface.failure)}" if interface.failure else ""
+
+
+def _test(text: str) -> str:
+    """Return a test as its call and the first sentence of its function."""
+    name, words = tests.split(text)
+    doc = " ".join((tests.get(name).__doc__ or "").split())
+    return f"{name}({', '.join(words)}). {doc}"
+
+
+def _horizon(env: Any) -> int | str:
+    interface = env.info.interface
+    if interface is not None:
+        return int(interface.horizon)
+    return getattr(getattr(env, "testbed", None), "horizon", "unknown")

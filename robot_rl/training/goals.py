@@ -1,0 +1,102 @@
+"""Goals in the state: what was achieved, what is wanted, and hindsight, in which the first becomes the second.
+
+Andrychowicz et al. 2017, "Hindsight Experience Replay" (arXiv 1707.01495); for cloning: Ghosh et al. 2021, "Learning to
+Reach Goals via Iterated Supervised Learning" (arXiv 1912.06088).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.interface.observation_spec import STATE
+from robot_rl.interface.spec import VectorSpec
+from robot_rl.util.errors import ConfigError, UnknownName
+from robot_rl.util.limits import PositiveFloat
+
+Episode = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class GoalConfig:
+    """Fields of observation.state that say what was achieved and what is wanted, both in m."""
+
+    achieved: str = "tip_position"
+    """What is to be brought to the goal."""
+    wanted: str = "target_position"
+    """The goal."""
+    difference: str = "target_to_tip"
+    """The goal minus what was achieved; empty: the state has no such field."""
+    tolerance: PositiveFloat = 0.02
+    """Distance at which a goal counts as achieved."""
+
+
+class Goals:
+    """Read and replace the goal of states (..., D)."""
+
+    def __init__(self, config: GoalConfig, spec: VectorSpec):
+        """ConfigError where the state lacks a field, or their sizes differ."""
+        names = [field.name for field in spec.fields]
+        for name in filter(None, (config.achieved, config.wanted, config.difference)):
+            if name not in names:
+                raise UnknownName("field of observation.state", name, names)
+        self.config = config
+        self._achieved, self._wanted = spec.slice(config.achieved), spec.slice(config.wanted)
+        self._difference = spec.slice(config.difference) if config.difference else slice(0, 0)
+        sizes = {s.stop - s.start for s in (self._achieved, self._wanted)}
+        sizes |= {self._difference.stop - self._difference.start} if config.difference else set()
+        if len(sizes) > 1:
+            raise ConfigError(f"--goal: {config.achieved}, {config.wanted} and {config.difference} differ in size")
+
+    def achieved(self, state: Tensor) -> Tensor:
+        """Return what was achieved (..., G)."""
+        return state[..., self._achieved]
+
+    def wanted(self, state: Tensor) -> Tensor:
+        """Return the goal (..., G)."""
+        return state[..., self._wanted]
+
+    def aim(self, state: Tensor, goal: Tensor) -> Tensor:
+        """Return states (..., D) with another goal (..., G)."""
+        aimed = state.clone()
+        aimed[..., self._wanted] = goal
+        if self.config.difference:
+            aimed[..., self._difference] = goal - self.achieved(state)
+        return aimed
+
+    def reached(self, state: Tensor, goal: Tensor) -> Tensor:
+        """Return where a goal is achieved (...) bool."""
+        return (self.achieved(state) - goal).norm(dim=-1) < self.config.tolerance
+
+
+def in_hindsight(episode: Episode, goals: Goals, within: int, rng: torch.Generator) -> Episode:
+    """Return an episode's states (T, D) and actions (T, A), each aimed at what was achieved up to `within` steps later.
+
+    No verdict is read: what happened is the label. Of an episode without the state after its last step
+    (`final.observation.state`), the last action is left out.
+    """
+    states = torch.cat([episode[STATE], episode.get(f"final.{STATE}", episode[STATE][:0])])
+    last = len(states) - 1
+    now = torch.arange(last)
+    ahead = 1 + (torch.rand(last, generator=rng) * torch.minimum(last - now, torch.tensor(within))).long()
+    goal = goals.achieved(states)[torch.minimum(now + ahead, torch.tensor(last))]
+    return {STATE: goals.aim(states[:last], goal), "action": episode["action"][:last]}
+
+
+def as_asked(episode: Episode) -> Episode:
+    """Return an episode's states and actions with the goals that were asked for."""
+    return {STATE: episode[STATE], "action": episode["action"]}
+
+
+def regions(wanted: Tensor, count: int) -> Tensor:
+    """Return which of `count` regions each goal (M, G) is in, (M,): k-means from goals far from one another."""
+    centres = wanted[:1]
+    for _ in range(1, count):
+        far = torch.cdist(wanted, centres).amin(1).argmax()
+        centres = torch.cat([centres, wanted[far : far + 1]])
+    for _ in range(20):
+        of = torch.cdist(wanted, centres).argmin(1)
+        centres = torch.stack([wanted[of == k].mean(0) if (of == k).any() else centres[k] for k in range(count)])
+    return torch.cdist(wanted, centres).argmin(1)

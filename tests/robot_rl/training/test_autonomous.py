@@ -1,0 +1,221 @@
+"""Practice without a person: choices by the formula, labels by what happened, verdicts that only steer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robot_rl.assistant import ModelConfig
+from robot_rl.cli.main import main
+from robot_rl.interface.observation_spec import STATE
+from robot_rl.interface.spec import VectorSpec, box
+from robot_rl.learning.cloning import Cloning
+from robot_rl.recipes import recipes
+from robot_rl.recipes.job import open_job
+from robot_rl.training.autonomous import AutonomousConfig, Practice, improve_alone
+from robot_rl.training.goals import GoalConfig, Goals, in_hindsight, regions
+from robot_rl.training.proposer import Proposer, ProposerConfig
+from robot_rl.training.run import Run
+from robot_rl.util.errors import ConfigError, UnknownName
+from sim.make import make
+
+TASK = "testbed:reach"
+TINY = AutonomousConfig(rounds=1, episodes=8, num_envs=8, horizon=12, regions=4, copies=1, updates=3, batch=16)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# ---- choices --------------------------------------------------------------------------------------------------------
+def test_choices_are_those_of_the_formula() -> None:
+    proposer, rng = Proposer(5, ProposerConfig(curiosity=0.5)), generator(1)
+    rates, tried, won = [0.0, 0.25, 0.5, 0.9, 1.0], [0] * 5, [0] * 5
+    matched = uniform = 0
+    for step in range(3000):
+        scores = [
+            math.inf if n == 0 else 1 - abs(w / n - 0.3) + 0.5 * math.sqrt(math.log(max(1, sum(tried))) / n)
+            for w, n in zip(won, tried, strict=True)
+        ]
+        chosen = proposer.choose(rng)
+        best = scores[chosen] == max(scores)
+        matched += best
+        uniform += not best
+        tried[chosen] += 1
+        success = bool(torch.rand(1, generator=rng) < rates[chosen])
+        won[chosen] += success
+        proposer.judge(chosen, success)
+        assert torch.allclose(proposer.tried, torch.tensor(tried).double()), step
+    share = uniform / 3000
+    assert abs(share - 0.2 * 4 / 5) < 4 * math.sqrt(0.16 * 0.84 / 3000), "a fifth at random, of which a fifth is best"
+    assert max(tried) == tried[1], "what succeeds in about three of ten tries is practised most"
+
+
+def test_only_what_is_feasible_is_chosen_and_the_untried_first() -> None:
+    proposer, rng = Proposer(6, ProposerConfig(random=0.0)), generator()
+    assert sorted(proposer.choose(rng) for _ in range(6)) == list(range(6))
+    assert {proposer.choose(rng, (2, 4)) for _ in range(40)} == {2, 4}
+    other = Proposer(6, ProposerConfig())
+    other.load_state_dict(proposer.state_dict())
+    assert torch.equal(other.scores(), proposer.scores())
+
+
+# ---- labels ---------------------------------------------------------------------------------------------------------
+SPEC = VectorSpec((box("a", "x y", "m", -1, 1), box("b", "x y", "m", -1, 1), box("c", "x y", "m", -1, 1)))
+GOALS = Goals(GoalConfig("a", "b", "c"), SPEC)
+
+
+def test_what_was_achieved_a_little_later_becomes_the_goal() -> None:
+    path = torch.stack([torch.arange(9.0), -torch.arange(9.0)], 1)
+    states = GOALS.aim(torch.cat([path, torch.zeros(9, 4)], 1), torch.full((9, 2), 7.0))
+    episode = {STATE: states[:8], "action": torch.rand(8, 3), f"final.{STATE}": states[8:]}
+    before = {name: value.clone() for name, value in episode.items()}
+    seen = set()
+    for seed in range(20):
+        found = in_hindsight(episode, GOALS, 3, generator(seed))
+        ahead = GOALS.wanted(found[STATE])[:, 0] - torch.arange(8.0)
+        assert (ahead >= 1).all() and (ahead <= torch.tensor([3.0] * 6 + [2.0, 1.0])).all()
+        assert torch.equal(found[STATE][:, 4:], GOALS.wanted(found[STATE]) - GOALS.achieved(found[STATE]))
+        assert torch.equal(found["action"], episode["action"]) and torch.equal(found[STATE][:, :2], path[:8])
+        seen |= set(ahead.tolist())
+    assert seen == {1.0, 2.0, 3.0} and all(torch.equal(before[k], episode[k]) for k in before)
+    del episode[f"final.{STATE}"]
+    assert len(in_hindsight(episode, GOALS, 3, generator())["action"]) == 7, "what followed the last action is unknown"
+
+
+def test_fields_that_do_not_fit_are_named() -> None:
+    with pytest.raises(UnknownName, match="unknown field of observation.state 'tip'"):
+        Goals(GoalConfig("tip", "b", ""), SPEC)
+    odd = VectorSpec((box("a", "x", "m", -1, 1), box("b", "x y", "m", -1, 1)))
+    with pytest.raises(ConfigError, match="differ in size"):
+        Goals(GoalConfig("a", "b", ""), odd)
+
+
+def test_regions_are_groups_of_near_goals() -> None:
+    centres = torch.tensor([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
+    goals = centres.repeat_interleave(10, 0) + 0.1 * torch.randn(30, 2, generator=generator())
+    found = regions(goals, 3)
+    assert len(found.unique()) == 3 and all(len(found[10 * k : 10 * k + 10].unique()) == 1 for k in range(3))
+
+
+# ---- practice -------------------------------------------------------------------------------------------------------
+class Expert:
+    """The testbed's demonstrator as a policy."""
+
+    def __init__(self, env: Any):
+        self.env = env
+
+    def act(self, observation: Any, rng: torch.Generator) -> torch.Tensor:
+        state = observation[STATE]
+        action: torch.Tensor = self.env.testbed.expert(state, torch.zeros(len(state), 4))
+        return action[:, None]
+
+
+def test_practice_is_towards_the_goal_that_was_chosen() -> None:
+    env = make(TASK, 16)
+    config = replace(TINY, horizon=50, noise=0.0, deterministic=1.0)
+    practice = Practice(env, Goals(GoalConfig(), env.info.state), config, 0)
+    played, success = practice.play(Expert(env), 3)
+    assert success > 0.5 and practice.proposer.won.sum() == 16 * success
+    for episode in played:
+        goal = practice.goals.wanted(episode[STATE])
+        assert (goal == goal[0]).all() and (practice.wanted == goal[0]).all(1).any()
+        reached = practice.goals.reached(episode[f"final.{STATE}"], goal[:1])
+        assert bool(reached) or len(episode["action"]) <= 50
+
+
+def trained(tmp_path: Path, name: str, demos: list[dict[str, torch.Tensor]], **changes: Any) -> tuple[Cloning, Run]:
+    env, config = make(TASK, TINY.num_envs), replace(TINY, **changes)
+    recipe = recipes.get("soar")(training=config)
+    settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
+    with Run(tmp_path / name, {}) as run:
+        job = open_job(settings, run, lambda *_: None)
+        agent = improve_alone(env, lambda: recipe.build(job), demos, config, run, 0, lambda *_: None)
+    return agent, run
+
+
+@pytest.fixture
+def demos() -> list[dict[str, torch.Tensor]]:
+    env = make(TASK, 4)
+    state, rows = env.reset(seed=0)[0][STATE], []
+    for _ in range(6):
+        action = Expert(env).act({STATE: state}, generator())[:, 0]
+        rows.append((state, action))
+        state = env.step(action)[0][STATE]
+    return [
+        {STATE: torch.stack([r[0][i] for r in rows]), "action": torch.stack([r[1][i] for r in rows])} for i in range(4)
+    ]
+
+
+def test_a_judge_that_errs_changes_no_label(tmp_path: Path, demos: Any) -> None:
+    at_random = ProposerConfig(random=1.0)
+    right, wrong = (
+        trained(tmp_path, name, demos, wrong=share, proposer=at_random)[0]
+        for name, share in (("right", 0.0), ("wrong", 0.5))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(right.parameters, wrong.parameters, strict=True))
+    asked, _ = trained(tmp_path, "asked", demos, proposer=at_random, hindsight=False)
+    assert not all(torch.equal(a, b) for a, b in zip(right.parameters, asked.parameters, strict=True))
+
+
+def test_verdicts_are_turned_round_at_the_share_that_is_set() -> None:
+    env = make(TASK, 16)
+    practice = Practice(env, Goals(GoalConfig(), env.info.state), replace(TINY, horizon=2, wrong=0.2), 0)
+    count = 0.0
+    for seed in range(20):
+        _, success = practice.play(Expert(env), seed)
+        count += 16 * success
+    assert abs(float(practice.proposer.won.sum()) - count - 0.2 * (320 - 2 * count)) < 4 * math.sqrt(320 * 0.16)
+
+
+def test_a_model_narrows_what_is_tried_and_its_nonsense_is_counted(
+    model_server: Any, model_config: ModelConfig
+) -> None:
+    env = make(TASK, 8)
+    model_server.answers = ["I would try 2, and then 4; 17 is out of reach.", "all of them", (500, b"")]
+    config = replace(TINY, horizon=2, adviser=replace(model_config, tries=1), proposer=ProposerConfig(random=0.5))
+    practice = Practice(env, Goals(GoalConfig(), env.info.state), config, 0)
+    for k, (tried, failed, nonsense) in enumerate([({1, 3}, 0, 0), ({0, 1, 2, 3}, 0, 1), ({0, 1, 2, 3}, 1, 1)]):
+        before = practice.proposer.tried.clone()
+        practice.begin()
+        for _ in range(6):
+            practice.play(Expert(env), k)
+        assert set((practice.proposer.tried > before).nonzero()[:, 0].tolist()) == tried
+        assert practice.adviser is not None
+        counted = {"proposer/model_failed": failed, "proposer/model_nonsense": nonsense}
+        assert practice.adviser.counts() == counted
+    asked = model_server.asked[1]["messages"][0]["content"]
+    assert "2. bring tip_position to about (" in asked and "1. bring" in asked and "tried 0 times" in asked
+
+
+def test_resumed_practice_is_the_same(tmp_path: Path, demos: Any) -> None:
+    whole, run = trained(tmp_path, "whole", demos, rounds=2)
+    rows = (run.folder / "metrics.jsonl").read_text().splitlines()
+    assert len(rows) == 2 and '"train/success"' in rows[0]
+    trained(tmp_path, "cut", demos, rounds=1)
+    env, config = make(TASK, TINY.num_envs), replace(TINY, rounds=2)
+    recipe = recipes.get("soar")(training=config)
+    settings = {"task": TASK, "seed": 0, "engine": "mujoco", "mjcf": "", "without": [], "device": "cpu"}
+    with Run(tmp_path / "cut", {}, resume=True) as run:
+        job = open_job(settings, run, lambda *_: None)
+        agent = improve_alone(env, lambda: recipe.build(job), demos, config, run, 0, lambda *_: None)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters, agent.parameters, strict=True))
+
+
+def test_a_task_without_these_fields_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "train",
+        "testbed:fork",
+        "--recipe",
+        "soar",
+        "--dataset",
+        str(tmp_path / "none"),
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    assert main(words) == 2 and "does not exist" in capsys.readouterr().err
