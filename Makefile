@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := install
-.PHONY: install demo demo-go2 test check clean
+.PHONY: install demo demo-go2 demo-vla test check clean
 
 install: $(STAMP)  ## set up .venv (default)
 
@@ -15,6 +15,9 @@ demo: $(STAMP)  ## learn, deploy, correct, report
 
 demo-go2: $(STAMP)  ## a quadruped learns to walk, walks in Genesis and on its own topics
 	$(BIN)/robot-rl demo go2 $(ARGS)
+
+demo-vla: $(STAMP)  ## a small policy learns to see and read, practises, and is told what to do
+	$(BIN)/robot-rl demo vla $(ARGS)
 
 test: $(STAMP)  ## in parallel, then the real-time tests alone
 	$(BIN)/python -m pytest -m "not realtime" -n 2 --dist loadfile $(ARGS)

@@ -161,6 +161,8 @@ class RobotEnv(Rig, VectorEnv):
             "handed_back": decision.phase is Phase.HANDING_BACK,
             "episode_steps": torch.tensor([self.steps]),
         }
+        if self.asked:
+            infos["instruction"] = [self.judge.asked]
         if metrics := self.judge.tracking(before):
             infos["metrics"] = metrics
         observation = self._observe()

@@ -134,6 +134,8 @@ _DEPLOY = (
     _OUT,
 )
 _INSTRUCTION = Argument("instruction", "", "what the robot is asked, for a policy that reads instructions")
+_THEN = Argument("then", "", "second instruction, said in the course of each episode")
+_AFTER = Argument("after", "3", "time from the begin of an episode to that, s", minimum=0.1)
 _CLASSIFIER = Argument("classifier", "", "success classifier that judges by the cameras; empty: the task's own test")
 _EXECUTION = Argument(
     "execution",
@@ -164,6 +166,13 @@ def _teleop(values: Mapping[str, str]) -> NodeProcess:
         start_after="twin",
         interactive=device == "keyboard",
     )
+
+
+def _tell(values: Mapping[str, str]) -> NodeProcess:
+    first, second = values["instruction"], values["then"]
+    if second and not first:
+        raise LaunchError(f"then:={second} follows an instruction; name it with instruction:=")
+    return NodeProcess("tell", ("tell", first, second, "--after", values["after"]), condition=bool(second))
 
 
 def _view(values: Mapping[str, str]) -> NodeProcess:
@@ -210,6 +219,7 @@ def _describe_arm(values: Mapping[str, str]) -> list[NodeProcess]:
     return [
         _twin(values, values["twin"] == "true"),
         _deploy(values, "twin", "execution", "instruction", "classifier"),
+        _tell(values),
         _teleop(values),
         _view(values),
     ]
@@ -260,7 +270,11 @@ class _File:
 
 _FILES = {
     "twin": _File("a simulated robot behind the robot's own topics", _COMMON, _describe_twin),
-    "arm": _File("run a policy on an arm", (*_DEPLOY, _INSTRUCTION, _CLASSIFIER, _EXECUTION, *_COMMON), _describe_arm),
+    "arm": _File(
+        "run a policy on an arm",
+        (*_DEPLOY, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, *_COMMON),
+        _describe_arm,
+    ),
     "quadruped": _File(
         "run a policy on a walking robot, behind a guard",
         (

@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from robot_rl.data.titles import quoted, titled
 from robot_rl.data.video import encode_video
 from robot_rl.training.run import write_json
 from robot_rl.util.files import replace_file
@@ -71,7 +73,7 @@ MOST = 2**29
 
 class VideoRecorder:
     """Record the robot's first camera, if any, in the first episodes, and write a video. Corrections are marked by a
-    coloured edge. Recording ends at `MOST` bytes.
+    coloured edge; instructions stand above the frames. Recording ends at `MOST` bytes.
     """
 
     def __init__(self, episodes: int, corrected_only: bool = False):
@@ -80,6 +82,10 @@ class VideoRecorder:
         self._episode: list[np.ndarray] = []
         self._corrected = False
         self.frames: list[np.ndarray] = []
+        self.asked: list[list[str]] = []
+        """What each episode was asked, one after the other."""
+        self._told: list[str] = []
+        """What was asked at each frame, those of the running episode included; "" without instructions."""
         self.rate = 20
 
     def attach(self, env: RobotEnv) -> None:
@@ -90,12 +96,13 @@ class VideoRecorder:
         def film(step: dict[str, Any]) -> None:
             if self.filmed < self.episodes:
                 picture = env.driver.image(camera) if camera else None
-                self.add(picture, bool(step["intervention"][0]), bool(step["done"]))
+                told = step.get("instruction", ("",))[0]
+                self.add(picture, bool(step["intervention"][0]), bool(step["done"]), told)
 
         env.observers.append(film)
 
-    def add(self, picture: np.ndarray | None, corrected: bool, done: bool) -> None:
-        """Keep one frame; at the end of an episode decide whether to keep the episode."""
+    def add(self, picture: np.ndarray | None, corrected: bool, done: bool, told: str = "") -> None:
+        """Keep one frame, with what was asked; at the end of an episode decide whether to keep the episode."""
         self._corrected |= corrected
         if picture is not None:
             picture = picture.copy()
@@ -103,12 +110,16 @@ class VideoRecorder:
                 edge = np.array([255, 150, 0], np.uint8)
                 picture[:2], picture[-2:], picture[:, :2], picture[:, -2:] = edge, edge, edge, edge
             self._episode.append(picture)
+            self._told.append(told)
             if (len(self.frames) + len(self._episode)) * picture.nbytes > MOST:
                 done, self.episodes = True, 0
         if done:
             if self._corrected or not self.corrected_only:
+                episode = self._told[len(self.frames) :]
                 self.frames += self._episode
+                self.asked.append([text for text, _ in groupby(episode) if text])
                 self.filmed += 1
+            del self._told[len(self.frames) :]
             self._episode, self._corrected = [], False
 
     def write(self, folder: Path, caption: str) -> None:
@@ -122,5 +133,7 @@ class VideoRecorder:
         larger = max(1, 480 // height)  # a twin's are thumbnails
         size = (larger * width, larger * height)
         frames = (cv2.resize(frame, size, interpolation=cv2.INTER_CUBIC) for frame in self.frames)
-        replace_file(video, encode_video(frames, self.rate))
-        write_json(video.with_name("captions.json"), {video.name: caption})
+        pictures = map(titled, frames, self._told)
+        replace_file(video, encode_video(pictures, self.rate))
+        said = quoted(self.asked)
+        write_json(video.with_name("captions.json"), {video.name: caption + (f": {said}" if said else "")})

@@ -36,7 +36,7 @@ class Evaluation:
     divergences: int = 0
     """Episodes that ended because their simulation diverged."""
     instructions: list[str] = field(default_factory=list)
-    """What each episode asked for, if the task has several instructions."""
+    """What each episode asked for, at last where that changed, if the task has several instructions."""
     returns: list[float] = field(default_factory=list)
     """Sum of the rewards of each episode."""
     reports_success: bool = True
@@ -160,6 +160,9 @@ def evaluate(
             for name, value in infos.get("metrics", {}).items():
                 seen = open_ & ~value.isnan()
                 sums[name] = sums.get(name, torch.zeros(2, n)) + torch.stack([value.nan_to_num() * seen, seen])
+            for k, told in enumerate(infos.get("instruction", ())):
+                if open_[k]:
+                    result.instructions[first + k] = told
             done = (terminated | truncated) & open_
             success |= infos.get("success", none) & open_
             open_ &= ~done

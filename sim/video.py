@@ -11,7 +11,9 @@ import torch
 
 from policies.base import RunnablePolicy
 from policies.execution import ChunkExecutor, Execution
+from robot_rl.data.titles import titled
 from robot_rl.data.video import encode_video
+from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.files import replace_file
 from sim.env import TaskEnv
 from sim.experts.policy import ExpertPolicy
@@ -29,8 +31,9 @@ def record(
     seed: int,
     execution: Execution | None = None,
     **simulation: Any,
-) -> None:
-    """Run `episodes` episodes, number k with seed + k, and write them one after the other to an mp4.
+) -> list[str]:
+    """Run `episodes` episodes, number k with seed + k, and write them one after the other to an mp4; return what each
+    was asked, in a task with instructions, which is also written above its frames.
 
     `simulation` are keywords of `TaskEnv`, for example engine="genesis".
     """
@@ -39,21 +42,27 @@ def record(
     every = max(1, round(rate / MOST))
     policy = policy.beside(env) if isinstance(policy, ExpertPolicy) else policy
     runner = ChunkExecutor(policy, 1, execution, env.still)
-    write_video(_frames(env, runner, episodes, seed, every), path, round(rate / every))
+    asked: list[str] = []
+    write_video(_frames(env, runner, episodes, seed, every, asked), path, round(rate / every))
     env.close()
+    return asked
 
 
-def _frames(env: TaskEnv, runner: ChunkExecutor, episodes: int, seed: int, every: int) -> Iterator[np.ndarray]:
+def _frames(
+    env: TaskEnv, runner: ChunkExecutor, episodes: int, seed: int, every: int, asked: list[str]
+) -> Iterator[np.ndarray]:
     """Yield every few frames of some episodes, one at a time: a minute of them would take gigabytes."""
     camera = env.task.scene.cameras[0].name
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
         runner.reset()
         observation, _ = env.reset(seed=seed + episode)
+        told = env.instruction(0) if LANGUAGE in observation else ""
+        asked += [told] if told else []
         done, step = False, 0
         while not done:
             if step % every == 0:
-                yield env.engine.render(0, camera, HEIGHT, WIDTH, "video")
+                yield titled(env.engine.render(0, camera, HEIGHT, WIDTH, "video"), told)
             step += 1
             observation, _, terminated, truncated, _ = env.step(runner.act(observation, rng))
             done = bool(terminated[0] | truncated[0])

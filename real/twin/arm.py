@@ -36,7 +36,7 @@ class HiddenArm:
     object_mass: float = 0.35
     """kg; training samples at most 0.3"""
     object_size: float = 0.027
-    """Half edge, m; training samples 0.018 to 0.026"""
+    """Half edge, m; training samples 0.018 to 0.026. Only where a task varies it: else its tests count on the size"""
     object_friction: float = 0.55
     """Scale of friction; training samples 0.6 to 1.4"""
     object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
@@ -86,6 +86,11 @@ class ArmTwin(Twin):
         rate = self.robot.command_rate
         self._every_object = round(rate / self.hidden.object_rate)
         self._seen: deque[dict[str, np.ndarray]] = deque(maxlen=1 + round(self.hidden.object_latency * rate))
+        varied = {r.parameter for r in task.randomization}
+        self.sizes = {
+            b.name: self.hidden.object_size if f"{b.name}.size" in varied else b.size for b in task.scene.objects
+        }
+        """Half edge of each object, m."""
         self._hide()
         self.place(seed, robot_too=True)
 
@@ -100,7 +105,7 @@ class ArmTwin(Twin):
         for box in self.task.scene.objects:
             if box.shape == "tray":
                 continue
-            values |= {f"{box.name}.mass": h.object_mass, f"{box.name}.size": h.object_size}
+            values |= {f"{box.name}.mass": h.object_mass, f"{box.name}.size": self.sizes[box.name]}
             values[f"{box.name}.friction"] = h.object_friction
         self._set(values)
 
@@ -115,7 +120,7 @@ class ArmTwin(Twin):
             yaw = drawn.get(f"{box.name}.yaw", 0.0)
             at, middle = (dealt[k], (0.0, 0.0)) if dealt else ((0.0, 0.0), (DEFAULT_X, 0.0))
             x, y = (at[n] + drawn.get(f"{box.name}.{axis}", middle[n]) for n, axis in enumerate("xy"))
-            z = drawn.get(f"{box.name}.z", box.rest if box.shape == "tray" else self.hidden.object_size)
+            z = drawn.get(f"{box.name}.z", box.rest if box.shape == "tray" else self.sizes[box.name])
             objects[box.name] = np.array([[x, y, z, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)]])
         if robot_too:
             self.engine.reset(np.array([0]), np.array([self.robot.home]), objects)

@@ -22,12 +22,13 @@ from robot_rl.util.limits import Seed
 @dataclass
 class Demo:
     """Run a demonstration end to end: panda-lift trains a Panda to lift a cube, deploys it on the twin and corrects it
-    there; go2 trains a Go2 to walk, evaluates it in Genesis and on the twin, steers, stops and resets it.
+    there; go2 trains a Go2 to walk, evaluates it in Genesis and on the twin, steers, stops and resets it; vla trains a
+    small policy that sees and reads, lets it practise, and tells it what to do on the twin.
 
-    About 11 minutes (Panda) or 9 minutes (Go2) on two CPU cores; ends with report.html."""
+    About 11 minutes (panda-lift), 9 minutes (go2) or 25 minutes (vla) on two CPU cores; ends with report.html."""
 
     name: tyro.conf.Positional[str] = "panda-lift"
-    """Which demonstration: panda-lift or go2."""
+    """Which demonstration: panda-lift, go2 or vla."""
     quick: bool = False
     """Run small stages, three minutes in all, and check that the policy learned."""
     seed: Seed = 0
@@ -35,7 +36,7 @@ class Demo:
     out: Path | None = None
     """Folder; default runs/<date>-<time>-demo."""
     robot: bool = True
-    """Include the stages on the twin: deploy, correct or steer."""
+    """Include the stages on the twin: deploy, correct, steer or tell."""
     stages: dict[str, Any] = field(default_factory=dict, init=False)
 
     def run(self) -> int:

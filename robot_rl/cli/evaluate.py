@@ -106,6 +106,7 @@ class Evaluate:
         from policies.execution import Execution
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.cli.remote import open_policy, server_report
+        from robot_rl.data.titles import quoted
         from robot_rl.evaluation import Seldom, evaluate
         from robot_rl.robots import robots
         from robot_rl.training.run import write_json
@@ -184,9 +185,10 @@ class Evaluate:
         summary["seconds"] = time.monotonic() - start
         try:
             if self.video:
-                record(policy, task, self.video, self.video_episodes, self.seed, execution, **simulation)
+                told = record(policy, task, self.video, self.video_episodes, self.seed, execution, **simulation)
                 summary["video"] = str(self.video)
-                _caption(self.video, f"{summary['label']}, in simulation")
+                said = quoted([text] for text in told)
+                _caption(self.video, f"{summary['label']}, in simulation" + (f": {said}" if said else ""))
         finally:  # a failed video does not lose the result
             if not quiet:
                 show(summary, self.json, "evaluation")  # first: nor does a full disk

@@ -3,44 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-Stage = tuple[str, list[str]]
-"""Name, and the arguments of `robot-rl`."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of a demonstration."""
-
-    folder: Path
-    seed: int
-    quick: bool
-    """Run small stages."""
-    robot: bool
-    """Include the stages on the twin."""
-
-
-@dataclass(frozen=True)
-class Journey:
-    """A demonstration."""
-
-    stages: Callable[[Options], list[Stage]]
-    check: Callable[[Path], bool]
-    """Return whether a quick demonstration learned."""
-
-
-def _evaluate(what: str, label: str, episodes: int, film: int, folder: Path, *more: str, name: str = "") -> list[str]:
-    suffix = f"_{name}" if name else ""
-    video = ["--video", str(folder / "videos" / f"simulation{suffix}.mp4"), "--video-episodes", str(film)]
-    out = ["--out", str(folder / f"evaluation{suffix}.json")]
-    return ["evaluate", what, "--label", label, "--episodes", str(episodes), *out, *(video if film else []), *more]
-
-
-def _success(file: Path) -> float:
-    return float(json.loads(file.read_text())["success"])
+from robot_rl.cli.stages import Journey, Options, Stage, evaluation, success
+from robot_rl.cli.vla_journey import learned as vla_learned
+from robot_rl.cli.vla_journey import stages as vla
 
 
 # ---- an arm: demonstrations, cloning, reinforcement learning, a twin, corrections -----------------------------------
@@ -87,10 +55,10 @@ def _panda(o: Options) -> list[Stage]:
         (imitate, "cloned policy", "evaluate the cloned policy"),
         (improve, "after reinforcement learning", "evaluate the improved policy"),
     ):
-        measure = _evaluate(str(run), label, scale.evaluations, scale.video_episodes, run)
+        measure = evaluation(str(run), label, scale.evaluations, scale.video_episodes, run)
         stages.append((stage, measure))
     if o.quick:
-        floor = _evaluate(f"random:{task}", "random actions", scale.evaluations, 0, o.folder / "random")
+        floor = evaluation(f"random:{task}", "random actions", scale.evaluations, 0, o.folder / "random")
         stages.append(("evaluate random actions", floor))
     if o.robot:
         twin = ["robot:=panda", "twin:=true", f"task:={task}", f"seed:={o.seed}"]
@@ -117,7 +85,7 @@ def _panda(o: Options) -> list[Stage]:
 
 def _panda_learned(folder: Path) -> bool:
     """Return whether cloning beats chance, and reinforcement learning beats cloning."""
-    chance, cloned, improved = (_success(folder / n / "evaluation.json") for n in ("random", "imitate", "improve"))
+    chance, cloned, improved = (success(folder / n / "evaluation.json") for n in ("random", "imitate", "improve"))
     return chance < cloned < improved
 
 
@@ -128,10 +96,10 @@ def _go2(o: Options) -> list[Stage]:
     count, film = (20, 0) if o.quick else (100, 1)
     stages: list[Stage] = [
         ("train", ["train", task, "--recipe", "ppo", "--out", str(train), "--seed", str(o.seed), *steps]),
-        ("evaluate in MuJoCo", _evaluate(str(train), "in MuJoCo", count, film, train)),
+        ("evaluate in MuJoCo", evaluation(str(train), "in MuJoCo", count, film, train)),
         (
             "evaluate in Genesis",
-            _evaluate(str(train), "in Genesis", count, film, train, "--engine", "genesis", name="genesis"),
+            evaluation(str(train), "in Genesis", count, film, train, "--engine", "genesis", name="genesis"),
         ),
     ]
     if o.robot:
@@ -157,4 +125,8 @@ def _go2_learned(folder: Path) -> bool:
     return bool(measured["velocity_error"]["mean"] < 0.45)
 
 
-JOURNEYS = {"panda-lift": Journey(_panda, _panda_learned), "go2": Journey(_go2, _go2_learned)}
+JOURNEYS = {
+    "panda-lift": Journey(_panda, _panda_learned),
+    "go2": Journey(_go2, _go2_learned),
+    "vla": Journey(vla, vla_learned),
+}

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "guard": ("robot_rl.cli.guard:Guard", "the one writer of a walking robot's motor commands"),
     "deploy": ("robot_rl.cli.deploy:Deploy", "run a policy on a robot, or on its twin"),
     "teleop": ("robot_rl.cli.teleop:Teleop", "publish a keyboard's, gamepad's or scripted operator's commands"),
+    "tell": ("robot_rl.cli.tell:Tell", "tell a robot what to do, in words, while it runs"),
     "finetune": ("robot_rl.cli.finetune:main", "keep learning on the robot while a person corrects it"),
     "launch": ("robot_rl.cli.launch:main", "start a launch file's nodes without ROS 2"),
     "report": ("robot_rl.cli.report:Report", "write report.html from run folders"),

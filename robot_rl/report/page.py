@@ -16,6 +16,7 @@ from typing import Any
 from robot_rl.report.blocks import Block
 from robot_rl.report.figures import plain
 from robot_rl.report.folders import RunFolder, read_folders
+from robot_rl.report.instructions import instructions_section
 from robot_rl.report.media import videos_section
 from robot_rl.report.record import dataset_section, provenance_section, randomization_section, settings_section
 from robot_rl.report.results import Stage, evaluations_section, measures_section, sentence, stages, success_section
@@ -64,6 +65,7 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
     """Return the page as text."""
     sections = [
         ("success", "Success at each stage", success_section(found)),
+        ("instructions", "Success of each instruction", instructions_section(runs)),
         ("videos", "Videos", videos_section(runs)),
         ("learning", "Learning curves", learning_section(runs)),
         ("interventions", "Interventions", interventions_section(runs)),
@@ -76,8 +78,9 @@ def render(runs: Sequence[RunFolder], found: Sequence[Stage], title: str) -> str
         ("provenance", "Provenance", provenance_section(runs)),
         ("settings", "Settings", settings_section(runs)),
     ]
-    # only some tasks measure more than success
-    missing = [heading.lower() for name, heading, blocks in sections if not blocks and name != "measures"]
+    # only some tasks measure more than success, or have instructions
+    optional = ("measures", "instructions")
+    missing = [heading.lower() for name, heading, blocks in sections if not blocks and name not in optional]
     return assemble(title, sentence(found), runs, sections, missing)
 
 

@@ -152,14 +152,14 @@ def test_quadruped_puts_a_guard_between_policy_and_robot() -> None:
     roles = {node.name: node for node in describe("quadruped", POLICY)}
     assert roles["deploy"].commands_robot and roles["guard"].guards_robot
     assert roles["deploy"].start_after == "guard" and roles["guard"].start_after == "twin"
-    assert all(node.required == (name not in ("teleop", "view")) for name, node in roles.items())
+    assert all(node.required == (name not in ("tell", "teleop", "view")) for name, node in roles.items())
 
 
 def test_what_commands_the_robot_is_required_and_stopped_first() -> None:
     for file in ("arm", "finetune"):
         roles = {node.name: node for node in describe(file, POLICY)}
         assert [name for name, node in roles.items() if node.commands_robot] == [{"arm": "deploy"}.get(file, file)]
-        assert all(node.required == (name not in ("teleop", "view")) for name, node in roles.items())
+        assert all(node.required == (name not in ("tell", "teleop", "view")) for name, node in roles.items())
 
 
 def test_namespace_domain_and_log_level_reach_every_node() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from real import session
 from real.session import VideoRecorder, uninterrupted
-from robot_rl.data.video import video_info
+from robot_rl.data.video import decode_frames, video_info
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP, signal.SIGHUP])
@@ -54,3 +55,20 @@ def test_a_film_ends_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pyt
     large.add(np.zeros((480, 640, 3), np.uint8), corrected=True, done=True)
     large.write(tmp_path, "a robot")
     assert video_info(tmp_path / "videos" / "robot.mp4")["video.height"] == 480
+
+
+def test_what_was_asked_stands_above_the_frames_and_in_the_caption(tmp_path: Path) -> None:
+    film = VideoRecorder(episodes=2)
+    picture = np.full((96, 96, 3), 200, np.uint8)
+    for told, done in (("touch it", False), ("lift it", True), ("touch it", True), ("not filmed", False)):
+        film.add(picture, corrected=False, done=done, told=told)
+    film.write(tmp_path, "on the twin")
+    captions = json.loads((tmp_path / "videos" / "captions.json").read_text())
+    assert captions == {
+        "robot.mp4": "on the twin: \u201ctouch it\u201d, then \u201clift it\u201d; \u201ctouch it\u201d"
+    }
+    frames = np.zeros((3, 510, 480, 3), np.uint8)
+    decode_frames(tmp_path / "videos" / "robot.mp4", range(3), film.rate, frames)
+    assert frames[:, :30].max() > 150 > frames[:, :30].mean(), "light words on a dark strip"
+    words = frames[:, :30].astype(int)
+    assert abs(words[0] - words[2]).mean() < 5 < abs(words[0] - words[1]).mean(), "those of each episode"

@@ -232,6 +232,18 @@ def test_hidden_dynamics_are_not_what_training_sees(private_domain: int) -> None
     assert len(values) + 1 == len(fields(HiddenArm)), "all but the rate of the tracker"
 
 
+def test_objects_have_the_size_that_the_tests_of_their_task_count_on(private_domain: int) -> None:
+    """Where training varies it, another; else "touch", within 3 cm of the centre, could not be done."""
+    with open_node("twin") as node:
+        assert ArmTwin(node, LIFT, cameras=False).sizes == {"cube": HiddenArm().object_size}
+        tabletop = tasks.get("tabletop")
+        robot = ArmTwin(node, tabletop, cameras=False)
+        for thing in tabletop.scene.objects:
+            if thing.shape != "tray":
+                assert robot.sizes[thing.name] == thing.size
+                assert float(robot.engine.object_pose(thing.name)[0, 2]) == pytest.approx(thing.size, abs=2e-3)
+
+
 def test_it_publishes_the_spec_names_in_process(private_domain: int) -> None:
     """Built here, never run: the robot's names are the spec's, and a seed alone decides the places."""
     with open_node("twin") as node:

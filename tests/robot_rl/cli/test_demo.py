@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -17,8 +18,15 @@ import pytest
 from real.launch import describe
 from real.teleop.scripted_walker import ROUTE
 from robot_rl.cli.demo import Demo, _finish
-from robot_rl.cli.journeys import JOURNEYS, Journey, Options
+from robot_rl.cli.finetune import Finetune
+from robot_rl.cli.journeys import JOURNEYS
 from robot_rl.cli.launch import parse
+from robot_rl.cli.main import COMMANDS
+from robot_rl.cli.main import parse as parse_options
+from robot_rl.cli.stages import Journey, Options
+from robot_rl.cli.train import Train
+from robot_rl.training.run import write_json
+from sim.tasks import tasks
 
 STAGE = """
 import os, signal, sys
@@ -46,6 +54,38 @@ def test_the_seed_reaches_every_stage_but_the_held_out_evaluations(tmp_path: Pat
     for stage, words in JOURNEYS[name].stages(Options(tmp_path, 7, False, True)):
         seeded = "--seed 7" in " ".join(words) or "seed:=7" in words
         assert seeded == (words[0] != "evaluate"), stage
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_every_stage_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, quick: bool) -> None:
+    """Processes that a launch file starts included."""
+    for kind in (Train, Finetune):  # they find their recipe first
+        monkeypatch.setattr(kind, "run", lambda self: 0)
+    for _, words in JOURNEYS[name].stages(Options(tmp_path, 0, quick, True)):
+        nodes = describe(words[1], parse(words[2:])) if words[0] == "launch" else []
+        for command, *rest in [node.command for node in nodes if node.condition] or [words]:
+            module, attribute = COMMANDS[command][0].split(":")
+            found = getattr(importlib.import_module(module), attribute)
+            if isinstance(found, type):
+                parse_options(found, rest, command)
+            else:
+                assert found(rest) == 0
+
+
+def test_the_vla_is_told_something_else_while_it_works(tmp_path: Path) -> None:
+    commands = dict(JOURNEYS["vla"].stages(Options(tmp_path, 0, False, True)))
+    file, *words = commands["change its mind on the twin"][1:]
+    first, second = next(node for node in describe(file, parse(words)) if node.name == "tell").command[1:3]
+    known = [each.text for each in tasks.get("tabletop").interface.instructions]
+    assert {first, second} <= set(known) and first != second, "each has a test that judges it"
+
+
+def test_a_quick_vla_has_learned_if_it_beats_random_actions(tmp_path: Path) -> None:
+    for cloned, learned in ((0.05, False), (0.02, False), (0.1, True)):
+        for name, rate in (("random", 0.05), ("imitate", cloned)):
+            write_json(tmp_path / name / "evaluation.json", {"success": rate})
+        assert JOURNEYS["vla"].check(tmp_path) == learned
 
 
 def test_a_person_steers_and_stops_the_go2(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Say instructions to a robot, at once or in the middle of its episodes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+
+from real.bus import Node, Stamped, make, qos
+from real.topics import EPISODE_TOPIC, INSTRUCTION_TOPIC
+from robot_rl.interface.language import encode
+from robot_rl.util.errors import UserError
+
+
+class Voice:
+    """The topic on which a robot hears what it is asked."""
+
+    def __init__(self, node: Node):
+        self._node = node
+        self._publisher = node.publisher("std_msgs/msg/String", INSTRUCTION_TOPIC, qos.DEFAULT)
+
+    @property
+    def heard(self) -> bool:
+        """Return whether a robot listens."""
+        return self._publisher.matched > 0
+
+    def await_listener(self, timeout: float = 10.0) -> None:
+        """Wait for a robot that listens; UserError without one."""
+        if not self._node.wait_for(lambda: self.heard, timeout):
+            raise UserError(
+                f"no robot listens on {self._publisher.topic}: start `robot-rl deploy` with a policy that reads "
+                "instructions, in the same ROS_DOMAIN_ID and namespace"
+            )
+
+    def say(self, text: str) -> None:
+        """Say an instruction; ConfigError for one that no robot would take."""
+        encode([text])
+        self._publisher.publish(make("std_msgs/msg/String", data=text))
+
+
+class Script:
+    """Say the first of several instructions before each episode, and the others one after the other while it runs.
+
+    With `after` 3 s::
+
+        phase     resetting    running
+        time, s                0         3          6
+        said      texts[0]               texts[1]   texts[2]
+    """
+
+    def __init__(self, node: Node, texts: Sequence[str], after: float, clock: Callable[[], float] = time.monotonic):
+        """ConfigError for an instruction that no robot would take."""
+        encode(texts)
+        self.texts, self.after, self.clock = texts, after, clock
+        self.voice, self._said = Voice(node), -1
+        self._now: tuple[str, float] = ("", clock())
+        """Phase of the episode, and its begin, monotonic s."""
+        node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
+
+    def _on_episode(self, sample: Stamped) -> None:
+        self._now = json.loads(sample.msg.data)["phase"], self.clock()
+
+    def step(self) -> str:
+        """Say what is due and return it; empty if nothing is."""
+        phase, since = self._now
+        due = 0 if phase in ("resetting", "waiting") else self._said
+        if phase == "running":
+            due = min(len(self.texts) - 1, int((self.clock() - since) / self.after))
+        if due == self._said or not self.voice.heard:
+            return ""
+        self._said = due
+        self.voice.say(self.texts[due])
+        return self.texts[due]
