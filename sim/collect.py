@@ -64,7 +64,7 @@ def collect(
     continues after the last one, with fresh seeds.
     Each environment records an equal share: keeping the first to end would prefer easy, near objects.
     """
-    info, ours = env.info, isinstance(env, TaskEnv)
+    info, ours, tells = env.info, isinstance(env, TaskEnv), hasattr(env, "instruction")
     keep_failures = keep_failures or not info.reports_success
     seen = {key.removeprefix(IMAGES): shape[:2] for key, shape in info.others.pictures.items()}
     cameras = [c.name for c in env.task.scene.cameras if c.name not in seen] if image_size and ours else []
@@ -100,7 +100,7 @@ def collect(
                 frames = dict(zip(due, env.engine.render_batch(due, camera, image_size, image_size), strict=True))
                 pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)] if ours else [{}] * env.num_envs
-            told = [env.instruction(i) for i in range(env.num_envs)] if ours else [info.task] * env.num_envs
+            told = [env.instruction(i) if tells else info.task for i in range(env.num_envs)]
             following, reward, terminated, truncated, infos = _on_host(env.step(action))
             done = terminated | truncated
             pictures |= {camera: observation[f"{IMAGES}{camera}"].numpy() for camera in seen}
@@ -144,7 +144,8 @@ def _settings(
     """Return the settings that determine the episodes, by the names of the command's options."""
     options = {"skill": skill, "image_size": image_size, "keep_failures": keep_failures, "num_envs": env.num_envs}
     options |= {"policy": str(policy.resolve())} if policy else {}
-    where = {"mjcf": env.mjcf} | env.simulation if isinstance(env, TaskEnv) else {}
+    where = getattr(env, "simulation", {})
+    where = {"mjcf": env.mjcf} | where if isinstance(env, TaskEnv) else {k: where[k] for k in where if k == "asks"}
     return {"task": env.info.task, "seed": seed} | options | where
 
 

@@ -20,7 +20,7 @@ from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
-from robot_rl.util.errors import ConfigError, UnknownName
+from robot_rl.util.errors import UnknownName
 from sim.action_chain import REASONS
 from sim.demonstrators import make_expert
 from sim.divergence import Recorder, quiet
@@ -31,26 +31,11 @@ from sim.looks import Look
 from sim.looks import can_randomize as can_look
 from sim.prefetch import PrefetchedResets
 from sim.randomization.checks import check_randomization, check_supported, choose
-from sim.sampling import TRAINING
+from sim.sampling import TRAINING, chosen
 from sim.scenes import time_grid
 from sim.tasks import tasks
 from sim.tasks.base import Task
 from sim.threads import single_threaded
-
-_HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
-
-
-def _asked(task: Task, asks: str) -> list[int]:
-    """Return the indices of the instructions to draw from; [] for a task without."""
-    every = task.interface.instructions
-    if asks in _HELD_OUT:
-        found = [k for k, each in enumerate(every) if each.held_out in _HELD_OUT[asks]]
-    else:
-        found = [k for k, each in enumerate(every) if each.text.startswith(asks)]
-    if asks != TRAINING and not found:
-        has = f"; it has: {', '.join(each.text for each in every)}" if every else ""
-        raise ConfigError(f"task {task.name!r} has no instruction of {asks!r}{has}")
-    return found
 
 
 class TaskEnv(VectorEnv):
@@ -107,7 +92,8 @@ class TaskEnv(VectorEnv):
         self.device = self.engine.device
         self.pipeline = Pipeline(self.task.interface, self.robot, self.device)
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
-        self.episodes.sampler.asked = _asked(self.task, asks)
+        told = [(each.text, each.held_out) for each in self.task.interface.instructions]
+        self.episodes.sampler.asked = chosen(self.task.name, told, asks)
         self.episodes.judge.success_ends = success_ends
         self.simulation = {"engine": engine, "device": self.device.type, "without": without}
         self.simulation |= {} if asks == TRAINING else {"asks": asks}

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.language import encode
+from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, STATE, ObservationSpec, picture_field
 from robot_rl.interface.spec import numbered
 from robot_rl.interface.symmetry import Mirror
 from robot_rl.util.errors import ConfigError, UserError
 from sim import gym_worker
+from sim.sampling import TRAINING, chosen
 from sim.tasks import FOREIGN
 
 
@@ -63,8 +66,11 @@ class Remote:
     def reset(self, seeds: np.ndarray | None = None) -> dict[str, np.ndarray]:
         return self._ask("reset", **({} if seeds is None else {"seeds": seeds}))
 
-    def step(self, actions: np.ndarray) -> dict[str, np.ndarray]:
-        return self._ask("step", actions=actions)
+    def ask(self, *indices: int) -> dict[str, np.ndarray]:
+        return self._ask("ask", *indices)
+
+    def step(self, actions: np.ndarray, looks: np.ndarray) -> dict[str, np.ndarray]:
+        return self._ask("step", actions=actions, looks=looks)
 
     def demonstrate(self, seed: int, skill: str) -> dict[str, np.ndarray]:
         return self._ask("demonstrate", seed, skill)
@@ -102,14 +108,16 @@ class Script:
 class GymEnv:
     """n copies of a Gymnasium environment behind the protocol of `robot_rl.interface.environment.VectorEnv`.
 
-    Observations are flat float32 tensors, a Dict's parts concatenated in order; actions in [-1, 1] are scaled to the
-    environment's limits. It has no state to restore: a resumed run begins new episodes.
+    Observations are flat float32 tensors, a Dict's parts concatenated in order, and the pictures and instructions of
+    environments that offer them (`sim.gym_worker`); actions in [-1, 1] are scaled to the environment's limits. It has
+    no state to restore: a resumed run begins new episodes.
     """
 
     privileged_size = 0
     mirror: Mirror | None = None
 
-    def __init__(self, task: str, num_envs: int = 1, python: Path | None = None):
+    def __init__(self, task: str, num_envs: int = 1, python: Path | None = None, asks: str = TRAINING):
+        """`asks`: which of the environment's instructions episodes ask for, as in `TaskEnv`."""
         self.num_envs, name = num_envs, task.removeprefix(FOREIGN)
         try:
             self.batch = Remote(name, num_envs, python) if python else gym_worker.Batch(name, num_envs)
@@ -121,17 +129,47 @@ class GymEnv:
         state = numbered("state", [-limit for limit in limits], limits)
         actions = numbered("action", facts["low"], facts["high"])
         self.skills = tuple(facts["skills"])
+        self.pictures = {f"{IMAGES}{name}": name for name in facts["pictures"]}
+        self.instructions: list[str] = facts["instructions"]
+        self.texts = encode(self.instructions)
+        others = {f"{IMAGES}{name}": picture_field(*size) for name, size in facts["pictures"].items()}
+        others |= {LANGUAGE: LANGUAGE_FIELD} if self.instructions else {}
         self.info = EnvInfo(
-            task, state, actions, facts["rate"], demonstrator=bool(self.skills), reports_success=bool(facts["success"]),
-            success_terminates=facts["success_terminates"],
+            task, state, actions, facts["rate"], ObservationSpec.of(**others), demonstrator=bool(self.skills),
+            reports_success=bool(facts["success"]), success_terminates=facts["success_terminates"],
         )  # fmt: skip
+        self.simulation = {"engine": "gymnasium", "without": ()} | ({} if asks == TRAINING else {"asks": asks})
+        """Settings of this simulation, to report with its results."""
+        if asks != TRAINING:
+            try:
+                self.batch.ask(*chosen(task, [(text, False) for text in self.instructions], asks))
+            except ConfigError:
+                self.batch.close()
+                raise
+        self._told = torch.zeros(num_envs, dtype=torch.long)
+        """Index of every running episode's instruction."""
+        self._seen: dict[str, Tensor] = {}
+        self._looks_at: Tensor | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Start episodes everywhere; environment i gets seed + i. Options of our own tasks are ignored."""
-        seeds = None if seed is None else (seed + np.arange(self.num_envs)) % 2**31
-        return {"observation.state": torch.from_numpy(self.batch.reset(seeds)["observation"].copy())}, {}
+        """Start episodes everywhere; environment i gets seed + i, or with options {"group": g} seed + i // g. Other
+        options of our own tasks are ignored."""
+        group = (options or {}).get("group", 1)
+        seeds = None if seed is None else (seed + np.arange(self.num_envs) // group) % 2**31
+        result = {k: torch.from_numpy(v.copy()) for k, v in self.batch.reset(seeds).items()}
+        self._told = result.get("instruction", self._told)
+        self._seen = {key: result[f"begun {name}"] for key, name in self.pictures.items()}
+        return self._observed(result["observation"]), {}
+
+    def look_next(self, rows: Tensor | None) -> None:
+        """Name the environments (n,) bool whose next observation must show the present, as in `TaskEnv`; None: all."""
+        self._looks_at = rows
+
+    def instruction(self, index: int) -> str:
+        """Return what one environment's running episode asks for; the task's name if it is always the same."""
+        return self.instructions[int(self._told[index])] if self.instructions else self.info.task
 
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step every environment; see `VectorEnv`."""
@@ -140,13 +178,29 @@ class GymEnv:
             raise ValueError(
                 f"actions for {self.num_envs} copies of {self.info.task} are {wanted}, not {tuple(actions.shape)}"
             )
-        result = {k: torch.from_numpy(v.copy()) for k, v in self.batch.step(actions.cpu().numpy()).items()}
+        looks = torch.ones(self.num_envs, dtype=torch.bool) if self._looks_at is None else self._looks_at.cpu()
+        answer = self.batch.step(actions.cpu().numpy(), looks.numpy())
+        result = {k: torch.from_numpy(v.copy()) for k, v in answer.items()}
         done = result["terminated"] | result["truncated"]
         infos: dict[str, Any] = {"success": result["success"]} if self.info.reports_success else {}
+        self._show("seen", looks, result)
         if done.any():
-            infos |= {"final_obs": {"observation.state": result["final"]}, "_final_obs": done}
-        following = {"observation.state": result["observation"]}
+            infos |= {"final_obs": self._observed(result["final"]), "_final_obs": done}
+            self._show("begun", done, result)
+        self._told = result.get("instruction", self._told)
+        following = self._observed(result["observation"])
         return following, result["reward"], result["terminated"], result["truncated"], infos
+
+    def _show(self, when: str, rows: Tensor, result: dict[str, Tensor]) -> None:
+        """Replace the pictures of environments `rows` (n,) bool."""
+        at = rows.nonzero().squeeze(-1)
+        for key, name in self.pictures.items():
+            self._seen[key] = self._seen[key].index_copy(0, at, result[f"{when} {name}"])
+
+    def _observed(self, state: Tensor) -> dict[str, Tensor]:
+        """Return the observation of states (n, D), with what is seen and told."""
+        told = {LANGUAGE: self.texts[self._told]} if self.instructions else {}
+        return {STATE: state} | self._seen | told
 
     def make_demonstrator(self, seed: int, skill: str) -> Script:
         """Return the environment's own demonstrator."""

@@ -7,6 +7,10 @@ An environment, or a wrapper of it, has scripted demonstrators if it has `skills
 `demonstrator(skill)`, which returns an object with `begin(observation, info)`, called once per episode, and
 `act(observation, info)`, which returns an action of the environment. `success_terminates` says that success ends an
 episode.
+
+It has pictures if it has `pictures`, the (height, width) of each by name, and `picture(name)`, which draws the present,
+(height, width, 3) uint8: only those that are read are drawn. It can be asked for several things if it has
+`instructions`, a tuple of texts, and obeys `reset(options={"instruction": index})`.
 """
 
 from __future__ import annotations
@@ -72,7 +76,13 @@ class Batch:
             "success": self._success_key(),
             "success_terminates": self._offers("success_terminates", False),
             "skills": list(self._offers("skills", ())),
+            "pictures": {name: list(size) for name, size in self._offers("pictures", {}).items()},
+            "instructions": list(self._offers("instructions", ())),
         }
+        self.asked = list(range(len(self.facts["instructions"])))
+        """Indices of the instructions that episodes ask for."""
+        self.turn, self.told = [0] * count, [0] * count
+        """Number of each running episode in the order of instructions, and the index of its instruction."""
         self.seen: list[Any] = [None] * count
         """Observation and info that each environment returned last."""
         self.experts: list[Any] = []
@@ -100,31 +110,70 @@ class Batch:
         parts = [observation[key] for key in self.keys] if self.keys != [""] else [observation]
         return np.concatenate([np.asarray(part, np.float32).ravel() for part in parts])
 
+    def ask(self, *indices: int) -> dict[str, np.ndarray]:
+        """Ask for these instructions alone, from the next episodes on."""
+        self.asked = list(indices)
+        return {}
+
     def reset(self, seeds: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Start an episode in every environment, with a seed each or with None."""
         given = [None] * len(self.envs) if seeds is None else [int(seed) for seed in seeds]
-        return {"observation": np.stack([self._begin(i, seed) for i, seed in enumerate(given)])}
+        first = {"observation": np.stack([self._begin(i, seed) for i, seed in enumerate(given)])}
+        return first | self._pictures("begun", [self._look(i) for i in range(len(self.envs))]) | self._told()
 
     def _begin(self, i: int, seed: int | None = None) -> np.ndarray:
-        """Reset environment i; return its flat observation."""
-        self.seen[i], self.begins[i] = self.envs[i].reset(seed=seed), True
+        """Reset environment i; return its flat observation.
+
+        Instructions come in rounds of another order each, so that seeds in a row, and episodes in a row, ask for each
+        equally often.
+        """
+        options = None
+        if self.asked:
+            self.turn[i] = self.turn[i] + 1 if seed is None else seed
+            number, place = divmod(self.turn[i], len(self.asked))
+            self.told[i] = self.asked[np.random.RandomState(number).permutation(len(self.asked))[place]]
+            options = {"instruction": self.told[i]}
+        self.seen[i], self.begins[i] = self.envs[i].reset(seed=seed, options=options), True
         return self._flat(self.seen[i][0])
 
-    def step(self, actions: np.ndarray) -> dict[str, np.ndarray]:
-        """Step every environment; one that ends is reset, and `final` holds its last observation."""
-        rows = []
+    def _told(self) -> dict[str, np.ndarray]:
+        """Return the index of every running episode's instruction."""
+        return {"instruction": np.array(self.told)} if self.asked else {}
+
+    def _look(self, i: int) -> dict[str, np.ndarray]:
+        """Return the pictures of environment i."""
+        return {name: self.envs[i].get_wrapper_attr("picture")(name) for name in self.facts["pictures"]}
+
+    def _pictures(self, when: str, looks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Return k looks as arrays (k, height, width, 3), by `when` and the picture's name."""
+        return {
+            f"{when} {name}": np.array([look[name] for look in looks], np.uint8).reshape(-1, *size, 3)
+            for name, size in self.facts["pictures"].items()
+        }
+
+    def step(self, actions: np.ndarray, looks: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Step every environment; one that ends is reset, and `final` holds its last observation.
+
+        Pictures: `seen` of the environments `looks` (n,) bool, None: of all, before any reset; `begun` of the new
+        episodes.
+        """
+        rows, seen, begun = [], [], []
         share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
         for i, (env, unit) in enumerate(zip(self.envs, share, strict=True)):
             action = self.low + unit.reshape(self.low.shape) * (self.high - self.low)
             observation, reward, terminated, truncated, info = env.step(action.astype(env.action_space.dtype))
             self.seen[i] = observation, info
             final = following = self._flat(observation)
+            if looks is None or looks[i]:
+                seen.append(self._look(i))
             if terminated or truncated:
                 following = self._begin(i)
+                begun.append(self._look(i))
             success = bool(info.get(self.facts["success"], False)) if self.facts["success"] else False
             rows.append((following, final, np.float32(reward), bool(terminated), bool(truncated), success))
         names = ("observation", "final", "reward", "terminated", "truncated", "success")
-        return {name: np.stack(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+        result = {name: np.stack(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+        return result | self._pictures("seen", seen) | self._pictures("begun", begun) | self._told()
 
     def demonstrate(self, seed: int, skill: str) -> dict[str, np.ndarray]:
         """Let demonstrators of this skill begin where the environments are; `act` asks them."""

@@ -31,13 +31,15 @@ def describe(task: str, env_python: Path | None = None) -> EnvInfo:
 
 
 def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:
-    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, ignored for tasks without a robot."""
-    if simulation.get("asks", TRAINING) != TRAINING and (task.startswith((TESTBED, FOREIGN))):
+    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, of which only `asks` counts for tasks
+    without a robot."""
+    asks = simulation.get("asks", TRAINING)
+    if asks != TRAINING and task.startswith(TESTBED):
         raise ConfigError(f"{task} has no instructions; leave out --instructions")
     if task.startswith(TESTBED):
         return testbed.TestbedEnv(_testbed(task), num_envs)
     if task.startswith(FOREIGN):
-        return GymEnv(task, num_envs, env_python)
+        return GymEnv(task, num_envs, env_python, asks)
     from sim.env import TaskEnv
 
     env: Any = TaskEnv(task, num_envs, **simulation)

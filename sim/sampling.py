@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import ConfigError
 from sim.commands import PURPOSE as COMMAND
 from sim.placement import Placement
 from sim.randomization import episode_rng, quantiles
@@ -22,6 +24,20 @@ _NOISE, _PUSH = 0, 2
 """Like COMMAND, purposes of random numbers during an episode; each has its own key."""
 TRAINING = "training"
 """The instructions of a task that are not held out."""
+_HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
+
+
+def chosen(task: str, instructions: Sequence[tuple[str, bool]], asks: str) -> list[int]:
+    """Return the indices of the instructions to draw from, given as text and whether it is held out; [] for a task
+    without. `asks` is as of `TaskEnv`."""
+    if asks in _HELD_OUT:
+        found = [k for k, (_, held_out) in enumerate(instructions) if held_out in _HELD_OUT[asks]]
+    else:
+        found = [k for k, (text, _) in enumerate(instructions) if text.startswith(asks)]
+    if asks != TRAINING and not found:
+        has = f"; it has: {', '.join(text for text, _ in instructions)}" if instructions else ""
+        raise ConfigError(f"task {task!r} has no instruction of {asks!r}{has}")
+    return found
 
 
 @dataclass(frozen=True)

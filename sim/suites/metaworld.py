@@ -2,28 +2,96 @@
 
 A task is named `metaworld:pick-place-v3`. Goal and objects are drawn anew in every episode and observed. An episode
 ends at its first success, which is how the suite counts success, or after 500 steps.
+
+`metaworld:mt10` and `metaworld:mt50` are ten and all of them in one, by instruction: a policy sees a picture of one
+camera and the hand's own state, and is told which task it is.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE as TASKS
+from metaworld.env_dict import MT10_V3
 from metaworld.policies import ENV_POLICY_MAP
 
 NOISE = {"CLUMSY": 0.3, "STEADY": 0.0}
 """Standard deviation of the noise on a script's actions, in units of the largest action."""
+SAID = {
+    "assembly": "put the ring onto the peg",
+    "basketball": "put the ball into the basket",
+    "bin-picking": "carry the block into the other bin",
+    "box-close": "put the lid onto the box",
+    "button-press": "press the button from the front",
+    "button-press-topdown": "press the button from above",
+    "button-press-topdown-wall": "press the button from above behind the wall",
+    "button-press-wall": "press the button from the front behind the wall",
+    "coffee-button": "press the button of the coffee machine",
+    "coffee-pull": "pull the mug away from the coffee machine",
+    "coffee-push": "push the mug under the coffee machine",
+    "dial-turn": "turn the dial",
+    "disassemble": "take the ring off the peg",
+    "door-close": "close the door",
+    "door-lock": "lock the door",
+    "door-open": "open the door",
+    "door-unlock": "unlock the door",
+    "drawer-close": "close the drawer",
+    "drawer-open": "open the drawer",
+    "faucet-close": "turn the faucet off",
+    "faucet-open": "turn the faucet on",
+    "hammer": "drive the nail in with the hammer",
+    "hand-insert": "put the hand into the hole",
+    "handle-press": "press the handle down from the front",
+    "handle-press-side": "press the handle down from the side",
+    "handle-pull": "pull the handle up from the front",
+    "handle-pull-side": "pull the handle up from the side",
+    "lever-pull": "pull the lever",
+    "peg-insert-side": "put the peg into the hole from the side",
+    "peg-unplug-side": "pull the peg out of the hole to the side",
+    "pick-out-of-hole": "lift the puck out of the hole",
+    "pick-place": "carry the puck to the blue dot",
+    "pick-place-wall": "carry the puck over the wall to the dot",
+    "plate-slide": "slide the plate into the cabinet",
+    "plate-slide-back": "slide the plate out of the cabinet",
+    "plate-slide-back-side": "slide the plate out of the cabinet sideways",
+    "plate-slide-side": "slide the plate into the cabinet sideways",
+    "push": "push the puck to the green dot",
+    "push-back": "push the puck back to the green dot",
+    "push-wall": "push the puck around the wall to the dot",
+    "reach": "move the hand to the red dot",
+    "reach-wall": "move the hand over the wall to the red dot",
+    "shelf-place": "put the puck onto the shelf",
+    "soccer": "kick the ball into the goal",
+    "stick-pull": "pull the thermos with the stick",
+    "stick-push": "push the thermos with the stick",
+    "sweep": "sweep the puck off the table",
+    "sweep-into": "sweep the puck into the hole",
+    "window-close": "close the window",
+    "window-open": "open the window",
+}
+"""What a policy is told of each task."""
+SETS = {"mt10": tuple(MT10_V3), "mt50": tuple(f"{name}-v3" for name in SAID)}
+SIDE = 96
+"""Height and width of a picture, pixels."""
+EYE, LOOK, VIEW = (0.75, 0.075, 0.7), (0.0, 0.68, 0.12), 45.0
+"""Place of the camera and the point that it looks at, m, and its field of view, degrees. LeRobot evaluates policies on
+this suite from the same place, upright as well, with a field of view of 60 degrees and 480 pixels."""
+ARM = ("right_", "head", "pedestal", "torso", "controller", "screen")
+"""How the names of the arm's bodies begin, the hand's fingers apart."""
 
 
 def make(name: str) -> gym.Env[Any, Any]:
-    """Make the environment of one task."""
-    cls = TASKS.get(f"{name}-goal-observable")
-    if cls is None:
-        known = ", ".join(sorted(key.removesuffix("-goal-observable") for key in TASKS))
+    """Make the environment of one task, or of a set of tasks."""
+    if name in SETS:
+        return Told(SETS[name])
+    if f"{name}-goal-observable" not in TASKS:
+        known = ", ".join([*SETS, *sorted(key.removesuffix("-goal-observable") for key in TASKS)])
         raise gym.error.NameNotFound(f"Meta-World has no task {name!r}; it has {known}")
-    return Demonstrated(cls(), name)
+    return Demonstrated(name)
 
 
 class Demonstrated(gym.Wrapper):
@@ -32,10 +100,12 @@ class Demonstrated(gym.Wrapper):
     success_terminates = True
     skills = tuple(NOISE)
 
-    def __init__(self, env: Any, name: str):
-        super().__init__(env)
-        self.suite, self.name = env, name
-        env._freeze_rand_vec, env.seeded_rand_vec = False, True  # or every episode has the first one's goal
+    def __init__(self, name: str):
+        self.suite: Any = TASKS[f"{name}-goal-observable"]()
+        self.suite._freeze_rand_vec = False  # or every episode has the first one's goal
+        self.suite.seeded_rand_vec = True
+        super().__init__(self.suite)
+        self.name = name
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; the suite's own `reset` ignores the seed."""
@@ -50,19 +120,108 @@ class Demonstrated(gym.Wrapper):
 
     def demonstrator(self, skill: str) -> Script:
         """Return the task's scripted policy."""
-        return Script(ENV_POLICY_MAP[self.name](), NOISE[skill])
+        return Script({self.name: ENV_POLICY_MAP[self.name]()}, NOISE[skill])
 
 
 class Script:
-    """A scripted policy with noise."""
+    """The scripted policies of some tasks, with noise."""
 
-    def __init__(self, policy: Any, noise: float):
-        self.policy, self.noise = policy, noise
+    def __init__(self, policies: dict[str, Any], noise: float):
+        self.policies, self.noise = policies, noise
 
     def begin(self, observation: np.ndarray, info: dict[str, Any]) -> None:
         """Do nothing: the scripts have no memory."""
 
     def act(self, observation: np.ndarray, info: dict[str, Any]) -> np.ndarray:
         """Return an action (4,) in [-1, 1]: hand x, y, z, and the gripper."""
-        action = np.clip(self.policy.get_action(observation), -1, 1)
+        name, true = info.get("true", (next(iter(self.policies)), observation))
+        action = np.clip(self.policies[name].get_action(true), -1, 1)
         return np.clip(action + self.noise * np.random.randn(len(action)), -1, 1)
+
+
+class Told(gym.Env[Any, Any]):
+    """Several tasks in one, each named by an instruction. Observed: the hand's place, m, and opening, 0 to 1, and a
+    picture on request. `info["true"]` has the task's name and full observation, for its script."""
+
+    success_terminates = True
+    skills = tuple(NOISE)
+    pictures = {"corner": (SIDE, SIDE)}  # noqa: RUF012
+    metadata = {"render_fps": 80}  # noqa: RUF012
+    idle: dict[str, list[Seen]] = {}  # noqa: RUF012
+    """Environments that no copy uses now: each takes a second to make and 100 MB to hold."""
+
+    def __init__(self, names: tuple[str, ...]):
+        self.names = names
+        self.instructions = tuple(SAID[name.removesuffix("-v3")] for name in names)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (4,))
+        self.running: Seen | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of the task of `options["instruction"]`."""
+        super().reset(seed=seed)
+        if self.running is not None:
+            self.idle.setdefault(self.running.task.name, []).append(self.running)
+        name = self.names[(options or {}).get("instruction", 0)]
+        waiting = self.idle.get(name)
+        self.running = waiting.pop() if waiting else Seen(Demonstrated(name))
+        return self._own(self.running.task.reset(seed=int(self.np_random.integers(2**31)))[0], {})
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Act; success ends the episode."""
+        assert self.running is not None
+        true, reward, terminated, truncated, info = self.running.task.step(action)
+        return *self._own(true, info)[:1], reward, terminated, truncated, info
+
+    def _own(self, true: np.ndarray, info: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return what of an observation a policy gets, and the infos with all of it."""
+        assert self.running is not None
+        info["true"] = self.running.task.name, true
+        return true[:4].astype(np.float32), info
+
+    def picture(self, name: str) -> np.ndarray:
+        """Draw the present: (SIDE, SIDE, 3) uint8."""
+        assert self.running is not None
+        return self.running.draw()
+
+    def demonstrator(self, skill: str) -> Script:
+        """Return the tasks' scripted policies."""
+        return Script({name: ENV_POLICY_MAP[name]() for name in self.names}, NOISE[skill])
+
+
+class Seen:
+    """A task with a camera. The arm is drawn by its collision shapes, which is ten times as fast as by its meshes."""
+
+    def __init__(self, task: Demonstrated):
+        self.task, model = task, task.suite.model
+        model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
+        model.vis.global_.offheight = model.vis.global_.offwidth = SIDE
+        for geom in range(model.ngeom):
+            if model.body(model.geom_bodyid[geom]).name.startswith(ARM):
+                if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_MESH:
+                    model.geom_group[geom] = 5  # which is not drawn
+                else:
+                    model.geom_rgba[geom], model.geom_matid[geom] = (0.5, 0.1, 0.1, 1), -1
+        self.camera = model.camera("corner2").id
+        model.cam_pos[self.camera], model.cam_fovy[self.camera] = EYE, VIEW
+        back = np.subtract(EYE, LOOK) / np.linalg.norm(np.subtract(EYE, LOOK))
+        right = np.cross((0, 0, 1), back) / np.linalg.norm(np.cross((0, 0, 1), back))
+        axes = np.stack([right, np.cross(back, right), back], 1)
+        mujoco.mju_mat2Quat(model.cam_quat[self.camera], axes.ravel())
+        self.renderer: mujoco.Renderer | None = None
+
+    def draw(self) -> np.ndarray:
+        """Return a picture (SIDE, SIDE, 3) uint8 of the present."""
+        if self.renderer is None:
+            try:
+                self.renderer = mujoco.Renderer(self.task.suite.model, SIDE, SIDE)
+            except Exception as error:  # the GL stack may raise anything
+                backend = os.environ.get("MUJOCO_GL", "glfw")
+                raise RuntimeError(
+                    f"cannot draw pictures with MUJOCO_GL={backend} ({error}); install EGL (Debian: apt-get install "
+                    "libegl1 libgl1 libopengl0 libgl1-mesa-dri)"
+                ) from None
+            for flag in ("SHADOW", "REFLECTION", "SKYBOX"):
+                self.renderer.scene.flags[getattr(mujoco.mjtRndFlag, f"mjRND_{flag}")] = False
+        self.renderer.update_scene(self.task.suite.data, camera=self.camera)
+        return self.renderer.render()

@@ -197,3 +197,27 @@ def test_the_scripts_of_metaworld_succeed_and_success_ends_an_episode(same: Call
     with pytest.raises(ConfigError, match="no task 'lift-v3'.*pick-place-v3"):
         GymEnv("gym:metaworld:lift-v3", 1, Path(METAWORLD))
     env.close()
+
+
+@pytest.mark.skipif(not METAWORLD, reason="METAWORLD_PYTHON names no Python with metaworld, which pins another MuJoCo")
+def test_ten_tasks_of_metaworld_in_one_are_told_apart_and_demonstrated(same: Callable[..., bool]) -> None:
+    env = GymEnv("gym:metaworld:mt10", 10, Path(METAWORLD))
+    assert (env.info.observation, env.info.action, env.info.rate) == (4, 4, 80)
+    key = "observation.images.corner"
+    first = [env.reset(seed=seed)[0] for seed in (0, 0, 10)]
+    assert {env.instruction(i) for i in range(10)} == set(env.instructions) and len(env.instructions) == 10
+    assert same(first[0], first[1]), "also after other episodes"
+    assert (first[0][key] != first[2][key]).flatten(1).any(1).all(), "other objects and goals, which are seen"
+    assert torch.allclose(first[0]["observation.state"], first[2]["observation.state"], atol=1e-3), "and not felt"
+    expert, won = demonstrator(env, "STEADY", 0), torch.zeros(10, dtype=torch.bool)
+    env.reset(seed=0)
+    env.look_next(torch.zeros(10, dtype=torch.bool))
+    for _ in range(250):
+        won |= env.step(expert.act({}))[2]
+    assert won.all()
+    env.close()
+    env = GymEnv("gym:metaworld:mt50", 1, Path(METAWORLD), "slide the plate out")
+    assert len(set(env.instructions)) == 50
+    env.reset(seed=1)
+    assert env.instruction(0) == "slide the plate out of the cabinet sideways"
+    env.close()
