@@ -80,6 +80,15 @@ NOTHING = (
 REACH = (
     "--policy.history", "1", "--training.num-envs", "64", "--training.rollout", "25", "--training.steps", "360000",
 )  # fmt: skip
+TOLD = (
+    *EVERY, "--training.updates", "1500", "--policy.horizon", "4", "--policy.execute", "4",
+    "--policy.encoder.width", "64", "--policy.encoder.channels", "16", "32", "--policy.encoder.layers", "1",
+)  # fmt: skip
+EITHER = ("--skill", "STEADY", "--episodes", "600", "--num-envs", "50", "--keep-failures")
+"""Of discs: half of these episodes go to the disc that does not count."""
+WRITES, FLOWS = Arm("vla-tokens", TOLD), Arm("vla-sft", TOLD)
+"""Starts of practice. All methods practise about 6,400 episodes, 50,000 steps."""
+ROUNDS = ("--training.rounds", "100")
 CARELESS = ("--operator.skill", "WEAK")
 
 checks: dict[str, Check] = {
@@ -232,6 +241,31 @@ checks: dict[str, Check] = {
     "soar": Check(
         "Three rounds of practice in hindsight improve a clone of five demonstrations.",
         "testbed:reach", Arm("soar"), Arm("soar", ("--training.rounds", "0")), ("--episodes", "5"), at_least=0.5,
+    ),
+    "vla-rl": Check(
+        "Rewards move the tokens of a policy that goes to either disc to the one that counts.",
+        "testbed:discs", Arm("vla-rl", ("--training.steps", "50000", "--training.rollout", "20")), WRITES, EITHER,
+        WRITES, at_least=0.6,
+    ),
+    "srpo": Check(
+        "Episodes that fare better than others from the same start move it to the disc that counts.",
+        "testbed:discs", Arm("srpo", ROUNDS), WRITES, EITHER, WRITES, at_least=0.6,
+    ),
+    "grape": Check(
+        "Preferring the better episodes of a start moves it to the disc that counts.",
+        "testbed:discs", Arm("grape", ROUNDS), WRITES, EITHER, WRITES, at_least=0.6,
+    ),
+    "dsrl-vla": Check(
+        "Noise steers a frozen policy that sees and reads to the disc that counts.",
+        "testbed:discs",
+        Arm("dsrl", (
+            "--training.steps", "50000", "--training.num-envs", "32", "--training.updates-per-step", "0.15",
+        )),
+        FLOWS, EITHER, FLOWS, at_least=0.6,
+    ),
+    "resfit-vla": Check(
+        "Corrections of a frozen policy that sees and reads reach the disc that counts.",
+        "testbed:discs", Arm("resfit", ("--training.steps", "50000")), FLOWS, EITHER, FLOWS, at_least=0.6,
     ),
     "resfit": Check(
         "A residual learned online corrects a coarse cloned base.",

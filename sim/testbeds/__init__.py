@@ -15,6 +15,10 @@ testbeds = Registry(
         "fork-fast": ("sim.testbeds.fork:ForkFast", "the same without time to choose a side on the way"),
         "fork-fast-right": ("sim.testbeds.fork:ForkFastRight", "that, and only the right side counts"),
         "stones": ("sim.testbeds.stones:Stones", "jumps to one of two stones; a mix of both is water"),
+        "discs": (
+            "sim.testbeds.discs:Discs",
+            "a point that sees goes to one of two discs that it is told",
+        ),
         "pair": ("sim.testbeds.pair:Pair", "two points go to their goals, paid on two scales"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with too weak a motor"),
     },

@@ -11,11 +11,16 @@ from policies.base import RandomPolicy
 from robot_rl.cli.main import main
 from robot_rl.data.recording import load_episodes
 from robot_rl.evaluation import evaluate
+from robot_rl.interface.language import decode
+from robot_rl.interface.observation_spec import LANGUAGE, PRIVILEGED
 from robot_rl.training.run import read_metrics
 from sim.make import describe, make
 from sim.testbeds import base, testbeds
+from sim.testbeds.discs import COLOURS
 
 ALL = [f"testbed:{name}" for name in testbeds]
+HALF = ("testbed:fork-", "testbed:discs")
+"""Demonstrators take either of two ways, of which one counts."""
 
 
 def demonstrated(name: str, skill: str, steps: int = 250) -> tuple[float, float]:
@@ -69,7 +74,7 @@ def test_states_stay_finite_and_resume_exactly(name: str) -> None:
             assert torch.equal(other.step(action)[0]["observation.state"], observation)
 
 
-@pytest.mark.parametrize("name", [n for n in ALL if describe(n).reports_success and "fork-" not in n])
+@pytest.mark.parametrize("name", [n for n in ALL if describe(n).reports_success and not n.startswith(HALF)])
 def test_a_steadier_hand_succeeds_more_often(name: str) -> None:
     clumsy, weak = demonstrated(name, "CLUMSY")[0], demonstrated(name, "WEAK")[0]
     assert clumsy > 0.85 and 0.3 < weak < clumsy - 0.2
@@ -151,3 +156,37 @@ def test_demonstrations_of_a_testbed_are_learned_from_and_recorded_again_by_the_
     assert len(load_episodes(again, info, successes=False)) == 3
     assert main(["collect", "testbed:push", "--policy", run, "--out", str(tmp_path / "no")]) == 2
     assert not (tmp_path / "no").exists()
+
+
+def test_a_group_of_environments_begins_alike() -> None:
+    env = make("testbed:discs", 6)
+    seen = env.reset(seed=5, options={"group": 3})[0]
+    for value in seen.values():
+        assert all(torch.equal(value[k], value[0]) for k in (1, 2)) and torch.equal(value[3], value[5])
+    assert not torch.equal(seen[PRIVILEGED][0], seen[PRIVILEGED][3])
+
+
+def test_discs_shows_and_says_where_to_go() -> None:
+    """Of the two discs of the told colour, the picture shows the left one where success is."""
+    env = make("testbed:discs", 64)
+    assert isinstance(env, base.TestbedEnv)
+    seen, bed = env.reset(seed=2)[0], env.testbed
+    told = bed.told(env.state)
+    texts = decode(seen[LANGUAGE])
+    assert [env.instruction(k) for k in range(64)] == texts == [bed.instructions[int(k)] for k in told]
+    assert len(set(texts)) == 3
+    colours = torch.tensor(list(COLOURS.values()), dtype=torch.uint8)[told]
+    shown = (seen[base.PICTURE] == colours[:, None, None]).all(-1)
+    columns = torch.linspace(-1, 1, bed.picture)
+    left = shown & (columns < 0)[None, None, :]
+    assert (shown.sum((1, 2)) > left.sum((1, 2))).all(), "there is one on the right as well"
+    for k in range(64):
+        rows, across = left[k].nonzero().unbind(1)
+        place = torch.stack([columns[across].mean(), columns[rows].mean()])
+        for where, paid in ((place, 1.0), (place * torch.tensor([-1.0, 1.0]), 0.0)):
+            state = torch.cat([where, env.state[k, 2:]])[None]
+            assert float(bed.outcome(state, torch.zeros(1, 2))[0]) == paid
+
+
+def test_half_of_the_demonstrations_on_discs_count() -> None:
+    assert 0.42 < demonstrated("testbed:discs", "STEADY")[0] < 0.58

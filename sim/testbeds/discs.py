@@ -1,0 +1,74 @@
+"""Discs: a point that sees a table from above goes to a disc of the colour that it is told. There are two of each, and
+only the left one counts; any other disc ends the episode."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sim.testbeds.base import Testbed
+
+COLOURS = {"red": (220, 40, 30), "green": (30, 170, 50), "blue": (40, 60, 220)}
+SIDE, ROWS, JITTER = 0.7, (-0.6, 0.0, 0.6), 0.12
+"""Distance of the discs from the middle line, their places along it, and how much both vary, m."""
+STEP, NEAR, START = 0.12, 0.12, 0.2
+"""Largest move per step, distance that touches, and how far from the middle episodes begin, m."""
+
+
+class Discs(Testbed):
+    """State: point (2), discs of each colour on the left (3 x 2) and on the right (3 x 2), m; the instruction (1)."""
+
+    name, horizon, observation, action, draws, states, picture = "discs", 30, 2, 2, 21, 15, 32
+    instructions = tuple(f"touch the {colour} disc" for colour in COLOURS)
+
+    def start(self, u: Tensor) -> Tensor:
+        n, rows = len(u), u.new_tensor(ROWS)
+        point, jitter = START * (2 * u[:, :2] - 1), JITTER * (2 * u[:, 2:14].view(n, 2, 3, 2) - 1)
+        across = torch.tensor([-SIDE, SIDE], device=u.device)[:, None].expand(n, 2, 3)
+        along = rows[u[:, 14:20].view(n, 2, 3).argsort(2)]
+        discs = torch.stack([across, along], -1) + jitter
+        told = (u[:, 20:] * len(COLOURS)).floor()
+        return torch.cat([point, discs.flatten(1), told], 1)
+
+    def advance(self, s: Tensor, a: Tensor) -> Tensor:
+        return torch.cat([(s[:, :2] + STEP * a).clamp(-1, 1), s[:, 2:]], 1)
+
+    def observe(self, s: Tensor) -> Tensor:
+        return s[:, :2]
+
+    def told(self, s: Tensor) -> Tensor:
+        return s[:, 14].long()
+
+    def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        touched = (self._discs(s) - s[:, None, :2]).norm(dim=2) < NEAR
+        right = torch.nn.functional.one_hot(self.told(s), 6).bool()  # the left three come first
+        success, failure = (touched & right).any(1), (touched & ~right).any(1)
+        return success.float(), success, failure & ~success
+
+    def progress(self, s: Tensor) -> Tensor:
+        return -(self._aim(s, torch.zeros(len(s), dtype=torch.bool, device=s.device)) - s[:, :2]).norm(dim=1)
+
+    def expert(self, observation: Tensor, u: Tensor) -> Tensor:
+        """Go to either disc of the colour."""
+        way = self._aim(observation, u[:, 0] < 0.5) - observation[:, :2]
+        return way / torch.maximum(way.norm(dim=1, keepdim=True), way.new_tensor(STEP))
+
+    def draw(self, s: Tensor) -> Tensor:
+        axis = torch.linspace(-1, 1, self.picture, device=s.device)
+        grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1)
+        shown = torch.full((len(s), self.picture, self.picture, 3), 60, dtype=torch.uint8, device=s.device)
+        colours = torch.tensor([*COLOURS.values(), *COLOURS.values(), (250, 250, 250)], dtype=torch.uint8)
+        things = torch.cat([self._discs(s), s[:, None, :2]], 1)
+        for k, colour in enumerate(colours.to(s.device)):
+            inside = (grid - things[:, k, None, None]).norm(dim=-1) < NEAR
+            shown[inside] = colour
+        return shown
+
+    @staticmethod
+    def _discs(s: Tensor) -> Tensor:
+        """Return the discs (n, 6, 2)."""
+        return s[:, 2:14].view(-1, 6, 2)
+
+    def _aim(self, s: Tensor, right: Tensor) -> Tensor:
+        """Return the disc (n, 2) of the colour on the left, or where `right` (n,) bool on the right."""
+        return self._discs(s)[torch.arange(len(s), device=s.device), self.told(s) + 3 * right]
