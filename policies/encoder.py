@@ -37,9 +37,9 @@ class EncoderConfig:
     """Features per picture."""
     shift: NonNegativeInt = 4
     """Largest random shift of a picture in training, pixels; 0: none."""
-    pooling: Literal["all", "places"] = "places"
+    pooling: Literal["all", "places"] = "all"
     """What is read of the last convolution: all, or where each channel is strongest and how strong (then it does not
-    halve). With few demonstrations, places are learned sooner."""
+    halve)."""
 
     def __post_init__(self) -> None:
         if self.pooling not in ("all", "places"):

@@ -38,7 +38,7 @@ class ModelFailure(UserError):  # noqa: N818 - it reads as a sentence
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model answers, and how it is asked."""
+    """A language model behind a URL."""
 
     model: str = ""
     """URL#NAME of a model: its server's base URL, such as http://127.0.0.1:8080/v1, and its name there."""

@@ -34,7 +34,7 @@ Bar = Annotated[float, Interval(ge=0.8, le=1)]
 class NetworkConfig:
     """The network of a classifier."""
 
-    encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(embedding=16, pooling="all"))
+    encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(embedding=16))
     hidden: PositiveInt = 64
     """Units between the encoder's features and the output."""
     dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.5

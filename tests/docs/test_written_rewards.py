@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from robot_rl.assistant import ModelConfig, ReplyModel, fenced
 from robot_rl.cli.main import main
@@ -51,4 +52,6 @@ def test_the_commands_of_the_page_run(
 
 def test_the_function_of_the_page_is_allowed() -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    compile_reward(code)
+    near, far = ({"target_to_tip": torch.tensor([[x, 0.0]])} for x in (0.01, 0.3))
+    pay = compile_reward(code)
+    assert pay(near, far, torch.zeros(1, 2)) > 2 > 0 > pay(far, near, torch.zeros(1, 2))
