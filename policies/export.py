@@ -107,7 +107,8 @@ def export_onnx(path: Path) -> tuple[Policy, Exported, float]:
         from policies.graph import build_graph
 
         model = build_graph(policy, metadata)
-    exported, apart = in_onnx(model, policy)
+    exported = in_onnx(model, policy)
+    apart = exported.difference(policy)
     if not apart <= TOLERANCE:
         raise BundleError(f"{folder}: ONNX and torch differ by {apart:.2g} in [-1, 1]; nothing was written")
     try:

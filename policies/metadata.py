@@ -8,11 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from policies import onnx_chunks
 from policies.base import Policy
 from policies.errors import BundleError
 from policies.feedforward import FeedforwardPolicy
-from policies.onnx import TOLERANCE, OnnxPolicy, difference, open_session, require
+from policies.onnx import TOLERANCE, OnnxPolicy, require
 from policies.onnx_chunks import OnnxChunks
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.spec import RobotSpec, VectorSpec
@@ -36,13 +35,11 @@ def exportable(policy: Policy) -> Policy:
     )
 
 
-def in_onnx(model: bytes, policy: Policy) -> tuple[Exported, float]:
-    """Return a model as a policy, and by how much its actions differ from the exported policy's."""
+def in_onnx(model: bytes, policy: Policy) -> Exported:
+    """Return a model as a policy that acts as another does."""
     if isinstance(policy, FeedforwardPolicy):
-        exported = OnnxPolicy(model, policy.size, policy.config)
-        return exported, difference(exported, policy)
-    chunks = OnnxChunks(model, policy)
-    return chunks, onnx_chunks.difference(chunks, policy)
+        return OnnxPolicy(model, policy.size, policy.config)
+    return OnnxChunks(model, policy)
 
 
 def describe(interface: Interface, robot: RobotSpec, policy: Policy, weights: Path) -> dict[str, Any]:
@@ -81,13 +78,12 @@ def load_onnx(folder: Path, policy: Policy, interface: Interface) -> Exported:
     if not file.is_file():
         raise BundleError(f"{folder} has no {FILE}; {again}")
     require("onnxruntime")
-    data = file.read_bytes()
     try:
-        theirs = open_session(data)[1]
+        loaded = in_onnx(file.read_bytes(), reference)
     except Exception as error:  # the runtime has a dozen error types without a common base
         raise BundleError(f"{file} is damaged ({str(error).splitlines()[0]}); {again}") from None
     robot = robots.get(interface.robot)
-    ours = describe(interface, robot, reference, folder / "policy.safetensors")
+    ours, theirs = describe(interface, robot, reference, folder / "policy.safetensors"), loaded.metadata
     for name, value in ours.items():
         if name not in theirs:
             raise BundleError(f"{file} has no {name} in its metadata; {again}")
@@ -97,7 +93,7 @@ def load_onnx(folder: Path, policy: Policy, interface: Interface) -> Exported:
             where = f"on robot {robot.name}" if name in OF_ROBOT else "in policy.json"
             raise BundleError(f"{file} does not fit: {name} is {theirs[name]} in it, {value} {where}; {again}")
     try:
-        loaded, apart = in_onnx(data, reference)
+        apart = loaded.difference(reference)
     except Exception as error:
         raise BundleError(f"{file} does not run ({str(error).splitlines()[0]}); {again}") from None
     if not apart <= TOLERANCE:

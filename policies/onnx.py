@@ -93,26 +93,28 @@ class OnnxPolicy(Policy):
         self.history, self.start = kept
         return chunk[rows]
 
+    def difference(self, reference: Policy) -> float:
+        """Return the largest difference from a policy's actions over random episodes; reset both before and after.
 
-def difference(policy: OnnxPolicy, reference: FeedforwardPolicy) -> float:
-    """Return the largest difference of two policies' actions over random episodes; reset both before and after. Return
-    infinity if one policy maps a non-finite observation to a finite action: the shield must be able to reject it."""
-    rng, rows, worst = torch.Generator().manual_seed(0), 8, 0.0
-    policy.reset()
-    reference.reset()
-    steps = reference.config.history + 8
-    for k in range(steps):
-        noise = torch.randn(rows, reference.size.observation, generator=rng)
-        state = reference.normalizer.mean + 2 * reference.normalizer.std * noise
-        if k == steps - 1:
-            state[0] = torch.nan
-        a, b = (p.act({"observation.state": state}, rng) for p in (policy, reference))
-        worst = max(worst, float((a - b).abs().nan_to_num(0.0).max()))
-        if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
-            worst = torch.inf
-        ids = torch.randint(0, rows, (2,), generator=rng)
-        policy.reset(ids)
-        reference.reset(ids)
-    policy.reset()
-    reference.reset()
-    return worst
+        Infinity if one of them maps a non-finite observation to a finite action: the shield must be able to reject it.
+        """
+        assert isinstance(reference, FeedforwardPolicy)
+        rng, rows, worst = torch.Generator().manual_seed(0), 8, 0.0
+        self.reset()
+        reference.reset()
+        steps = reference.config.history + 8
+        for k in range(steps):
+            noise = torch.randn(rows, reference.size.observation, generator=rng)
+            state = reference.normalizer.mean + 2 * reference.normalizer.std * noise
+            if k == steps - 1:
+                state[0] = torch.nan
+            a, b = (p.act({"observation.state": state}, rng) for p in (self, reference))
+            worst = max(worst, float((a - b).abs().nan_to_num(0.0).max()))
+            if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
+                worst = torch.inf
+            ids = torch.randint(0, rows, (2,), generator=rng)
+            self.reset(ids)
+            reference.reset(ids)
+        self.reset()
+        reference.reset()
+        return worst

@@ -36,6 +36,23 @@ class OnnxChunks(Policy):
         ]
         return torch.from_numpy(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
+    def difference(self, reference: Policy) -> float:
+        """Return the largest difference from a policy's actions at random observations.
+
+        Infinity if one of them maps a non-finite observation to a finite action: the shield must be able to reject it.
+        """
+        worst = 0.0
+        for seed in range(8):
+            rngs = [torch.Generator().manual_seed(seed) for _ in range(2)]
+            observation = example(reference, 2, torch.Generator().manual_seed(100 + seed))
+            if seed == 7:
+                observation[STATE][0] = torch.nan
+            a, b = (p.act(observation, rng).cpu() for p, rng in zip((self, reference), rngs, strict=True))
+            worst = max(worst, float((a - b).abs().nan_to_num(0.0).max()))
+            if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
+                return torch.inf
+        return worst
+
 
 def graph_inputs(policy: Policy, observation: Observation, rng: torch.Generator) -> dict[str, Tensor]:
     """Return the inputs of a policy's graph for observations with leading dimension B."""
@@ -59,19 +76,3 @@ def example(policy: Policy, rows: int, rng: torch.Generator) -> Observation:
         else:
             found[key] = torch.randn(shape, generator=rng)
     return found
-
-
-def difference(policy: OnnxChunks, reference: Policy) -> float:
-    """Return the largest difference of two policies' actions at random observations; infinity if a non-finite one gives
-    non-finite actions in one of them alone: the shield must be able to reject it."""
-    worst = 0.0
-    for seed in range(8):
-        rngs = [torch.Generator().manual_seed(seed) for _ in range(2)]
-        observation = example(reference, 2, torch.Generator().manual_seed(100 + seed))
-        if seed == 7:
-            observation[STATE][0] = torch.nan
-        a, b = (p.act(observation, rng).cpu() for p, rng in zip((policy, reference), rngs, strict=True))
-        worst = max(worst, float((a - b).abs().nan_to_num(0.0).max()))
-        if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
-            return torch.inf
-    return worst

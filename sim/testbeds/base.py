@@ -12,23 +12,14 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.environment import EnvInfo
-from robot_rl.interface.language import encode
-from robot_rl.interface.observation_spec import (
-    IMAGES,
-    LANGUAGE,
-    LANGUAGE_FIELD,
-    PRIVILEGED,
-    STATE,
-    ObservationSpec,
-    picture_field,
-)
+from robot_rl.interface.language import decode
+from robot_rl.interface.observation_spec import LANGUAGE, PRIVILEGED, STATE, ObservationSpec
 from robot_rl.interface.spec import Field, VectorSpec, numbered
 from robot_rl.interface.symmetry import Mirror
 from sim.tasks import TESTBED
 
 SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35}
 """Noise of a demonstrator, as a share of the action range: half of it changes every step, half stays for an episode."""
-PICTURE = f"{IMAGES}top"
 MIXED = (-0.5, 1.0)
 """Range of the factor on a MIXED demonstrator's actions, drawn for each episode: noise averages out in a clone, a wrong
 habit does not."""
@@ -53,12 +44,8 @@ class Testbed(ABC):
     """What is to be done, and what an action does, in words."""
     fields: ClassVar[tuple[Field, ...]] = ()
     """Names of the parts of observation.state; (): numbers."""
-    states: ClassVar[int] = 0
-    """Size S of a state, if critics and demonstrators read it because a policy does not; else 0."""
-    picture: ClassVar[int] = 0
-    """Height and width of the picture that `draw` gives; 0: none."""
-    instructions: ClassVar[tuple[str, ...]] = ()
-    """What `told` counts."""
+    others: ClassVar[ObservationSpec] = ObservationSpec(())
+    """What `observe_others` gives: pictures, instructions, and the state that critics and demonstrators read."""
 
     @abstractmethod
     def start(self, u: Tensor) -> Tensor:
@@ -77,13 +64,9 @@ class Testbed(ABC):
         """Return reward (n,), success (n,) and failure (n,) of arriving in s by a; either of the last two ends the
         episode."""
 
-    def draw(self, s: Tensor) -> Tensor:
-        """Return pictures (n, picture, picture, 3) uint8."""
-        raise NotImplementedError(f"testbed {self.name} has no picture")
-
-    def told(self, s: Tensor) -> Tensor:
-        """Return the indices (n,) of the instructions of running episodes."""
-        raise NotImplementedError(f"testbed {self.name} has no instructions")
+    def observe_others(self, s: Tensor) -> dict[str, Tensor]:
+        """Return what is observed besides observation.state (n, ...), by the keys of `others`."""
+        return {}
 
     def terms(self, s: Tensor, a: Tensor) -> Tensor:
         """Return the parts (n, K) of the reward that `rewards` names."""
@@ -119,22 +102,20 @@ class TestbedEnv:
         self.testbed, self.num_envs, self.device = testbed, num_envs, torch.device(device)
         self.info, self.rate = describe(testbed), testbed.rate
         self.seed, self.episode, self.steps = (torch.zeros(num_envs, dtype=torch.long, device=device) for _ in range(3))
-        self.privileged_size, self.texts = testbed.states, encode(testbed.instructions)
+        privileged = testbed.others.get(PRIVILEGED)
+        self.privileged_size = privileged.shape[0] if privileged else 0
         self.state = testbed.start(self._draw())
 
     def _draw(self) -> Tensor:
         return uniform(self.seed, self.episode, self.testbed.draws)
 
     def _observation(self, state: Tensor) -> dict[str, Tensor]:
-        bed, seen = self.testbed, {STATE: self.testbed.observe(state)}
-        seen |= {PRIVILEGED: state} if bed.states else {}
-        seen |= {PICTURE: bed.draw(state)} if bed.picture else {}
-        return seen | ({LANGUAGE: self.texts.to(state.device)[bed.told(state)]} if bed.instructions else {})
+        return {STATE: self.testbed.observe(state)} | self.testbed.observe_others(state)
 
     def instruction(self, index: int) -> str:
         """Return what one environment's running episode asks for; the task's name if it is always the same."""
-        bed = self.testbed
-        return bed.instructions[int(bed.told(self.state)[index])] if bed.instructions else self.info.task
+        seen = self.testbed.observe_others(self.state[index : index + 1])
+        return decode(seen[LANGUAGE])[0] if LANGUAGE in seen else self.info.task
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -226,15 +207,13 @@ class NoisyExpert:
 
 def describe(testbed: Testbed) -> EnvInfo:
     """Return the facts about a testbed's environment."""
-    others = {PICTURE: picture_field(testbed.picture, testbed.picture)} if testbed.picture else {}
-    others |= {LANGUAGE: LANGUAGE_FIELD} if testbed.instructions else {}
     wide, unit = [float("inf")] * testbed.observation, [1.0] * testbed.action
     return EnvInfo(
         f"{TESTBED}{testbed.name}",
         VectorSpec(testbed.fields) if testbed.fields else numbered("state", [-limit for limit in wide], wide),
         numbered("action", [-limit for limit in unit], unit),
         testbed.rate,
-        ObservationSpec.of(**others),
+        ObservationSpec(tuple((key, field) for key, field in testbed.others.items() if key != PRIVILEGED)),
         demonstrator=True,
         reports_success=testbed.reports_success,
         rewards=testbed.rewards,

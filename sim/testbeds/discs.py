@@ -6,9 +6,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from robot_rl.interface.language import encode
+from robot_rl.interface.observation_spec import (
+    IMAGES,
+    LANGUAGE,
+    LANGUAGE_FIELD,
+    PRIVILEGED,
+    ObservationField,
+    ObservationSpec,
+    picture_field,
+)
 from sim.testbeds.base import Testbed
 
 COLOURS = {"red": (220, 40, 30), "green": (30, 170, 50), "blue": (40, 60, 220)}
+INSTRUCTIONS = tuple(f"touch the {colour} disc" for colour in COLOURS)
+TEXTS = encode(INSTRUCTIONS)
+TOP, PIXELS = f"{IMAGES}top", 32
+"""The camera, and its height and width."""
 SIDE, ROWS, JITTER = 0.7, (-0.6, 0.0, 0.6), 0.12
 """Distance of the discs from the middle line, their places along it, and how much both vary, m."""
 STEP, NEAR, START = 0.12, 0.12, 0.2
@@ -18,8 +32,14 @@ STEP, NEAR, START = 0.12, 0.12, 0.2
 class Discs(Testbed):
     """State: point (2), discs of each colour on the left (3 x 2) and on the right (3 x 2), m; the instruction (1)."""
 
-    name, horizon, observation, action, draws, states, picture = "discs", 30, 2, 2, 21, 15, 32
-    instructions = tuple(f"touch the {colour} disc" for colour in COLOURS)
+    name, horizon, observation, action, draws = "discs", 30, 2, 2, 21
+    others = ObservationSpec.of(
+        **{
+            PRIVILEGED: ObservationField((15,), kind="privileged"),
+            TOP: picture_field(PIXELS, PIXELS),
+            LANGUAGE: LANGUAGE_FIELD,
+        }
+    )
 
     def start(self, u: Tensor) -> Tensor:
         n, rows = len(u), u.new_tensor(ROWS)
@@ -36,12 +56,12 @@ class Discs(Testbed):
     def observe(self, s: Tensor) -> Tensor:
         return s[:, :2]
 
-    def told(self, s: Tensor) -> Tensor:
-        return s[:, 14].long()
+    def observe_others(self, s: Tensor) -> dict[str, Tensor]:
+        return {PRIVILEGED: s, TOP: self._picture(s), LANGUAGE: TEXTS.to(s.device)[self._told(s)]}
 
     def outcome(self, s: Tensor, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         touched = (self._discs(s) - s[:, None, :2]).norm(dim=2) < NEAR
-        right = torch.nn.functional.one_hot(self.told(s), 6).bool()  # the left three come first
+        right = torch.nn.functional.one_hot(self._told(s), 6).bool()  # the left three come first
         success, failure = (touched & right).any(1), (touched & ~right).any(1)
         return success.float(), success, failure & ~success
 
@@ -53,10 +73,11 @@ class Discs(Testbed):
         way = self._aim(observation, u[:, 0] < 0.5) - observation[:, :2]
         return way / torch.maximum(way.norm(dim=1, keepdim=True), way.new_tensor(STEP))
 
-    def draw(self, s: Tensor) -> Tensor:
-        axis = torch.linspace(-1, 1, self.picture, device=s.device)
+    def _picture(self, s: Tensor) -> Tensor:
+        """Return the table from above (n, PIXELS, PIXELS, 3) uint8, x to the right, y downwards."""
+        axis = torch.linspace(-1, 1, PIXELS, device=s.device)
         grid = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1)
-        shown = torch.full((len(s), self.picture, self.picture, 3), 60, dtype=torch.uint8, device=s.device)
+        shown = torch.full((len(s), PIXELS, PIXELS, 3), 60, dtype=torch.uint8, device=s.device)
         colours = torch.tensor([*COLOURS.values(), *COLOURS.values(), (250, 250, 250)], dtype=torch.uint8)
         things = torch.cat([self._discs(s), s[:, None, :2]], 1)
         for k, colour in enumerate(colours.to(s.device)):
@@ -65,10 +86,15 @@ class Discs(Testbed):
         return shown
 
     @staticmethod
+    def _told(s: Tensor) -> Tensor:
+        """Return the number (n,) of the colour that is told."""
+        return s[:, 14].long()
+
+    @staticmethod
     def _discs(s: Tensor) -> Tensor:
         """Return the discs (n, 6, 2)."""
         return s[:, 2:14].view(-1, 6, 2)
 
     def _aim(self, s: Tensor, right: Tensor) -> Tensor:
         """Return the disc (n, 2) of the colour on the left, or where `right` (n,) bool on the right."""
-        return self._discs(s)[torch.arange(len(s), device=s.device), self.told(s) + 3 * right]
+        return self._discs(s)[torch.arange(len(s), device=s.device), self._told(s) + 3 * right]

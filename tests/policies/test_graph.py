@@ -14,6 +14,7 @@ from policies.actor import GaussianPolicy
 from policies.base import Policy, Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.embedded import EmbeddedConfig, EmbeddedPolicy
 from policies.encoder import EncoderConfig
 from policies.errors import BundleError
 from policies.export import export_onnx
@@ -21,7 +22,7 @@ from policies.flow import FlowConfig, FlowPolicy
 from policies.gaussian import GaussianConfig
 from policies.metadata import exportable
 from policies.onnx import TOLERANCE
-from policies.onnx_chunks import OnnxChunks, difference, example
+from policies.onnx_chunks import OnnxChunks, example
 from policies.steered import SteeredConfig, SteeredPolicy
 from policies.vla.backbone import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
@@ -46,6 +47,8 @@ def steered(base: Policy) -> SteeredPolicy:
 
 MAKERS: dict[str, Callable[[], Policy]] = {
     "gaussian": lambda: GaussianPolicy(SEES, GaussianConfig(hidden=(16,), horizon=2, encoder=EYES)),
+    "gaussian with a gripper": lambda: GaussianPolicy(BLIND, GaussianConfig(hidden=(16,), grasp=True)),
+    "embedded": lambda: EmbeddedPolicy(BLIND, EmbeddedConfig(hidden=(16,), std=0.2, embedding=8)),
     "diffusion": lambda: DiffusionPolicy(BLIND, DiffusionConfig(**SMALL, train_steps=9)),
     "diffusion that sees": lambda: DiffusionPolicy(SEES, DiffusionConfig(**SMALL, train_steps=9, encoder=EYES)),
     "flow": lambda: FlowPolicy(BLIND, FlowConfig(**SMALL)),
@@ -65,7 +68,7 @@ def test_a_graph_acts_as_the_policy_does(name: str) -> None:
     policy = MAKERS[name]().eval()
     policy.fit({"observation.state": 2 * torch.randn(50, 3) + 1})
     graph = OnnxChunks(build_graph(exportable(policy), {"a": 1}), policy)
-    assert difference(graph, policy) <= TOLERANCE and graph.metadata == {"a": 1}
+    assert graph.difference(policy) <= TOLERANCE and graph.metadata == {"a": 1}
     seen = example(policy, 3, torch.Generator().manual_seed(1))
     if LANGUAGE in seen:
         seen[LANGUAGE] = encode(["move", "the thing the thing", " ".join(["a"] * 64)])
