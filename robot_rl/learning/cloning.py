@@ -80,7 +80,7 @@ class Cloning:
         self.optimizer.step()
         self.schedule.step()
         self.average.step(self.parameters)
-        return {"bc/loss": loss.detach(), "bc/lr": torch.tensor(self.schedule.get_last_lr()[0])}
+        return {"bc/loss": loss.detach(), "bc/lr": loss.new_tensor(self.schedule.get_last_lr()[0])}
 
     def _loss(self, batch: Batch, rng: torch.Generator) -> Tensor:
         """Return the loss (B,) of a batch."""

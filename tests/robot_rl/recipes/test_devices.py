@@ -22,10 +22,15 @@ from policies.base import Size
 from policies.bundle import Bundle
 from policies.flow import FlowConfig, FlowPolicy
 from policies.gaussian import GaussianConfig
+from policies.vla.backbone import BackboneConfig
+from policies.vla.flow import VLAFlowPolicy
+from policies.vla.tokens import VLATokensPolicy
 from robot_rl.data.replay import Replay
 from robot_rl.data.sources import Demonstrations, sample_batches
+from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.learning.agent import Phase
+from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.learning.heads import Bins
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
@@ -155,10 +160,24 @@ def test_cloned_policies_fit_update_and_act(name: str) -> None:
     )  # fmt: skip
     policy.fit(data.columns)
     batch = data.sample(torch.arange(8, device=META), data.rows(policy.horizon).to(META))
-    assert agent.update(batch, rng)["bc/loss"].device == META
+    assert on_meta(agent.update(batch, rng))
     agent.finish()
     chunk = policy.act(seen(agent), rng)
     assert chunk.device == META and chunk.shape == (ROWS, policy.horizon, size.action)
+
+
+@pytest.mark.parametrize("make", [VLAFlowPolicy, VLATokensPolicy])
+def test_policies_that_see_and_read_update_and_act(make: Build) -> None:
+    """The numbers of words stand for an instruction, which is read on the CPU."""
+    front, told, rng = "observation.images.front", torch.full((ROWS, 5), 2, device=META), torch.Generator()
+    size = Size(3, 2, ObservationSpec.of(**{front: picture_field(16, 16), LANGUAGE: LANGUAGE_FIELD}))
+    reads = BackboneConfig(width=16, heads=2, layers=1, readouts=2, channels=(8,), words=("lift",))
+    policy = make(size, make.config_class(encoder=reads)).to(META)
+    observation = {"observation.state": torch.zeros(ROWS, 3, device=META), LANGUAGE: told}
+    observation[front] = torch.zeros(ROWS, 16, 16, 3, dtype=torch.uint8, device=META)
+    agent = Cloning(policy, CloningConfig(), 10)
+    assert on_meta(agent.update(observation | {"action": torch.zeros(ROWS, policy.horizon, 2, device=META)}, rng))
+    assert policy.act(observation, rng).device == META
 
 
 @pytest.mark.parametrize("task", ["panda-lift", "go2-velocity"])
