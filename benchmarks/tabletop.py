@@ -3,8 +3,9 @@
     python -m benchmarks.tabletop --work runs/tabletop
 
 Collects, trains `vla-sft` and the same policy that does not read (`--policy.encoder.blind`), and asks each verb's seen
-instructions and the held-out ones, in --episodes episodes each. Stages that --work holds are not run again. Results go
-to benchmarks/results/tabletop.json. Passed: touch and lift each above 0.5, the policy above the blind one.
+instructions, the held-out ones, and some that change on the way, in --episodes episodes each. Stages that --work holds
+are not run again. Results go to benchmarks/results/tabletop.json. Passed: touch and lift each above 0.5, the policy
+above the blind one.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from sim.tasks.tabletop import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "tabletop.json"
 VERBS = ("touch", "lift", "push", "put")
+CHANGES = 0.4
+"""Share of demonstrations in which another instruction takes the place of the first."""
+CHANGED = "changed"
+"""Seen instructions that all change on the way; the last one is judged."""
 
 
 def ask(run: Path, instructions: str, episodes: int) -> dict[str, Any]:
     """Return how a policy does what is asked, after measuring it if that is missing; of a verb, what it has seen."""
     out = run / f"asked-{instructions}.json"
     if not out.exists():
-        words = ("--instructions", instructions, "--episodes", episodes, "--num-envs", min(episodes, 100))
-        robot_rl("evaluate", run, *words, "--out", out)
+        how = ("--changes", 1) if instructions == CHANGED else ("--instructions", instructions)
+        robot_rl("evaluate", run, *how, "--episodes", episodes, "--num-envs", min(episodes, 100), "--out", out)
     found = json.loads(out.read_text())["by_instruction"]
     if instructions in VERBS:
         found = {text: each for text, each in found.items() if text not in HELD_OUT}
@@ -55,13 +60,13 @@ def main() -> int:
     stages, data, policies = Stages(a.work), a.work / "data", {}
     stages(
         "collect", "collect", "tabletop", "--episodes", a.demonstrations, "--num-envs", 25, "--skill", "STEADY",
-        "--seed", a.seed, "--out", data, "--resume",
+        "--changes", CHANGES, "--seed", a.seed, "--out", data, "--resume",
     )  # fmt: skip
     for name, options in (("reads", ()), ("blind", ("--policy.encoder.blind",))):
         run = a.work / name
         words = ("train", "tabletop", "--recipe", "vla-sft", "--dataset", data, "--seed", a.seed, "--resume")
         stages(name, *words, "--training.updates", a.updates, *options, "--out", run)
-        policies[name] = {which: ask(run, which, a.episodes) for which in (*VERBS, "training", "held-out")}
+        policies[name] = {which: ask(run, which, a.episodes) for which in (*VERBS, "training", "held-out", CHANGED)}
         shown = "  ".join(f"{which} {found['success']:.2f}" for which, found in policies[name].items())
         sys.stdout.write(f"{name}: {shown}\n")
         result = {"options": vars(a) | {"work": "", "out": ""}, "seconds": stages.seconds, "policies": policies}

@@ -88,6 +88,7 @@ def collect(
         expert = demonstrator(env, skill, start, bundle)
         observation, _ = _on_host(env.reset(seed=start))
         rows = EpisodeRows(info.actions, env.num_envs)
+        told: list[list[str]] = [[] for _ in range(env.num_envs)]
         written, attempts, successes = done_before, 0, 0
         todo = max(0, episodes - written)
         owed = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
@@ -100,7 +101,8 @@ def collect(
                 frames = dict(zip(due, env.engine.render_batch(due, camera, image_size, image_size), strict=True))
                 pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)] if ours else [{}] * env.num_envs
-            told = [env.instruction(i) if tells else info.task for i in range(env.num_envs)]
+            for i, texts in enumerate(told):
+                texts.append(env.instruction(i) if tells else info.task)
             following, reward, terminated, truncated, infos = _on_host(env.step(action))
             done = terminated | truncated
             pictures |= {camera: observation[f"{IMAGES}{camera}"].numpy() for camera in seen}
@@ -118,6 +120,7 @@ def collect(
                     owed[i] -= 1
                     finished.append(EpisodeData(rows.take(i), told[i], records[i]))
                 rows.drop(i)
+                told[i] = []
             if finished:
                 writer.add_episodes(finished)
                 written += len(finished)

@@ -20,7 +20,7 @@ from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
-from robot_rl.util.errors import UnknownName
+from robot_rl.util.errors import ConfigError, UnknownName
 from sim.action_chain import REASONS
 from sim.demonstrators import make_expert
 from sim.divergence import Recorder, quiet
@@ -68,11 +68,12 @@ class TaskEnv(VectorEnv):
         without: Sequence[str] = (),
         diverged: Path | None = None,
         asks: str = TRAINING,
+        changes: float = 0.0,
         success_ends: bool = True,
     ):
         """`without` names parameters that are not randomized; all are still sampled, so the others do not change.
         `asks`: which of the interface's instructions episodes draw: "training", "held-out", "all", or those that begin
-        with it.
+        with it. `changes`: share of episodes in which another of them takes its place on the way.
         `success_ends`: success ends an episode; False leaves that to whoever judges it otherwise, and calls `restart`.
         `diverged` is the folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
         """
@@ -94,9 +95,12 @@ class TaskEnv(VectorEnv):
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
         told = [(each.text, each.held_out) for each in self.task.interface.instructions]
         self.episodes.sampler.asked = chosen(self.task.name, told, asks)
+        if changes and len(self.episodes.sampler.asked) < 2:
+            raise ConfigError(f"task {self.task.name!r} has no other instruction to change to; leave out --changes")
+        self.episodes.sampler.changes = changes
         self.episodes.judge.success_ends = success_ends
         self.simulation = {"engine": engine, "device": self.device.type, "without": without}
-        self.simulation |= {} if asks == TRAINING else {"asks": asks}
+        self.simulation |= ({} if asks == TRAINING else {"asks": asks}) | ({"changes": changes} if changes else {})
         """Return the settings of this simulation, to report with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
@@ -184,6 +188,8 @@ class TaskEnv(VectorEnv):
         self.episodes.act(actions)
         verdict = self.episodes.perceive()
         infos, done = verdict.infos, verdict.terminated | verdict.truncated
+        if self.episodes.sampler.changes:
+            infos["instruction"] = [self.instruction(i) for i in range(self.num_envs)]
         ended, diverged = torch.stack([done, infos["diverged"]]).sum(1).tolist()
         if self.recorder:
             self.recorder.step(actions)
@@ -242,7 +248,8 @@ class TaskEnv(VectorEnv):
         interface = self.task.interface
         if not interface.instructions:
             return interface.instruction
-        return interface.instructions[int(self.episodes.sampler.instruction[index])].text
+        told = self.episodes.sampler.instruction(self.episodes.steps)
+        return interface.instructions[int(told[index])].text
 
     def still(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold position, with the gripper as it is."""

@@ -171,7 +171,7 @@ class Episodes(Rows):
         if self.task.interface.gait:
             views["phase"] = pipeline.phase(steps)
         if self.task.interface.instructions:
-            views["instruction"] = rows(self.sampler.instruction)
+            views["instruction"] = self.sampler.instruction(steps, ids)
         objects = {box.name: rows(self.engine.object_pose(box.name)) for box in self.task.scene.objects}
         return RobotState(**views, last_action=rows(self.chain.last_action), objects=objects)
 

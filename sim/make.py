@@ -32,8 +32,10 @@ def describe(task: str, env_python: Path | None = None) -> EnvInfo:
 
 def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:
     """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, of which only `asks` counts for tasks
-    without a robot."""
+    without a robot. ConfigError for what they cannot do."""
     asks = simulation.get("asks", TRAINING)
+    if simulation.get("changes") and task.startswith((TESTBED, FOREIGN)):
+        raise ConfigError(f"the instructions of {task} do not change on the way; leave out --changes")
     if asks != TRAINING and task.startswith(TESTBED):
         raise ConfigError(f"{task} has no instructions; leave out --instructions")
     if task.startswith(TESTBED):

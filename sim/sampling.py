@@ -24,6 +24,8 @@ _NOISE, _PUSH = 0, 2
 """Like COMMAND, purposes of random numbers during an episode; each has its own key."""
 TRAINING = "training"
 """The instructions of a task that are not held out."""
+CHANGED = (0.03, 0.4)
+"""Shares of the horizon between which an instruction changes."""
 _HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
 
 
@@ -57,7 +59,7 @@ class EpisodeSample:
 class EpisodeSampler(Rows):
     """Sample episode e of environment i from (seed + i, e): resets on the host, every control period on the device."""
 
-    ROWS = ("keys", "sampled", "push_speed", "push_every", "instruction")
+    ROWS = ("keys", "sampled", "push_speed", "push_every", "instructions", "changes_at")
 
     def __init__(
         self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
@@ -85,8 +87,13 @@ class EpisodeSampler(Rows):
         """Control periods between two pushes; 0: never."""
         self.asked = list(range(len(task.interface.instructions)))
         """Instructions that episodes draw from."""
-        self.instruction = torch.zeros(num_envs, 1, device=device)
-        """Index of the running episodes' instruction."""
+        self.changes = 0.0
+        """Share of episodes whose instruction changes on the way."""
+        self.horizon = task.interface.horizon
+        self.instructions = torch.zeros(num_envs, 2, device=device)
+        """Indices (n, 2) of what the running episodes ask for, first and after the change."""
+        self.changes_at = torch.full((num_envs,), self.horizon, device=device)
+        """Control period (n,) from which the second instruction counts."""
         self.places = np.array(task.scene.places).reshape(-1, 2)
 
     def fork(self) -> Self:
@@ -119,9 +126,24 @@ class EpisodeSampler(Rows):
             dealt = np.stack([self.places[rng.permutation(len(self.places))] for rng in rngs], 1)
             objects = {p.box.name: p.poses(values, len(ids), dealt[k]) for k, p in enumerate(self.placements)}
         if self.asked:
-            drawn = [self.asked[int(rng.integers(len(self.asked)))] for rng in rngs]
-            self.instruction[at] = torch.tensor(drawn, dtype=torch.float, device=self.device)[:, None]
+            first = [int(rng.integers(len(self.asked))) for rng in rngs]
+            second, changes_at = first, [self.horizon] * len(first)
+            if self.changes:
+                changes = [rng.random() < self.changes for rng in rngs]
+                ahead = [1 + int(rng.integers(len(self.asked) - 1)) for rng in rngs]
+                low, high = (int(share * self.horizon) for share in CHANGED)
+                when = [int(rng.integers(low, high)) for rng in rngs]
+                second = [(k + a) % len(self.asked) if c else k for k, a, c in zip(first, ahead, changes, strict=True)]
+                changes_at = [w if c else self.horizon for w, c in zip(when, changes, strict=True)]
+            drawn = [[self.asked[a], self.asked[b]] for a, b in zip(first, second, strict=True)]
+            self.instructions[at] = torch.tensor(drawn, dtype=torch.float, device=self.device)
+            self.changes_at[at] = torch.tensor(changes_at, device=self.device)
         return EpisodeSample(values, home, objects, direction)
+
+    def instruction(self, steps: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Return the indices (k, 1) of the instructions at control periods `steps` (k,) of environments `ids`."""
+        told, at = (rows if ids is None else rows[ids] for rows in (self.instructions, self.changes_at))
+        return torch.where(steps < at, told[:, 0], told[:, 1])[:, None]
 
     def noise(self, steps: Tensor, width: int, ids: Tensor | None = None) -> Tensor:
         """Return standard normal numbers (k, width) for control periods `steps` (k,) of environments `ids`."""

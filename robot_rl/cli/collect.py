@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from robot_rl.util.limits import Interval, PositiveInt, Seed
+from robot_rl.util.limits import Fraction, Interval, PositiveInt, Seed
 
 
 @dataclass
@@ -48,6 +48,8 @@ class Collect:
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     instructions: str = "training"
     """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
+    changes: Fraction = 0.0
+    """Share of episodes in which another of these instructions takes the place of the first on the way."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task."""
     mjcf: str = ""
@@ -68,7 +70,7 @@ class Collect:
         out = self.out or Path("datasets") / file_name(self.task)
         env: Any = make(
             self.task, self.num_envs, self.env_python, engine=self.engine, mjcf=self.mjcf, device=self.device,
-            without=self.without, diverged=out / "diverged", asks=self.instructions,
+            without=self.without, diverged=out / "diverged", asks=self.instructions, changes=self.changes,
         )  # fmt: skip
         where = {} if without_robot(self.task) else env.simulation
         say_nominal(self.engine, [name for name in where.get("without", ()) if name not in self.without])

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
+from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", "seconds")
@@ -64,6 +64,8 @@ class Evaluate:
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     instructions: str = "training"
     """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
+    changes: Fraction = 0.0
+    """Share of episodes in which another of these instructions takes the place of the first on the way."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     threads: PositiveInt = 2
@@ -124,6 +126,7 @@ class Evaluate:
         if self.video and self.video.suffix != ".mp4":
             raise ConfigError(f"--video {self.video}: videos are written as mp4; give a name that ends with .mp4")
         simulation |= {} if self.instructions == "training" else {"asks": self.instructions}
+        simulation |= {"changes": self.changes} if self.changes else {}
         out = self.out or self._beside_run(bundle_path)
         diverged = out.parent / "diverged" if out else None
         name, _, task = str(bundle_path).partition(":")
@@ -216,6 +219,7 @@ class Evaluate:
             for name in ("engine", "runtime", "execution", "instructions")
             if getattr(self, name) != defaults[name]
         ]
+        other += [f"changes-{self.changes:g}"] * (self.changes > 0)
         other += [f"every-{self.interval}"] * (self.interval is not None)
         other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0) + [
             f"without-{name}" for name in self.without

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import NonNegativeInt, Seed
+from robot_rl.util.limits import Fraction, NonNegativeInt, Seed
 
 R = TypeVar("R")
-_SIMULATION = ("engine", "without", "instructions", "mjcf")
+_SIMULATION = ("engine", "without", "instructions", "changes", "mjcf")
 
 
 @dataclass
@@ -64,6 +64,8 @@ class Train(Generic[R]):
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     instructions: str = "training"
     """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
+    changes: Fraction = 0.0
+    """Share of episodes in which another of these instructions takes the place of the first on the way."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     env_python: Path | None = None
@@ -156,6 +158,7 @@ class Train(Generic[R]):
         settings |= {"base": str(self.base) if self.base else None} if "base" in may else {}
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
         settings |= {} if self.instructions == "training" else {"instructions": self.instructions}
+        settings |= {"changes": self.changes} if self.changes else {}
         judge = {"classifier": str(self.classifier.resolve()) if self.classifier else ""}
         if self.reward:
             judge |= {"reward": str(self.reward.resolve()), "reward_sha256": read_reward(self.reward).sha256}

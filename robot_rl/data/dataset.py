@@ -40,6 +40,7 @@ class Episode:
     index: int
     length: int
     task: str
+    """The instruction; where it changes, the first. Column `task_index` tells that of each frame."""
     start: int
     """Row of its first frame in every column."""
     record: dict[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,18 @@ class EpisodeData:
 
     columns: Mapping[str, Any]
     """Every feature over time: arrays or tensors (T, *shape), numbers also (T,); cameras are uint8."""
-    task: str
-    """The instruction, in words."""
+    task: str | Sequence[str]
+    """The instruction, in words; T of them where it changes."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """Further values to store: numbers, strings and flat lists, for example `{"randomization/cube_mass": 0.05}`."""
+
+
+def frame_tasks(episode: EpisodeData, length: int) -> list[str]:
+    """Return the instruction of each frame; raise if their number is not that of the frames."""
+    told = [episode.task] * length if isinstance(episode.task, str) else list(episode.task)
+    if len(told) != length:
+        raise DatasetError(f"the episode has {length} frames and {len(told)} instructions; give one for each frame")
+    return told
 
 
 def check_columns(columns: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Array]:
@@ -43,15 +51,15 @@ def check_columns(columns: Mapping[str, Any], features: Mapping[str, Feature]) -
     return values
 
 
-def default_columns(length: int, fps: int, episode: int, start: int, task: int) -> dict[str, Array]:
-    """Return the columns that every dataset has, (T, 1)."""
+def default_columns(length: int, fps: int, episode: int, start: int, tasks: Sequence[int]) -> dict[str, Array]:
+    """Return the columns that every dataset has, (T, 1), with the index of each frame's task."""
     frame = np.arange(length, dtype=np.int64).reshape(-1, 1)
     return {
         "timestamp": (frame / fps).astype(np.float32),
         "frame_index": frame,
         "episode_index": np.full_like(frame, episode),
         "index": frame + start,
-        "task_index": np.full_like(frame, task),
+        "task_index": np.array(tasks, np.int64).reshape(-1, 1),
     }
 
 

@@ -122,21 +122,22 @@ def episodes_of(
     """
     ends = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
     rewards = "next.reward" if reward == "task" else "next.success"
-    names = dict.fromkeys([STATE, ACTION, "next.success", "intervention", rewards, *ends])
+    reads = LANGUAGE in info.others
+    told = ["task_index"] if reads else []
+    names = dict.fromkeys([STATE, ACTION, "next.success", "intervention", rewards, *ends, *told])
     columns = dataset.columns(list(names))
     succeeded = columns["next.success"] & info.success_terminates
     terminated = succeeded | (columns["next.done"] & ~columns[TRUNCATED] if ends else False)
     for key in (STATE, ACTION):
         _finite(dataset, key, columns[key])
     action = info.actions.to_unit(columns[ACTION])
-    kept, numbers = [], []
-    for k, episode in enumerate(dataset.episodes[first:], first):
+    kept = []
+    for episode in dataset.episodes[first:]:
         rows = slice(episode.start, episode.start + episode.length)
         if bool(columns["next.success"][rows].any()) or not successes:
             kept.append(rows)
-            numbers.append(k)
     pictures = _pictures(dataset, list(info.others.pictures), kept)
-    texts = encode([dataset.episodes[k].task for k in numbers]) if LANGUAGE in info.others else None
+    texts = encode(dataset.tasks)[columns["task_index"].flatten()] if reads else None
     out = []
     for number, rows in enumerate(kept):
         out.append(
@@ -148,7 +149,7 @@ def episodes_of(
                 "terminated": terminated[rows].flatten(),
             }
             | pictures[number]
-            | ({} if texts is None else {LANGUAGE: texts[number].expand(rows.stop - rows.start, -1)})
+            | ({} if texts is None else {LANGUAGE: texts[rows]})
         )
     if not out and first == 0:
         raise DatasetError(f"{dataset.root} holds no {'successful ' if successes else ''}episode; collect more")

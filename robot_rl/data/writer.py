@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robot_rl.data.dataset import Dataset, is_reserved
-from robot_rl.data.episode import EpisodeData, check_columns, default_columns
+from robot_rl.data.episode import EpisodeData, check_columns, default_columns, frame_tasks
 from robot_rl.data.lerobot import (
     CHUNK_SIZE,
     DTYPES,
@@ -154,12 +154,14 @@ class DatasetWriter:
         self._closed = True
         self._lock.release()
 
-    def add_episode(self, columns: Mapping[str, Any], task: str, record: Mapping[str, Any] | None = None) -> None:
+    def add_episode(
+        self, columns: Mapping[str, Any], task: str | Sequence[str], record: Mapping[str, Any] | None = None
+    ) -> None:
         """Write one episode; it is on disk, safe from kill and power cut, when this returns.
 
         Args:
             columns: Every feature over time: arrays or tensors (T, *shape); a single number may be (T,).
-            task: The instruction, in words.
+            task: The instruction, in words; T of them where it changes.
             record: Further values to store: numbers, strings and flat lists of them.
         """
         self.add_episodes([EpisodeData(columns, task, record or {})])
@@ -178,11 +180,11 @@ class DatasetWriter:
         columns: list[dict[str, Array]] = []
         rows: list[dict[str, Any]] = []
         for index, episode in enumerate(episodes, start=self.num_episodes):
-            if episode.task not in tasks:
-                tasks.append(episode.task)
             values = check_columns(episode.columns, features)
             length = len(next(iter(values.values())))
-            values |= default_columns(length, fps, index, start, tasks.index(episode.task))
+            told = frame_tasks(episode, length)
+            tasks += [task for task in dict.fromkeys(told) if task not in tasks]
+            values |= default_columns(length, fps, index, start, [tasks.index(task) for task in told])
             summary = {
                 key: image_stats(values[key]) if feature.is_video else column_stats(values[key])
                 for key, feature in features.items()
@@ -190,7 +192,7 @@ class DatasetWriter:
             for key, entry in summary.items():
                 stats.setdefault(key, []).append(entry)
             sample.add(start, {key: array for key, array in values.items() if not features[key].is_video})
-            rows.append(_episode_row(index, start, length, episode, summary, state.next_file))
+            rows.append(_episode_row(index, start, told, episode.record, summary, state.next_file))
             columns.append(values)
             start += length
 
@@ -235,21 +237,21 @@ class DatasetWriter:
 
 
 def _episode_row(
-    index: int, start: int, length: int, episode: EpisodeData, stats: Mapping[str, Stats], file: FileId
+    index: int, start: int, told: Sequence[str], given: Mapping[str, Any], stats: Mapping[str, Stats], file: FileId
 ) -> dict[str, Any]:
     """Return an episode's row of `meta/episodes`, without its videos."""
-    record = {key: plain_value(key, value) for key, value in episode.record.items()}
+    record = {key: plain_value(key, value) for key, value in given.items()}
     for key in record:
         if is_reserved(key):
             raise DatasetError(f"record '{key}' is a name that LeRobot uses itself; choose another")
     return {
         "episode_index": index,
-        "tasks": [episode.task],
-        "length": length,
+        "tasks": list(dict.fromkeys(told)),
+        "length": len(told),
         "data/chunk_index": file[0],
         "data/file_index": file[1],
         "dataset_from_index": start,
-        "dataset_to_index": start + length,
+        "dataset_to_index": start + len(told),
         **{key: value for key, value in record.items() if value is not None},
         **{f"stats/{key}/{name}": value.tolist() for key, s in stats.items() for name, value in s.items()},
         "meta/episodes/chunk_index": file[0],

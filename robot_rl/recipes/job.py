@@ -156,6 +156,7 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
     # MuJoCo's physics is on the CPU, wherever the learner is.
     physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
     physics |= {"asks": settings["instructions"]} if "instructions" in settings else {}
+    physics |= {"changes": settings["changes"]} if "changes" in settings else {}
     python = Path(python) if python else None
     info, make_env = describe(task, python), lambda count: make(task, count, python, **physics)
     if settings.get("classifier"):

@@ -1,7 +1,8 @@
 """A demonstrator that does what an instruction asks, from the true places of all objects.
 
 Each instruction is a row of waypoints for the tool, relative to objects: above the object, at it, and so on, with the
-gripper open or shut. The next one begins when the tool has arrived, or has been close for long enough.
+gripper open or shut. The next one begins when the tool has arrived, or has been close for long enough. The row begins
+anew when the object is not in the gripper where it should be, and when another instruction comes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ CLUMSY = Skill(aim=0.004, tremor=0.1, haste=HASTY.haste, gain=HASTY.gain)
 OPEN, SHUT = 1.0, -1.0
 SAFE, DEEP = 0.12, 0.005
 """Heights of the tool above an object's centre while it travels and when it grasps, m."""
+LOST = 0.05
+"""Distance of the object from the tool at which it is not in the gripper, m."""
 ARRIVED, PATIENCE = 0.012, 12
 """Distance from a waypoint that is near enough, m, and control periods after which it counts as reached anyway."""
 
@@ -39,6 +42,8 @@ class Waypoint:
     """Control periods to stay."""
     fixed: bool = False
     """Relative to where the object was when this waypoint began: it may move with the tool."""
+    carries: bool = False
+    """The object of the first waypoint is in the gripper."""
 
 
 def waypoints(success: str) -> list[Waypoint]:
@@ -47,23 +52,26 @@ def waypoints(success: str) -> list[Waypoint]:
     verb, name, *rest = success.split(":")
     k = names.index(name)
     above, at = Waypoint(k, (0, 0, SAFE), OPEN), Waypoint(k, (0, 0, DEEP), OPEN)
-    grasp = [above, at, Waypoint(k, (0, 0, DEEP), SHUT, 5, fixed=True), Waypoint(k, (0, 0, SAFE), SHUT, fixed=True)]
+    shut = Waypoint(k, (0, 0, DEEP), SHUT, 5, fixed=True)
+    grasp = [above, at, shut, Waypoint(k, (0, 0, SAFE), SHUT, fixed=True, carries=True)]
     if verb == "reached":
         return [Waypoint(k, (0, 0, SAFE), SHUT), Waypoint(k, (0, 0, 0.02), SHUT, 100)]
     if verb == "lifted":
-        return [*grasp[:3], Waypoint(k, (0, 0, 0.14), SHUT, 100, fixed=True)]
+        return [*grasp[:3], Waypoint(k, (0, 0, 0.14), SHUT, 100, fixed=True, carries=True)]
     if verb == "beyond":
         side = 1 if float(rest[0]) > 0 else -1
         return [
             above,
             at,
             Waypoint(k, (0, 0, DEEP), SHUT, 4, fixed=True),
-            Waypoint(k, (0, side * 0.5, 0.012), SHUT, 100),
+            Waypoint(k, (0, side * 0.5, 0.012), SHUT, 100, carries=True),
         ]
     other = names.index(rest[0])
     away = (0.0, 0.0) if verb == "inside" else (0.062, 0.0)
-    put = [(SAFE + 0.02, SHUT, 0), (0.035 if verb == "inside" else 0.012, SHUT, 0), (0.035, OPEN, 4), (SAFE, OPEN, 100)]
-    return [*grasp, *(Waypoint(other, (*away, z), gripper, hold, fixed=True) for z, gripper, hold in put)]
+    low = 0.035 if verb == "inside" else 0.012
+    carried = [Waypoint(other, (*away, z), SHUT, fixed=True, carries=True) for z in (SAFE + 0.02, low)]
+    freed = [Waypoint(other, (*away, z), OPEN, hold, fixed=True) for z, hold in ((0.035, 4), (SAFE, 100))]
+    return [*grasp, *carried, *freed]
 
 
 class TabletopExpert:
@@ -83,6 +91,7 @@ class TabletopExpert:
         self.gripper = torch.tensor([[w.gripper for w in way] for way in table])
         self.hold = torch.tensor([[w.hold for w in way] for way in table])
         self.fixed = torch.tensor([[w.fixed for w in way] for way in table])
+        self.carries = torch.tensor([[w.carries for w in way] for way in table])
         self.aim, self.speed = torch.zeros(num_envs, 3), torch.ones(num_envs, 1)
         self.noise = torch.zeros(num_envs, controller.actions.size)
         self.at = torch.zeros(num_envs, dtype=torch.long)
@@ -91,6 +100,8 @@ class TabletopExpert:
         """Control periods (n,) since it began."""
         self.base = torch.zeros(num_envs, 3)
         """Where its object was when it began (n, 3)."""
+        self.told = torch.full((num_envs,), -1)
+        """Instruction (n,) that is followed; -1: none yet."""
         self.reset(torch.arange(num_envs))
 
     def reset(self, ids: Tensor) -> None:
@@ -105,6 +116,10 @@ class TabletopExpert:
         state = observation["observation.state"]
         rows, told = torch.arange(len(state)), state[:, self.index.start].long()
         places = torch.stack([state[:, where] for where in self.things], 1)
+        off = (places[rows, self.near[told, 0]] - state[:, self.tool]).norm(dim=1)
+        again = (told != self.told) | (self.carries[told, self.at] & (off > LOST))
+        self.at, self.since = torch.where(again, 0, self.at), torch.where(again, 0, self.since)
+        self.told = told
         here = places[rows, self.near[told, self.at]]
         self.base = torch.where((self.since == 0)[:, None], here, self.base)
         anchor = torch.where(self.fixed[told, self.at][:, None], self.base, here)
