@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from robot_rl.data import DatasetWriter
+from robot_rl.data import DatasetWriter, EpisodeData
 from robot_rl.data.lerobot import Feature
 from robot_rl.data.recording import TRUNCATED, features, frames_per_second
 from robot_rl.data.rows import EpisodeRows
@@ -67,7 +67,7 @@ class Recorder:
         """A session that began without this column continues without it."""
         self.rows = EpisodeRows(pipeline.actions)
         self.error: BaseException | None = None
-        self._queue: queue.Queue[tuple[dict[str, np.ndarray], dict[str, Any]] | None] = queue.Queue(WAITING)
+        self._queue: queue.Queue[EpisodeData | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
         self._thread.start()
 
@@ -81,7 +81,7 @@ class Recorder:
         self.rows.add(
             step["state"], step["executed"], step["policy_action"], torch.tensor([step["reward"]]), step["success"],
             torch.tensor([step["done"]]), intervention=step["intervention"], pictures=frames,
-            truncated=torch.tensor([step["truncated"]]) if self._tells else None,
+            truncated=torch.tensor([step["truncated"]]) if self._tells else None, told=step.get("instruction"),
         )  # fmt: skip
 
     def end_episode(self, record: Mapping[str, Any]) -> None:
@@ -89,7 +89,8 @@ class Recorder:
         if self.error is not None:
             raise self.error
         if self.rows.count():
-            self._queue.put((self.rows.take(), dict(record)))
+            told = record.get("instruction", self.pipeline.interface.instruction)
+            self._queue.put(self.rows.take(dict(record), told))
 
     def flush(self) -> None:
         """Wait until every queued episode is on disk; raise the writer's error."""
@@ -109,8 +110,7 @@ class Recorder:
         while (item := self._queue.get()) is not None:
             try:
                 if self.error is None:  # else only release waiting threads
-                    told = item[1].get("instruction", self.pipeline.interface.instruction)
-                    self.writer.add_episode(item[0], told, item[1])
+                    self.writer.add_episodes([item])
             except BaseException as error:
                 logger.exception("an episode could not be written")
                 self.error = error

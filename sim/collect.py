@@ -88,7 +88,6 @@ def collect(
         expert = demonstrator(env, skill, start, bundle)
         observation, _ = _on_host(env.reset(seed=start))
         rows = EpisodeRows(info.actions, env.num_envs)
-        told: list[list[str]] = [[] for _ in range(env.num_envs)]
         written, attempts, successes = done_before, 0, 0
         todo = max(0, episodes - written)
         owed = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
@@ -101,14 +100,13 @@ def collect(
                 frames = dict(zip(due, env.engine.render_batch(due, camera, image_size, image_size), strict=True))
                 pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)] if ours else [{}] * env.num_envs
-            for i, texts in enumerate(told):
-                texts.append(env.instruction(i) if tells else info.task)
+            told = [env.instruction(i) if tells else info.task for i in range(env.num_envs)]
             following, reward, terminated, truncated, infos = _on_host(env.step(action))
             done = terminated | truncated
             pictures |= {camera: observation[f"{IMAGES}{camera}"].numpy() for camera in seen}
             won = infos.get("success", torch.zeros_like(done))
             rows.add(
-                observation["observation.state"], action, action, reward, won, done, pictures=pictures,
+                observation["observation.state"], action, action, reward, won, done, pictures=pictures, told=told,
                 truncated=truncated if TRUNCATED in writer.features else None,
             )  # fmt: skip
             finished: list[EpisodeData] = []
@@ -118,9 +116,8 @@ def collect(
                 successes += success and owed[i] > 0
                 if (success or keep_failures) and owed[i]:
                     owed[i] -= 1
-                    finished.append(EpisodeData(rows.take(i), told[i], records[i]))
+                    finished.append(rows.take(records[i], info.task, i))
                 rows.drop(i)
-                told[i] = []
             if finished:
                 writer.add_episodes(finished)
                 written += len(finished)
@@ -138,7 +135,7 @@ def _on_host(tree: Any) -> Any:
         return {key: _on_host(value) for key, value in tree.items()}
     if isinstance(tree, tuple):
         return tuple(map(_on_host, tree))
-    return tree.cpu()
+    return tree.cpu() if isinstance(tree, torch.Tensor) else tree
 
 
 def _settings(

@@ -99,7 +99,7 @@ class TaskEnv(VectorEnv):
             raise ConfigError(f"task {self.task.name!r} has no other instruction to change to; leave out --changes")
         self.episodes.sampler.changes = changes
         self.episodes.judge.success_ends = success_ends
-        self.simulation = {"engine": engine, "device": self.device.type, "without": without}
+        self.simulation: dict[str, Any] = {"engine": engine, "device": self.device.type, "without": without}
         self.simulation |= ({} if asks == TRAINING else {"asks": asks}) | ({"changes": changes} if changes else {})
         """Return the settings of this simulation, to report with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from robot_rl.data.episode import EpisodeData
 from robot_rl.data.recording import ACTION, STATE, TRUNCATED
 from robot_rl.interface.spec import VectorSpec
 
@@ -21,6 +22,7 @@ class EpisodeRows:
     def __init__(self, actions: VectorSpec, num_envs: int = 1):
         self.actions = actions
         self._rows: list[dict[str, list[Array]]] = [{} for _ in range(num_envs)]
+        self._told: list[list[str]] = [[] for _ in range(num_envs)]
 
     def add(
         self,
@@ -34,6 +36,7 @@ class EpisodeRows:
         intervention: Tensor | None = None,
         truncated: Tensor | None = None,
         pictures: Mapping[str, Any] | None = None,
+        told: Sequence[str] | None = None,
     ) -> None:
         """Add one control period to every episode.
 
@@ -44,6 +47,7 @@ class EpisodeRows:
             reward, success, done: (n,)
             intervention: (n,) a person's action was executed; None: nowhere.
             truncated: (n,) for datasets with `TRUNCATED`.
+            told: What each episode asked for, n texts; None: what `take` is told.
             pictures: (n, H, W, 3) by camera, at its beginning; a row may be None where nothing is kept.
         """
         flags = {"next.success": success, "next.done": done}
@@ -60,17 +64,23 @@ class EpisodeRows:
         for i, episode in enumerate(self._rows):
             for key, values in rows.items():
                 episode.setdefault(key, []).append(values[i])
+            if told is not None:
+                self._told[i].append(told[i])
 
     def count(self, i: int = 0) -> int:
         """Return the number of rows of an episode so far."""
         return len(self._rows[i].get(STATE, ()))
 
-    def take(self, i: int = 0) -> dict[str, Array]:
-        """Return an episode's columns over time (T, ...) and begin the next one."""
+    def take(self, record: Mapping[str, Any], task: str, i: int = 0) -> EpisodeData:
+        """Return an episode with what is to be stored beside it, and begin the next one.
+
+        `task` is its instruction where `add` was not told any.
+        """
         columns = {key: np.stack(values) for key, values in self._rows[i].items()}
+        episode = EpisodeData(columns, self._told[i] or task, record)
         self.drop(i)
-        return columns
+        return episode
 
     def drop(self, i: int = 0) -> None:
         """Begin an environment's next episode without the rows so far."""
-        self._rows[i] = {}
+        self._rows[i], self._told[i] = {}, []

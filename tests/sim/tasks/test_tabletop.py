@@ -90,6 +90,76 @@ def test_an_episode_has_its_instruction_and_layout_from_its_seed_alone(same: Any
     one.close()
 
 
+def test_an_instruction_changes_on_the_way_and_the_new_one_is_then_judged(same: Any) -> None:
+    env, still = TaskEnv(BLIND, 40, threads=1, changes=0.5), torch.zeros(40, 4)
+    plain = TaskEnv(BLIND, 40, threads=1)
+    observation, _ = env.reset(seed=0)
+    plain.reset(seed=0)
+    first, changed = told(env), torch.zeros(40, dtype=torch.long)
+    assert first == told(plain) and same(env.true.objects, plain.true.objects), "all else is drawn as without changes"
+    for step in range(1, 100):
+        before = told(env)
+        observation, *_, infos = env.step(still)
+        assert decode(observation[LANGUAGE]) == told(env) == infos["instruction"]
+        moved = torch.tensor([a != b for a, b in zip(before, told(env), strict=True)])
+        assert not moved.any() or 0.03 * 160 <= step <= 0.4 * 160
+        changed += moved
+    assert changed.max() == 1 and 10 < changed.sum() < 30
+    assert set(told(env)) <= {i.text for i in TOLD if not i.held_out}
+    saved, ahead = env.state_dict(), told(env)
+    env.reset(seed=9)
+    env.load_state_dict(saved)
+    assert told(env) == ahead
+    env.close()
+    plain.close()
+    with pytest.raises(ConfigError, match="no other instruction to change to; leave out --changes"):
+        TaskEnv("panda-lift", 1, changes=0.5)
+    with pytest.raises(ConfigError, match="no other instruction to change to"):
+        TaskEnv(BLIND, 1, asks="touch the red cube", changes=0.5)
+
+
+def test_the_demonstrator_follows_a_change_and_grasps_again_what_it_lost() -> None:
+    env = TaskEnv(BLIND, 40, threads=2, changes=1.0)
+    expert = make_expert(env, "STEADY", 0)
+    env.reset(seed=0)
+    first, won, still_open = told(env), torch.zeros(40, dtype=torch.bool), torch.ones(40, dtype=torch.bool)
+    last = list(first)
+    for _ in range(160):
+        _, _, terminated, truncated, infos = env.step(expert.act({}))
+        last = [new if on else old for new, old, on in zip(infos["instruction"], last, still_open, strict=True)]
+        won |= infos["success"] & still_open
+        still_open &= ~(terminated | truncated)
+    changed = torch.tensor([a != b for a, b in zip(first, last, strict=True)])
+    assert changed.float().mean() > 0.7 and won[changed].float().mean() > 0.8
+    env.close()
+    env = TaskEnv(BLIND, 8, threads=1, asks="lift the red cube")
+    expert = make_expert(env, "STEADY", 0)
+    env.reset(seed=3)
+    for t in range(160):
+        action = expert.act({})
+        if 30 <= t < 36:
+            action[:, -1] = 1.0  # the fingers open while they should hold
+        *_, infos = env.step(action)
+        won[:8] = infos["success"] | (won[:8] & (t > 0))
+    assert won[:8].all()
+    env.close()
+
+
+def test_changes_are_recorded_frame_by_frame_and_learned_from(tmp_path: Path) -> None:
+    words = ["collect", "tabletop", "--episodes", "6", "--num-envs", "6", "--skill", "STEADY", "--changes", "1"]
+    assert main([*words, "--keep-failures", "--out", str(tmp_path / "d")]) == 0
+    data = Dataset(tmp_path / "d")
+    said = [data.tasks[int(k)] for k in data.column("task_index")]
+    info = EnvInfo.of(Pipeline(TASK.interface))
+    changed = 0
+    for ours, theirs in zip(load_episodes(tmp_path / "d", info, successes=False), data.episodes, strict=True):
+        texts = decode(ours[LANGUAGE])
+        assert texts == said[theirs.start : theirs.start + theirs.length] and texts[0] == theirs.task
+        changed += len(set(texts)) == 2
+    assert changed >= 3
+    assert main(["dataset", "verify", str(tmp_path / "d")]) == 0
+
+
 def test_layouts_deal_every_object_to_every_place_and_nothing_overlaps() -> None:
     env = TaskEnv(BLIND, 200, threads=1)
     env.reset(seed=0)
