@@ -110,7 +110,7 @@ class Recorder:
         while (item := self._queue.get()) is not None:
             try:
                 if self.error is None:  # else only release waiting threads
-                    self.writer.add_episodes([item])
+                    self.writer.add_episode(item.columns, item.task, item.record)
             except BaseException as error:
                 logger.exception("an episode could not be written")
                 self.error = error

@@ -48,7 +48,8 @@ def stages(o: Options) -> list[Stage]:
         (
             "collect",
             ["collect", TASK, "--episodes", str(scale.demonstrations), "--num-envs", "25", "--skill", "STEADY"]
-            + ["--instructions", scale.taught, "--out", data, *seed, "--log", str(o.folder / "collect")],
+            + ["--changes", "0.3", "--instructions", scale.taught]
+            + ["--out", data, *seed, "--log", str(o.folder / "collect")],
         ),
         (
             "imitate",
