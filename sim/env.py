@@ -251,6 +251,25 @@ class TaskEnv(VectorEnv):
         told = self.episodes.sampler.instruction(self.episodes.steps)
         return interface.instructions[int(told[index])].text
 
+    def asking(self) -> list[int]:
+        """Return what the running episodes ask for now: numbers among the instructions that are asked."""
+        sampler = self.episodes.sampler
+        return [sampler.asked.index(int(k)) for k in sampler.instruction(self.episodes.steps)[:, 0]]
+
+    @property
+    def chances(self) -> Tensor:
+        """Return the chance (K,) of each instruction that is asked."""
+        sampler = self.episodes.sampler
+        count = len(sampler.asked)
+        return torch.full((count,), 1 / max(1, count)) if sampler.chances is None else torch.tensor(sampler.chances)
+
+    def prefer(self, chances: Tensor) -> None:
+        """Draw by these chances (K,) what the next episodes ask for."""
+        shares = chances.double().numpy()
+        self.episodes.sampler.chances = shares / shares.sum()
+        if prefetched := vars(self).get("prefetched"):
+            prefetched.forget()
+
     def still(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold position, with the gripper as it is."""
         return self.pipeline.controller.still(self.episodes.chain.last_action, self.episodes.chain.gripper)

@@ -32,10 +32,14 @@ class PrefetchedResets:
         episodes.adopt(ids, self.ahead)
         return {name: values.index_select(0, ids) for name, values in self.observation.items()}
 
+    def forget(self) -> None:
+        """Drop the episodes that are prefetched: the next ones are drawn otherwise."""
+        self.ready[:] = -1
+
     def _prepare(self, episodes: Episodes, rows: np.ndarray) -> None:
         ahead, ids = self.ahead, torch.as_tensor(rows, device=episodes.device)
         self.ready[rows] = -1  # in case Ctrl-C interrupts
-        ahead.sampler.seed = episodes.sampler.seed
+        ahead.sampler.seed, ahead.sampler.chances = episodes.sampler.seed, episodes.sampler.chances
         ahead.sampler.next_episode[rows] = episodes.sampler.next_episode[rows]
         first = ahead.begin(ids)
         if len(rows) < len(self.ready):

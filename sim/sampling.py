@@ -87,6 +87,8 @@ class EpisodeSampler(Rows):
         """Control periods between two pushes; 0: never."""
         self.asked = list(range(len(task.interface.instructions)))
         """Instructions that episodes draw from."""
+        self.chances: np.ndarray | None = None
+        """The chance of each of them; None: all alike."""
         self.changes = 0.0
         """Share of episodes whose instruction changes on the way."""
         self.horizon = task.interface.horizon
@@ -126,7 +128,7 @@ class EpisodeSampler(Rows):
             dealt = np.stack([self.places[rng.permutation(len(self.places))] for rng in rngs], 1)
             objects = {p.box.name: p.poses(values, len(ids), dealt[k]) for k, p in enumerate(self.placements)}
         if self.asked:
-            first = [int(rng.integers(len(self.asked))) for rng in rngs]
+            first = [self._draw(rng) for rng in rngs]
             second, changes_at = first, [self.horizon] * len(first)
             if self.changes:
                 changes = [rng.random() < self.changes for rng in rngs]
@@ -139,6 +141,12 @@ class EpisodeSampler(Rows):
             self.instructions[at] = torch.tensor(drawn, dtype=torch.float, device=self.device)
             self.changes_at[at] = torch.tensor(changes_at, device=self.device)
         return EpisodeSample(values, home, objects, direction)
+
+    def _draw(self, rng: np.random.Generator) -> int:
+        """Draw one of the instructions that are asked."""
+        if self.chances is None:
+            return int(rng.integers(len(self.asked)))
+        return int(rng.choice(len(self.asked), p=self.chances))
 
     def instruction(self, steps: Tensor, ids: Tensor | None = None) -> Tensor:
         """Return the indices (k, 1) of the instructions at control periods `steps` (k,) of environments `ids`."""

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import Fraction, NonNegativeInt, Seed
+from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Seed
 
 R = TypeVar("R")
-_SIMULATION = ("engine", "without", "instructions", "changes", "mjcf")
+_SIMULATION = ("engine", "without", "instructions", "changes", "choose", "mjcf")
 
 
 @dataclass
@@ -66,6 +66,8 @@ class Train(Generic[R]):
     """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
     changes: Fraction = 0.0
     """Share of episodes in which another of these instructions takes the place of the first on the way."""
+    choose: NonNegativeFloat = 0.0
+    """Temperature of asking most often for what succeeds in half of the tries, 0.2 for example; 0: all alike."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     env_python: Path | None = None
@@ -159,6 +161,7 @@ class Train(Generic[R]):
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
         settings |= {} if self.instructions == "training" else {"instructions": self.instructions}
         settings |= {"changes": self.changes} if self.changes else {}
+        settings |= {"choose": self.choose} if self.choose else {}
         judge = {"classifier": str(self.classifier.resolve()) if self.classifier else ""}
         if self.reward:
             judge |= {"reward": str(self.reward.resolve()), "reward_sha256": read_reward(self.reward).sha256}

@@ -4,12 +4,14 @@ advantage of executing the chunk.
     r_k = exp(log pi(token_k | tokens before) - the same of the old policy), both at the rollout's temperature
 
 The backbone stays as it is; the decoder of tokens learns. Critics read the privileged state and the instruction.
+Learned progress may shape the reward.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +19,8 @@ from torch import Tensor, nn
 from policies.base import Observation
 from policies.vla.tokens import VLATokensPolicy
 from robot_rl.learning.chunk_ppo import ChunkPPO, ChunkPPOConfig, estimated_divergence
-from robot_rl.util.limits import PositiveFloat
+from robot_rl.learning.progress import Progress, shaping
+from robot_rl.util.limits import NonNegativeFloat, PositiveFloat
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class TokenPPOConfig(ChunkPPOConfig):
 
     temperature: PositiveFloat = 1.0
     """At which tokens are drawn while practising; the policy that is deployed has its own."""
+    progress: NonNegativeFloat = 0.0
+    """Weight of the progress that is learned from demonstrations, which then are needed; 0: success alone pays."""
 
 
 class TokenPPO(ChunkPPO):
@@ -34,6 +39,24 @@ class TokenPPO(ChunkPPO):
     policy: VLATokensPolicy
     config: TokenPPOConfig
     kept: ClassVar[tuple[str, ...]] = ("state", "features", "tokens")
+    progress: Progress | None = None
+
+    def learn_progress(self, episodes: Sequence[dict[str, Tensor]], seed: int) -> float:
+        """Learn what progress looks like from successful episodes; return the error, RMS."""
+        torch.manual_seed(seed)
+        self.progress = Progress(self._widths()["features"]).to(self.device)
+        return self.progress.fit(self._read, episodes, torch.Generator().manual_seed(seed))
+
+    def _read(self, observation: Observation) -> Tensor:
+        return self.policy.features({k: v.to(self.device) for k, v in observation.items()}).flatten(1)
+
+    @torch.no_grad()
+    def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
+        if self.progress is not None:
+            potential = self.progress(rollout["features"].flatten(0, 1)).view_as(rollout["begins"])
+            gained = shaping(potential, rollout["begins"], rollout["terminated"], rollout["done"], self.config.discount)
+            rollout = rollout | {"reward": rollout["reward"] + self.config.progress * gained}
+        return super().assess(rollout, last, finals)
 
     def _trained(self) -> list[nn.Parameter]:
         return list(self.policy.decoder.parameters())
@@ -68,3 +91,12 @@ class TokenPPO(ChunkPPO):
         log_prob, entropy = self._shares(part["features"], part["tokens"])
         change = log_prob - part["log_prob"]
         return change, entropy.mean(), estimated_divergence(change)
+
+    def state_dict(self) -> dict[str, Any]:
+        learned = {} if self.progress is None else {"progress": self.progress.state_dict()}
+        return super().state_dict() | learned
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.progress is not None:
+            self.progress.load_state_dict(state["progress"])

@@ -22,6 +22,7 @@ from robot_rl.rewards.judged import JudgedEnv, judged_info
 from robot_rl.rewards.written.env import PaidEnv, paid_info
 from robot_rl.rewards.written.file import load_reward
 from robot_rl.robots import robots
+from robot_rl.training.choosing import ChoosingEnv
 from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
 from robot_rl.util.errors import ConfigError
@@ -168,6 +169,9 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
             raise ConfigError("--classifier and --reward both say what is paid; leave out one")
         written, info = load_reward(settings["reward"]), paid_info(info)
         make_env = lambda count: PaidEnv(make(task, count, python, **physics), written)  # noqa: E731
+    if settings.get("choose"):
+        plain = make_env
+        make_env = lambda count: ChoosingEnv(plain(count), settings["choose"])  # noqa: E731
     return Job(
         info,
         make_env,

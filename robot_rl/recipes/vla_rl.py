@@ -1,7 +1,7 @@
 """PPO on the tokens of a vision-language-action policy: Lu et al. 2025, "VLA-RL" (arXiv 2505.18719).
 
 Policy: a vla-tokens base, whose decoder learns; critic: one value with privileged state and the instruction; target:
-GAE of chunks; data: on-policy; reward: success; schedule: critic first."""
+GAE of chunks; data: on-policy; reward: success, and learned progress on request; schedule: critic first."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ class VlaRL(OnPolicyRecipe):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        return ("base", *super().needs)
+        return ("base", *super().needs, *(("demonstrations",) if self.agent.progress else ()))
 
     def build(self, job: Job, env: Any = None) -> TokenPPO:
         torch.manual_seed(job.seed)
         policy = writer(job.improvable().policy).to(job.device)
-        return TokenPPO(policy, env.privileged_size, self.agent, job.seed, self.terms(job))
+        agent = TokenPPO(policy, env.privileged_size, self.agent, job.seed, self.terms(job))
+        if self.agent.progress:
+            agent.learn_progress(job.demonstrations(), job.seed)
+        return agent
 
 
 def writer(base: Policy) -> VLATokensPolicy:

@@ -259,6 +259,26 @@ def test_a_policy_that_writes_tokens_is_improved_in_the_task(recipe: tuple[str, 
     assert load_bundle(tmp_path / "rl").policy.config.encoder == load_bundle(base).policy.config.encoder
 
 
+def test_practice_chooses_instructions_reads_progress_and_goes_on(tmp_path: Path, capsys: Any) -> None:
+    data, base, run = (str(tmp_path / name) for name in ("d", "base", "rl"))
+    collect = ["collect", "tabletop", "--episodes", "3", "--num-envs", "3", "--skill", "STEADY", "--out", data]
+    small = ["--policy.encoder.width", "16", "--policy.encoder.layers", "1", "--policy.encoder.channels", "8", "8"]
+    clone = ["train", "tabletop", "--recipe", "vla-tokens", "--dataset", data, *small]
+    practise = ["train", "tabletop", "--recipe", "vla-rl", "--base", base, "--training.num-envs", "2"]
+    practise += ["--training.rollout", "60", "--choose", "0.2", "--agent.progress", "0.5", "--out", run]
+    assert main(collect) == 0
+    assert main([*clone, "--training.updates", "2", "--training.batch", "4", "--out", base]) == 0
+    capsys.readouterr()
+    assert main([*practise, "--dataset", "nothing", "--training.steps", "120"]) == 2
+    assert "nothing does not exist" in capsys.readouterr().err
+    for steps in ("120", "240"):
+        assert main([*practise, "--dataset", data, "--training.steps", steps, "--resume"]) == 0
+    settings = json.loads((tmp_path / "rl" / "config.json").read_text())
+    assert settings["choose"] == 0.2 and settings["config"]["agent"]["progress"] == 0.5
+    assert main(["train", "testbed:discs", "--recipe", "ppo", "--choose", "0.2", "--out", str(tmp_path / "no")]) == 2
+    assert "no instructions to choose from; leave out --choose" in capsys.readouterr().err
+
+
 def test_pictures_are_rendered_for_those_who_look(same: Any) -> None:
     every, some = TaskEnv(TASK, 3, threads=1), TaskEnv(TASK, 3, threads=1)
     first = [env.reset(seed=5)[0] for env in (every, some)]

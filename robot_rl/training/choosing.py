@@ -1,0 +1,65 @@
+"""Ask more often for what succeeds in about half of the tries: Lu et al. 2025, "VLA-RL" (arXiv 2505.18719) choose tasks
+by their success, as what always or never succeeds teaches a policy nothing.
+
+    chance of k ~ exp(-|success rate of k - 0.5| / temperature)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robot_rl.util.errors import ConfigError
+
+RECENT = 0.05
+"""Weight of the last episode in an instruction's success rate."""
+
+
+class ChoosingEnv:
+    """An environment with instructions, whose episodes draw them by their success so far; it delegates all else.
+
+    >>> env = ChoosingEnv(TaskEnv("tabletop", 64), temperature=0.2)
+    """
+
+    def __init__(self, env: Any, temperature: float):
+        """ConfigError for an environment that has no instructions to choose from."""
+        if not hasattr(env, "prefer") or len(env.chances) < 2:
+            raise ConfigError(f"{env.info.task} has no instructions to choose from; leave out --choose")
+        self.env, self.temperature, self.ended = env, temperature, 0
+        self.rate = torch.full((len(env.chances),), 0.5, dtype=torch.double)
+        """(K,) success of late of each instruction that is asked."""
+        env.prefer(self.chances)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def step(self, actions: Tensor) -> tuple[Any, ...]:
+        """Step the environment; count what ended, and choose anew whenever as many episodes as environments have."""
+        asked = self.env.asking()
+        result: tuple[Any, ...] = self.env.step(actions)
+        _, _, terminated, truncated, infos = result
+        for i in (terminated | truncated).nonzero().flatten().tolist():
+            self.rate[asked[i]] += RECENT * (float(infos["success"][i]) - self.rate[asked[i]])
+            self.ended += 1
+            if self.ended % self.env.num_envs == 0:
+                self.env.prefer(self.chances)
+        return result
+
+    @property
+    def chances(self) -> Tensor:
+        """Return the chance (K,) of each instruction."""
+        return (-(self.rate - 0.5).abs() / self.temperature).softmax(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the environment's state, the success rates, and by which of them it draws."""
+        choice = {"rate": self.rate.clone(), "ended": self.ended, "chances": self.env.chances.clone()}
+        return self.env.state_dict() | {"choice": choice}
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Restore what `state_dict` returned; return the current observation."""
+        choice = state["choice"]
+        self.rate, self.ended = choice["rate"].clone(), choice["ended"]
+        self.env.prefer(choice["chances"])
+        return self.env.load_state_dict(state)
