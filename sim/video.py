@@ -33,7 +33,7 @@ def record(
     **simulation: Any,
 ) -> list[str]:
     """Run `episodes` episodes, number k with seed + k, and write them one after the other to an mp4; return what each
-    was asked, in a task with instructions, which is also written above its frames.
+    was asked, at last where that changed, in a task with instructions, which are also written above the frames.
 
     `simulation` are keywords of `TaskEnv`, for example engine="genesis".
     """
@@ -57,10 +57,12 @@ def _frames(
         rng = torch.Generator().manual_seed(seed)
         runner.reset()
         observation, _ = env.reset(seed=seed + episode)
-        told = env.instruction(0) if LANGUAGE in observation else ""
-        asked += [told] if told else []
-        done, step = False, 0
+        reads, done, step = LANGUAGE in observation, False, 0
+        told = env.instruction(0) if reads else ""
+        asked += [told] if reads else []
         while not done:
+            if reads:
+                asked[-1] = told = env.instruction(0)
             if step % every == 0:
                 yield titled(env.engine.render(0, camera, HEIGHT, WIDTH, "video"), told)
             step += 1
