@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from policies.base import Chunk, Normalizer, Observation, Policy, Prefix, Size, mlp, normal
 from policies.encoder import FEATURES, EncoderConfig
-from robot_rl.util.limits import Interval, PositiveInt
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class ChunkConfig:
     """Hidden layers of the network."""
     sample_steps: PositiveInt = 10
     """Evaluations of the network per chunk."""
+    regression: NonNegativeFloat = 0.0
+    """Weight of predicting the chunk from the features alone. It teaches an encoder of pictures what to look for; from
+    a noisy chunk, much of the answer can be read without looking."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
@@ -69,10 +72,23 @@ class ChunkPolicy(Policy):
         self.encoder = config.encoder.build(size)
         hidden = [config.hidden] * config.layers
         self.denoiser = Denoiser(config.horizon * size.action, self.encoder.size, hidden)
+        self.guess = nn.Linear(self.encoder.size, config.horizon * size.action) if config.regression else None
 
     def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None = None) -> Tensor:
         """Evaluate the network, or a frozen copy of it, on chunks (B, horizon, A) at times (B,)."""
         return (frozen or self.denoiser)(chunk.flatten(1), condition, time).view_as(chunk)
+
+    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the error of cloning chunks (B, horizon, A) in [-1, 1], per row (B,)."""
+        condition = self.condition(self.encoder.augment(observation, rng))
+        error = self._error(condition, chunk, rng)
+        if self.guess is None:
+            return error
+        return error + self.config.regression * (self.guess(condition) - chunk.flatten(1)).square().mean(1)
+
+    @abstractmethod
+    def _error(self, condition: Tensor, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the error of the network's output per row (B,) at random noise levels."""
 
     def condition(self, observation: Observation) -> Tensor:
         """Return the network's input (B, F) for an observation, which may have it already, as `FEATURES`."""

@@ -91,14 +91,12 @@ class DiffusionPolicy(ChunkPolicy):
         if self.frozen is not None:
             self.frozen.load_state_dict(self.denoiser.state_dict())
 
-    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the denoising loss per row (B,) for chunks (B, horizon, A) in [-1, 1]."""
+    def _error(self, condition: Tensor, chunk: Tensor, rng: torch.Generator) -> Tensor:
         noise = normal(chunk.shape, rng, chunk.device)
         time = torch.randint(0, self.config.train_steps, (len(chunk),), generator=rng, device=rng.device)
         time = time.to(chunk.device)
         noisy = self.scheduler.add_noise(chunk, noise, time)
         target = noise if self.config.prediction == "epsilon" else chunk
-        condition = self.condition(self.encoder.augment(observation, rng))
         prediction = self._predict(noisy, time, condition)
         return (prediction - target).square().mean((1, 2))
 

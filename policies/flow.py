@@ -75,10 +75,6 @@ class FlowPolicy(ChunkPolicy):
         # Euler's last step begins before time 1, so nothing is divided by 0.
         return lambda chunk, time: (output(chunk, time) - chunk) / (1 - time[:, None, None])
 
-    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the error of the network's output per row (B,) for chunks (B, horizon, A) in [-1, 1]."""
-        return self._error(self.condition(self.encoder.augment(observation, rng)), chunk, rng)
-
     def _error(self, condition: Tensor, chunk: Tensor, rng: torch.Generator) -> Tensor:
         error = velocity_error(self._output(condition), chunk, rng, self.config.prediction == "sample")
         return error.mean((1, 2))

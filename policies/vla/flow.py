@@ -6,10 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
-
-from policies.base import Observation, Size
+from policies.base import Size
 from policies.flow import FlowConfig, FlowPolicy
 from policies.vla.backbone import BackboneConfig
 from robot_rl.util.limits import NonNegativeFloat
@@ -22,8 +19,7 @@ class VLAFlowConfig(FlowConfig):
     prediction: Literal["velocity", "sample"] = "sample"
     """The network's output: see `FlowConfig`."""
     regression: NonNegativeFloat = 1.0
-    """Weight of predicting the chunk from the features alone. It teaches the backbone what to look for; from a noisy
-    chunk, much of the answer can be read without looking."""
+    """Weight of predicting the chunk from the features alone: see `ChunkConfig`."""
     encoder: BackboneConfig = field(default_factory=BackboneConfig)  # type: ignore[assignment]
 
 
@@ -34,9 +30,3 @@ class VLAFlowPolicy(FlowPolicy):
 
     def __init__(self, size: Size, config: VLAFlowConfig | None = None):
         super().__init__(size, config or VLAFlowConfig())
-        self.guess = nn.Linear(self.encoder.size, self.horizon * size.action)
-
-    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        condition = self.condition(self.encoder.augment(observation, rng))
-        guessed = (self.guess(condition) - chunk.flatten(1)).square().mean(1)
-        return self._error(condition, chunk, rng) + self.config.regression * guessed
