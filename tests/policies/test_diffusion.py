@@ -5,10 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from policies.base import Size
+from policies.bundle import Bundle, load_bundle, save_bundle
+from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.flow import FlowConfig, FlowPolicy
 
 Build = Callable[..., Any]
 
@@ -140,3 +146,21 @@ def test_a_robots_process_does_without_the_compiler_and_a_learner_has_it() -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", [(DiffusionPolicy, DiffusionConfig), (FlowPolicy, FlowConfig)])
+def test_regression_asks_the_features_for_the_chunk_as_well(kind: Any, tmp_path: Path) -> None:
+    """Nothing else changes: neither the denoiser's error nor what is sampled."""
+    policy, config = kind
+    plain, both = (policy(Size(3, 2), config(hidden=16, layers=1, regression=weight)) for weight in (0.0, 0.5))
+    assert plain.guess is None and both.guess is not None
+    plain.load_state_dict({k: v for k, v in both.state_dict().items() if not k.startswith("guess")})
+    observation, chunk = {"observation.state": torch.randn(5, 3)}, torch.rand(5, 16, 2)
+    errors = [p.loss(observation, chunk, torch.Generator().manual_seed(1)) for p in (plain, both)]
+    guessed = (both.guess(both.condition(observation)) - chunk.flatten(1)).square().mean(1)
+    assert torch.allclose(errors[1], errors[0] + 0.5 * guessed)
+    acts = [p.act(observation, torch.Generator().manual_seed(1)) for p in (plain, both)]
+    assert torch.equal(*acts)
+    save_bundle(Bundle(both, None, {}, task="gym:one"), tmp_path / "bundle")
+    loaded = load_bundle(tmp_path / "bundle").policy
+    assert torch.equal(loaded.act(observation, torch.Generator().manual_seed(1)), acts[0])
