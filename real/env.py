@@ -165,10 +165,11 @@ class RobotEnv(Rig, VectorEnv):
             infos["instruction"] = [self.judge.asked]
         if metrics := self.judge.tracking(before):
             infos["metrics"] = metrics
-        observation = self._observe()
+        told, observation = self._told, self._observe()
         if self.observers:
             row = {"state": self.pipeline.observer(before), "reward": float(outcome.success), "done": outcome.done}
             row["truncated"] = truncated
+            row |= {"instruction": [told]} if self.asked else {}
             for observe in self.observers:
                 observe(infos | row)
         if outcome.done:
@@ -213,6 +214,7 @@ class RobotEnv(Rig, VectorEnv):
     def _observe(self) -> dict[str, Tensor]:
         state = {"observation.state": self.pipeline.observer(self.state)}
         state |= self.asked.read() if self.asked else {}
+        self._told = self.asked.text if self.asked else ""
         pictures = self.pictures.read(self.loop.safety.lost_timeout)
         return state | {picture.key: pictures[picture.key] for picture in self.interface.pictures}
 

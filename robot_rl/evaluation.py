@@ -37,6 +37,8 @@ class Evaluation:
     """Episodes that ended because their simulation diverged."""
     instructions: list[str] = field(default_factory=list)
     """What each episode asked for, at last where that changed, if the task has several instructions."""
+    first_instructions: list[str] = field(default_factory=list)
+    """What each asked for at first."""
     returns: list[float] = field(default_factory=list)
     """Sum of the rewards of each episode."""
     reports_success: bool = True
@@ -71,7 +73,18 @@ class Evaluation:
                 for name, values in self.metrics.items()
             }
             | ({"by_instruction": self.by_instruction(own)} if self.instructions else {})
+            | self._changed(own)
         )
+
+    def _changed(self, episodes: list[int]) -> dict[str, Any]:
+        """Return the success of the episodes whose instruction changed before they ended, if there are any."""
+        pairs = list(zip(self.first_instructions, self.instructions, strict=True))
+        changed = [self.success[k] for k in episodes if pairs and pairs[k][0] != pairs[k][1]]
+        if not changed:
+            return {}
+        low, high = wilson(sum(changed), len(changed))
+        rate = sum(changed) / len(changed)
+        return {"changed": {"episodes": len(changed), "success": rate, "success_low": low, "success_high": high}}
 
     def by_instruction(self, episodes: list[int]) -> dict[str, dict[str, float]]:
         """Return the number of episodes and the success of each instruction."""
@@ -130,7 +143,9 @@ def evaluate(
         runner.reset()
         observation, _ = env.reset(seed=seed + first)
         if LANGUAGE in observation:
-            result.instructions += [env.instruction(i) for i in range(wanted)]
+            told = [env.instruction(i) for i in range(wanted)]
+            result.instructions += told
+            result.first_instructions += told
         open_ = torch.arange(n) < wanted
         change, length, returns = torch.zeros(n), torch.zeros(n), torch.zeros(n)
         sums: dict[str, Tensor] = {}

@@ -189,7 +189,8 @@ class TaskEnv(VectorEnv):
         verdict = self.episodes.perceive()
         infos, done = verdict.infos, verdict.terminated | verdict.truncated
         if self.episodes.sampler.changes:
-            infos["instruction"] = [self.instruction(i) for i in range(self.num_envs)]
+            texts = [each.text for each in self.task.interface.instructions]
+            infos["instruction"] = [texts[k] for k in self._told()]
         ended, diverged = torch.stack([done, infos["diverged"]]).sum(1).tolist()
         if self.recorder:
             self.recorder.step(actions)
@@ -248,13 +249,15 @@ class TaskEnv(VectorEnv):
         interface = self.task.interface
         if not interface.instructions:
             return interface.instruction
-        told = self.episodes.sampler.instruction(self.episodes.steps)
-        return interface.instructions[int(told[index])].text
+        return interface.instructions[self._told()[index]].text
+
+    def _told(self) -> list[int]:
+        """Return the index of what each running episode asks for now."""
+        return self.episodes.sampler.instruction(self.episodes.steps)[:, 0].int().tolist()
 
     def asking(self) -> list[int]:
         """Return what the running episodes ask for now: numbers among the instructions that are asked."""
-        sampler = self.episodes.sampler
-        return [sampler.asked.index(int(k)) for k in sampler.instruction(self.episodes.steps)[:, 0]]
+        return [self.episodes.sampler.asked.index(k) for k in self._told()]
 
     @property
     def chances(self) -> Tensor:

@@ -56,6 +56,8 @@ class Judge(Rows):
         interface, pipeline = self.task.interface, self.pipeline
         late = steps >= interface.horizon
         failed = pipeline.failure(now) & ~broken if pipeline.failure else torch.zeros_like(broken)
+        if interface.instructions:  # what held for another instruction does not count
+            self.held = torch.where((before.instruction == now.instruction)[:, 0], self.held, 0)
         if pipeline.success:
             self.held = torch.where(pipeline.success(now) & ~broken, self.held + 1, 0)
             success = (self.held >= interface.success_hold) & ~failed

@@ -13,7 +13,7 @@ class PrefetchedResets:
     """A second set of simulations, one episode ahead of the running ones.
 
     A reset takes hundreds of small operations, for one episode or a hundred; a copy takes a tenth of the time. Episodes
-    are determined by seed and number, so nothing needs to be saved for a resume.
+    are determined by seed, number and the chances of instructions, so nothing needs to be saved for a resume.
     """
 
     def __init__(self, ahead: Episodes):

@@ -45,6 +45,7 @@ def replay(
     env = TaskEnv(
         task or head["task"], 1, engine=head["engine"], seed=head["seed"], threads=1, mjcf=mjcf or head["mjcf"],
         device=device or head["device"], randomize=head["randomize"], without=head["without"],
+        success_ends=False,  # it went on, whatever it was asked
     )  # fmt: skip
     try:
         if env.pipeline.actions.size != actions.shape[1]:

@@ -24,7 +24,7 @@ _NOISE, _PUSH = 0, 2
 """Like COMMAND, purposes of random numbers during an episode; each has its own key."""
 TRAINING = "training"
 """The instructions of a task that are not held out."""
-CHANGED = (0.03, 0.4)
+CHANGE_WINDOW = (0.03, 0.4)
 """Shares of the horizon between which an instruction changes."""
 _HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
 
@@ -132,21 +132,23 @@ class EpisodeSampler(Rows):
             second, changes_at = first, [self.horizon] * len(first)
             if self.changes:
                 changes = [rng.random() < self.changes for rng in rngs]
-                ahead = [1 + int(rng.integers(len(self.asked) - 1)) for rng in rngs]
-                low, high = (int(share * self.horizon) for share in CHANGED)
+                low, high = (int(share * self.horizon) for share in CHANGE_WINDOW)
                 when = [int(rng.integers(low, high)) for rng in rngs]
-                second = [(k + a) % len(self.asked) if c else k for k, a, c in zip(first, ahead, changes, strict=True)]
+                second = [self._draw(rng, k) if c else k for rng, k, c in zip(rngs, first, changes, strict=True)]
                 changes_at = [w if c else self.horizon for w, c in zip(when, changes, strict=True)]
             drawn = [[self.asked[a], self.asked[b]] for a, b in zip(first, second, strict=True)]
             self.instructions[at] = torch.tensor(drawn, dtype=torch.float, device=self.device)
             self.changes_at[at] = torch.tensor(changes_at, device=self.device)
         return EpisodeSample(values, home, objects, direction)
 
-    def _draw(self, rng: np.random.Generator) -> int:
-        """Draw one of the instructions that are asked."""
-        if self.chances is None:
+    def _draw(self, rng: np.random.Generator, but: int | None = None) -> int:
+        """Draw one of the instructions that are asked, `but` one."""
+        if self.chances is None and but is None:
             return int(rng.integers(len(self.asked)))
-        return int(rng.choice(len(self.asked), p=self.chances))
+        shares = np.ones(len(self.asked)) if self.chances is None else self.chances.copy()
+        if but is not None:
+            shares[but] = 0.0
+        return int(rng.choice(len(self.asked), p=shares / shares.sum()))
 
     def instruction(self, steps: Tensor, ids: Tensor | None = None) -> Tensor:
         """Return the indices (k, 1) of the instructions at control periods `steps` (k,) of environments `ids`."""

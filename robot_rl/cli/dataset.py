@@ -60,7 +60,7 @@ class Info:
             highlight=False,
         )
         for task in data.tasks:
-            count = sum(episode.task == task for episode in data.episodes)
+            count = sum(task in episode.tasks for episode in data.episodes)
             console.print(f"{count:6d} x {task}", highlight=False, markup=False)
         return 0
 

@@ -88,7 +88,7 @@ def stages(o: Options) -> list[Stage]:
         if not o.quick:
             out = [f"out:={o.folder / 'deploy'}", "label:=practised, on the twin"]
             found.append(("deploy on the twin", ["launch", "arm", *twin, *told, *out]))
-        told = [f"policy:={imitate}", "instruction:=touch the red cube", f"then:={practised} green ball", "after:=0.4"]
+        told = [f"policy:={imitate}", "instruction:=touch the red cube", f"then:={practised} green ball", "after:=1"]
         out = [f"out:={o.folder / 'talk'}", "label:=cloned, on the twin, told something else on its way"]
         found.append(("change its mind on the twin", ["launch", "arm", *twin, *told, *out]))
     return found

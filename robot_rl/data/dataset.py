@@ -41,6 +41,8 @@ class Episode:
     length: int
     task: str
     """The instruction; where it changes, the first. Column `task_index` tells that of each frame."""
+    tasks: tuple[str, ...]
+    """All of them."""
     start: int
     """Row of its first frame in every column."""
     record: dict[str, Any]
@@ -326,6 +328,7 @@ def _episode(row: dict[str, Any], cameras: list[str], root: Path) -> Episode:
         index=row["episode_index"],
         length=row["length"],
         task=(row["tasks"] or [""])[0],
+        tasks=tuple(row["tasks"] or [""]),
         start=row["dataset_from_index"],
         record={key: value for key, value in row.items() if value is not None and not is_reserved(key)},
         data_file=(row["data/chunk_index"], row["data/file_index"]),

@@ -137,7 +137,7 @@ def episodes_of(
         if bool(columns["next.success"][rows].any()) or not successes:
             kept.append(rows)
     pictures = _pictures(dataset, list(info.others.pictures), kept)
-    texts = encode(dataset.tasks)[columns["task_index"].flatten()] if reads else None
+    texts = _texts(dataset, columns["task_index"].flatten(), kept) if reads else None
     out = []
     for number, rows in enumerate(kept):
         out.append(
@@ -149,11 +149,18 @@ def episodes_of(
                 "terminated": terminated[rows].flatten(),
             }
             | pictures[number]
-            | ({} if texts is None else {LANGUAGE: texts[rows]})
+            | ({} if texts is None else {LANGUAGE: texts[number]})
         )
     if not out and first == 0:
         raise DatasetError(f"{dataset.root} holds no {'successful ' if successes else ''}episode; collect more")
     return out
+
+
+def _texts(dataset: Dataset, indices: Tensor, episodes: list[slice]) -> list[Tensor]:
+    """Return what was asked at each frame of episodes, uint8 (T, bytes)."""
+    used, places = torch.cat([indices[rows] for rows in episodes] or [indices[:0]]).unique(return_inverse=True)
+    table = encode([dataset.tasks[int(k)] for k in used])
+    return list(table[places].split([rows.stop - rows.start for rows in episodes]))
 
 
 def _pictures(dataset: Dataset, keys: list[str], episodes: list[slice]) -> list[dict[str, Tensor]]:

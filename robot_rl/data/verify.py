@@ -129,6 +129,9 @@ def _check_rows(path: Path, columns: dict[str, Any], episodes: list[Episode], da
             own = set(tasks[row : row + episode.length].tolist())
             if any(not 0 <= task < len(data.tasks) for task in own):
                 yield f"{path}: episode {episode.index} has task_index {sorted(own)}, which {TASKS} lacks"
+            elif {data.tasks[task] for task in own} != set(episode.tasks):
+                told = [data.tasks[task] for task in sorted(own)]
+                yield f"{path}: episode {episode.index} has frames of {told}, its row of {list(episode.tasks)}"
             row += episode.length
 
 

@@ -80,6 +80,8 @@ class PPO:
     policy: FeedforwardPolicy
     reads_next: Tensor | None = None
     """Environments (n,) bool that decide at the next observation; None: all."""
+    reads_last: bool = False
+    """`assess` reads the pictures of the observation after a rollout."""
 
     def __init__(
         self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0,

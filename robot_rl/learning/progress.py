@@ -6,7 +6,8 @@ network reads the frozen features that the policy itself has of pictures and ins
     Phi(s) in [0, 1]:  t / T in a demonstration of T frames;  0 where another instruction is read than was followed
     r'     = r + weight (gamma Phi(s') - Phi(s)),   Phi = 0 after a terminal step
 
-Shaping by a potential does not change which policy is best (Ng et al. 1999).
+Shaping by a potential does not change which policy is best (Ng et al. 1999). Where a time limit cuts a chunk, its end
+is not seen, and Phi stays what it was.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ EVERY, BATCH, READ = 4, 256, 64
 UPDATES, LR = 1000, 1e-3
 
 
-class Progress(nn.Module):
+class ProgressEstimate(nn.Module):
     """Estimate progress from features (B, width)."""
 
     def __init__(self, width: int, hidden: int = 128):
@@ -57,32 +58,40 @@ def labelled(
     read: Callable[[dict[str, Tensor]], Tensor], episodes: Sequence[dict[str, Tensor]], rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return features (N, width) of frames and their progress (N,), then the same frames read with the instruction of
-    another episode: 0 where that differs."""
+    another episode: 0 where that differs. Of an episode whose instruction changed, only the last one was achieved."""
     names = [name for name in episodes[0] if name.startswith("observation.")]
-    rows = {name: torch.cat([e[name][: len(e["action"]) : EVERY] for e in episodes]) for name in names}
-    ways = [torch.arange(len(e["action"])) / max(1, len(e["action"]) - 1) for e in episodes]
-    done = torch.cat([way[::EVERY] for way in ways])
+    parts, ways = [], []
+    for episode in episodes:
+        count, told = len(episode["action"]), episode[LANGUAGE]
+        other = (told[:count] != told[count - 1]).any(1).nonzero()
+        begun = int(other[-1]) + 1 if len(other) else 0
+        parts.append({name: episode[name][begun:count:EVERY] for name in names})
+        ways.append((torch.arange(count - begun) / max(1, count - begun - 1))[::EVERY])
+    rows = {name: torch.cat([part[name] for part in parts]) for name in names}
+    done = torch.cat(ways)
     other = rows[LANGUAGE][torch.randperm(len(done), generator=rng)]
     differs = (other != rows[LANGUAGE]).any(1)
     wrong = {name: values[differs] for name, values in rows.items()} | {LANGUAGE: other[differs]}
-    parts = [
+    read_ = [
         read({name: values[k : k + READ] for name, values in batch.items()})
         for batch in (rows, wrong)
         for k in range(0, len(batch[LANGUAGE]), READ)
     ]
-    features = torch.cat(parts)
+    features = torch.cat(read_)
     return features, torch.cat([done, torch.zeros(int(differs.sum()))]).to(features.device)
 
 
-def shaping(potential: Tensor, begins: Tensor, terminated: Tensor, done: Tensor, discount: float) -> Tensor:
-    """Return gamma Phi(s') - Phi(s) (T, N) of the steps of a rollout.
+def shaping(
+    potential: Tensor, last: Tensor, begins: Tensor, terminated: Tensor, done: Tensor, discount: float
+) -> Tensor:
+    """Return gamma Phi(s') - Phi(s) (T, N) of the steps of a rollout, after which the potential is `last` (N,).
 
-    `potential` (T, N) is known where a chunk begins, and holds until the next one. Before the first and after the last
-    of an episode, where it is not known, it does not change; after a terminal step it is 0.
+    `potential` (T, N) is known where a chunk begins, and holds until the next one. Before the first, where it is not
+    known, nothing is gained; after a terminal step it is 0, and after a time limit as before.
     """
     time = torch.arange(len(begins), device=begins.device)[:, None]
     since = torch.where(begins, time, -1).cummax(0).values
     held = potential.gather(0, since.clamp_min(0))
-    following = torch.cat([held[1:], held[-1:]])
+    following = torch.cat([held[1:], last[None]])
     following = torch.where(done, held, following).where(~terminated, 0.0)
     return torch.where(since >= 0, discount * following - held, 0.0)

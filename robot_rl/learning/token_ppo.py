@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from policies.base import Observation
 from policies.vla.tokens import VLATokensPolicy
 from robot_rl.learning.chunk_ppo import ChunkPPO, ChunkPPOConfig, estimated_divergence
-from robot_rl.learning.progress import Progress, shaping
+from robot_rl.learning.progress import ProgressEstimate, shaping
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat, PositiveFloat
 
 
@@ -39,12 +40,21 @@ class TokenPPO(ChunkPPO):
     policy: VLATokensPolicy
     config: TokenPPOConfig
     kept: ClassVar[tuple[str, ...]] = ("state", "features", "tokens")
-    progress: Progress | None = None
+
+    def __init__(
+        self, policy: VLATokensPolicy, privileged: int, config: TokenPPOConfig, seed: int = 0, terms: int | None = None
+    ):
+        super().__init__(policy, privileged, config, seed, terms)
+        self.progress: ProgressEstimate | None = None
+        if config.progress:
+            if terms is not None:
+                raise ConfigError("progress shapes one reward, not its terms; leave out progress, or reward terms")
+            self.progress = ProgressEstimate(self._widths()["features"]).to(self.device)
+        self.reads_last = self.progress is not None
 
     def learn_progress(self, episodes: Sequence[dict[str, Tensor]], seed: int) -> float:
         """Learn what progress looks like from successful episodes; return the error, RMS."""
-        torch.manual_seed(seed)
-        self.progress = Progress(self._widths()["features"]).to(self.device)
+        assert self.progress is not None
         return self.progress.fit(self._read, episodes, torch.Generator().manual_seed(seed))
 
     def _read(self, observation: Observation) -> Tensor:
@@ -54,7 +64,8 @@ class TokenPPO(ChunkPPO):
     def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
         if self.progress is not None:
             potential = self.progress(rollout["features"].flatten(0, 1)).view_as(rollout["begins"])
-            gained = shaping(potential, rollout["begins"], rollout["terminated"], rollout["done"], self.config.discount)
+            ends, begins = (rollout["terminated"], rollout["done"]), rollout["begins"]
+            gained = shaping(potential, self.progress(self._read(last)), begins, *ends, self.config.discount)
             rollout = rollout | {"reward": rollout["reward"] + self.config.progress * gained}
         return super().assess(rollout, last, finals)
 

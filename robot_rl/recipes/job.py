@@ -161,6 +161,8 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
     python = Path(python) if python else None
     info, make_env = describe(task, python), lambda count: make(task, count, python, **physics)
     if settings.get("classifier"):
+        if settings.get("changes"):
+            raise ConfigError("a classifier judges one instruction in an episode; leave out --changes")
         classifier, physics["success_ends"] = load_classifier(settings["classifier"]), False
         info = judged_info(info, classifier)
         make_env = lambda count: JudgedEnv(make(task, count, python, **physics), classifier)  # noqa: E731

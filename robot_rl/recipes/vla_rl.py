@@ -13,6 +13,7 @@ import torch
 
 from policies.base import Policy
 from policies.vla.tokens import VLATokensPolicy
+from robot_rl.learning.ppo import PPO
 from robot_rl.learning.token_ppo import TokenPPO, TokenPPOConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OnPolicyRecipe
@@ -42,10 +43,12 @@ class VlaRL(OnPolicyRecipe):
     def build(self, job: Job, env: Any = None) -> TokenPPO:
         torch.manual_seed(job.seed)
         policy = writer(job.improvable().policy).to(job.device)
-        agent = TokenPPO(policy, env.privileged_size, self.agent, job.seed, self.terms(job))
-        if self.agent.progress:
-            agent.learn_progress(job.demonstrations(), job.seed)
-        return agent
+        return TokenPPO(policy, env.privileged_size, self.agent, job.seed, self.terms(job))
+
+    def practise(self, job: Job, agent: PPO, env: Any) -> None:
+        if isinstance(agent, TokenPPO) and agent.progress is not None and not job.opened.checkpoint_file.exists():
+            job.opened.log(0, {"progress/error": agent.learn_progress(job.demonstrations(), job.seed)})
+        super().practise(job, agent, env)
 
 
 def writer(base: Policy) -> VLATokensPolicy:

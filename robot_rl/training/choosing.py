@@ -24,9 +24,10 @@ class ChoosingEnv:
     """
 
     def __init__(self, env: Any, temperature: float):
-        """ConfigError for an environment that has no instructions to choose from."""
+        """ConfigError for an environment that cannot choose between instructions."""
         if not hasattr(env, "prefer") or len(env.chances) < 2:
-            raise ConfigError(f"{env.info.task} has no instructions to choose from; leave out --choose")
+            env.close()
+            raise ConfigError(f"{env.info.task} has no instructions that can be chosen; leave out --choose")
         self.env, self.temperature, self.ended = env, temperature, 0
         self.rate = torch.full((len(env.chances),), 0.5, dtype=torch.double)
         """(K,) success of late of each instruction that is asked."""

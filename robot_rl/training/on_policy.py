@@ -107,10 +107,10 @@ def collect(
     finals: list[Tensor] = []
     look_next = getattr(env, "look_next", None)
     sums: dict[str, Tensor] = {}
-    for _ in range(steps):
+    for step in range(steps):
         action, row = agent.act(observation, rng)
         if look_next is not None:
-            look_next(agent.reads_next)
+            look_next(None if agent.reads_last and step == steps - 1 else agent.reads_next)
         observation, paid, terminated, truncated, infos = env.step(action)
         paid, done = reward(paid, infos), terminated | truncated
         rows.append(row | {"reward": paid, "terminated": terminated, "done": done})

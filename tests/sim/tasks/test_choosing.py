@@ -70,6 +70,6 @@ def test_a_resumed_run_asks_the_same(same: Any) -> None:
 
 def test_where_there_is_nothing_to_choose_it_is_refused() -> None:
     for env in (TaskEnv("panda-lift", 1), TaskEnv(BRIEF, 1, asks="touch the red cube")):
-        with pytest.raises(ConfigError, match="no instructions to choose from; leave out --choose"):
+        with pytest.raises(ConfigError, match="no instructions that can be chosen; leave out --choose"):
             ChoosingEnv(env, 0.2)
         env.close()

@@ -102,7 +102,7 @@ def test_an_instruction_changes_on_the_way_and_the_new_one_is_then_judged(same: 
         observation, *_, infos = env.step(still)
         assert decode(observation[LANGUAGE]) == told(env) == infos["instruction"]
         moved = torch.tensor([a != b for a, b in zip(before, told(env), strict=True)])
-        assert not moved.any() or 0.03 * 160 <= step <= 0.4 * 160
+        assert not moved.any() or 4 <= step < 64
         changed += moved
     assert changed.max() == 1 and 10 < changed.sum() < 30
     assert set(told(env)) <= {i.text for i in TOLD if not i.held_out}
@@ -132,16 +132,26 @@ def test_the_demonstrator_follows_a_change_and_grasps_again_what_it_lost() -> No
     changed = torch.tensor([a != b for a, b in zip(first, last, strict=True)])
     assert changed.float().mean() > 0.7 and won[changed].float().mean() > 0.8
     env.close()
+
+
+@pytest.mark.parametrize("notices", [True, False])
+def test_the_demonstrator_grasps_again_what_it_lost(notices: bool) -> None:
+    """Its fingers open once while they carry; one that does not notice lifts nothing."""
     env = TaskEnv(BLIND, 8, threads=1, asks="lift the red cube")
-    expert = make_expert(env, "STEADY", 0)
+    made = make_expert(env, "STEADY", 0)
+    made.expert.carries &= notices
     env.reset(seed=3)
-    for t in range(160):
-        action = expert.act({})
-        if 30 <= t < 36:
-            action[:, -1] = 1.0  # the fingers open while they should hold
-        *_, infos = env.step(action)
-        won[:8] = infos["success"] | (won[:8] & (t > 0))
-    assert won[:8].all()
+    won, still_open = torch.zeros(8, dtype=torch.bool), torch.ones(8, dtype=torch.bool)
+    slips = torch.zeros(8, dtype=torch.long)
+    for _ in range(160):
+        action = made.act({})
+        slipping = (made.expert.at == 3) & (slips < 8)
+        action[slipping, -1] = 1.0
+        slips += slipping
+        *_, terminated, truncated, infos = env.step(action)
+        won |= infos["success"] & still_open
+        still_open &= ~(terminated | truncated)
+    assert (slips == 8).all() and won.float().mean() == float(notices)
     env.close()
 
 
@@ -276,7 +286,7 @@ def test_practice_chooses_instructions_reads_progress_and_goes_on(tmp_path: Path
     settings = json.loads((tmp_path / "rl" / "config.json").read_text())
     assert settings["choose"] == 0.2 and settings["config"]["agent"]["progress"] == 0.5
     assert main(["train", "testbed:discs", "--recipe", "ppo", "--choose", "0.2", "--out", str(tmp_path / "no")]) == 2
-    assert "no instructions to choose from; leave out --choose" in capsys.readouterr().err
+    assert "no instructions that can be chosen; leave out --choose" in capsys.readouterr().err
 
 
 def test_pictures_are_rendered_for_those_who_look(same: Any) -> None:
