@@ -210,6 +210,8 @@ def on_twin(name: str, hidden: HiddenArm, run: Path, work: Path, simulations: in
             changed(run, work / f"{name}-changed" / str(k), *pair, max(1, episodes // 2), environment)
             for k, pair in enumerate(CHANGES)
         ]
+    for each in found.values():
+        del each["rows"]
     result["twin"] = total(list(found.values())) | {"each": found}
     return result | {"changed": total(told) | {"each": told}}
 
