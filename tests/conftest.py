@@ -380,6 +380,12 @@ class _Operators(TorchFunctionMode):
         return x
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Undo what a command before has set: with another number of threads, sums differ in the last bit."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def fake_cuda() -> Iterator[torch.device]:
     """A GPU without numbers: fake tensors that know shape, dtype and device.
