@@ -63,8 +63,8 @@ def labelled(
     parts, ways = [], []
     for episode in episodes:
         count, told = len(episode["action"]), episode[LANGUAGE]
-        other = (told[:count] != told[count - 1]).any(1).nonzero()
-        begun = int(other[-1]) + 1 if len(other) else 0
+        before = (told[:count] != told[count - 1]).any(1).nonzero()
+        begun = int(before[-1]) + 1 if len(before) else 0
         parts.append({name: episode[name][begun:count:EVERY] for name in names})
         ways.append((torch.arange(count - begun) / max(1, count - begun - 1))[::EVERY])
     rows = {name: torch.cat([part[name] for part in parts]) for name in names}
@@ -72,12 +72,12 @@ def labelled(
     other = rows[LANGUAGE][torch.randperm(len(done), generator=rng)]
     differs = (other != rows[LANGUAGE]).any(1)
     wrong = {name: values[differs] for name, values in rows.items()} | {LANGUAGE: other[differs]}
-    read_ = [
+    found = [
         read({name: values[k : k + READ] for name, values in batch.items()})
         for batch in (rows, wrong)
         for k in range(0, len(batch[LANGUAGE]), READ)
     ]
-    features = torch.cat(read_)
+    features = torch.cat(found)
     return features, torch.cat([done, torch.zeros(int(differs.sum()))]).to(features.device)
 
 
