@@ -31,8 +31,8 @@ class ChunkConfig:
     sample_steps: PositiveInt = 10
     """Evaluations of the network per chunk."""
     regression: NonNegativeFloat = 0.0
-    """Weight of predicting the chunk from the features alone. It teaches an encoder of pictures what to look for; from
-    a noisy chunk, much of the answer can be read without looking."""
+    """Weight of predicting the chunk from the features alone: from a noisy chunk, much of the answer can be read
+    without looking at the pictures."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:

@@ -29,8 +29,7 @@ WIDER = {
         Randomize("robot.action_delay", 0.005, 0.07, "s"),
     )
 }
-"""Softer and slower servos than panda-lift's, down to those of `robot-rl twin`: what a policy of pictures has not seen
-makes it close the gripper too high."""
+"""Servos that vary more than panda-lift's, so that those of `robot-rl twin` lie within."""
 HELD_OUT = (
     "touch the blue cylinder", "lift the yellow cube", "push the green ball to the left",
     "put the red cube next to the blue cylinder", "put the blue cylinder into the tray",
