@@ -1,6 +1,6 @@
-"""Ten hard tasks of Meta-World with 20 demonstrations each: RLPD, 50,000 environment steps, reward success alone.
+"""Ten hard tasks of Meta-World with 20 demonstrations each: 50,000 environment steps, reward success alone.
 
-    python -m benchmarks.metaworld --work /tmp/metaworld --env-python PYTHON [--task metaworld:push-v3]
+    python -m benchmarks.metaworld --work runs/metaworld --env-python PYTHON [--task metaworld:push-v3]
 
 Success on 50 held-out episodes after 20,000 and 50,000 steps. For comparison, TD-MPC2 without demonstrations and with
 dense reward after 100,000 and 500,000 steps: assembly 0.03 and 0.67, pick-place 0.10 and 0.77, pick-place-wall 0 and
@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.suites import Suite, main
+from benchmarks.suites import Method, Suite, main
 
 HARD = (
     "assembly", "disassemble", "hand-insert", "pick-out-of-hole", "pick-place", "pick-place-wall", "push-back",
     "shelf-place", "stick-pull", "stick-push",
 )  # fmt: skip
 """Those of the groups hard and very hard (Seo et al. 2023, arXiv 2206.14244), without push."""
+DEMOS = "--episodes 20 --num-envs 4"
 SUITE = Suite(
     "metaworld",
     tuple(f"metaworld:{name}-v3" for name in HARD),
-    {"rlpd": "rlpd", "qc-fql": "fql --policy.horizon 5"},
-    "--episodes 20 --num-envs 4",
-    "",
+    {"rlpd": Method("rlpd", DEMOS), "resfit": Method("resfit --training.num-envs 4", DEMOS, "diffusion-bc")},
     (20_000, 50_000),
     own_python=True,
 )

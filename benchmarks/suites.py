@@ -25,18 +25,26 @@ KEPT = ("episodes", "success", "success_low", "success_high", "return", "steps_o
 
 
 @dataclass(frozen=True)
+class Method:
+    """What learns, from what."""
+
+    train: str
+    """Recipe and options, without the number of steps."""
+    collect: str
+    """Options of `collect`."""
+    base: str = ""
+    """Recipe and options of the policy that it starts from, which is trained on the same data; none: from nothing."""
+
+
+@dataclass(frozen=True)
 class Suite:
     """Tasks of a suite, and the commands that each is measured by."""
 
     name: str
     tasks: tuple[str, ...]
     """gym: tasks without that prefix."""
-    methods: dict[str, str]
-    """Recipe and options of each method that can be trained; the first is the default."""
-    collect: str
-    """Options of `collect`."""
-    train: str
-    """Options of `train` for every method, without the number of steps."""
+    methods: dict[str, Method]
+    """The first is the default."""
     points: tuple[int, ...]
     """Environment steps after which the policy is evaluated."""
     own_python: bool = False
@@ -61,31 +69,37 @@ def versions(package: str, python: Path | None) -> dict[str, str]:
 
 
 def measure(
-    suite: Suite, task: str, work: Path, method: str, points: Sequence[int], episodes: int, seed: int,
-    python: Path | None, train: str,
+    suite: Suite, task: str, work: Path, name: str, points: Sequence[int], episodes: int, seed: int,
+    python: Path | None, more: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Return data, curve and evaluations of one task, after running what is missing."""
-    called = f"gym:{task}"
-    data, run = work / f"{file_name(task)}-data", work / f"{file_name(task)}-{method}-seed{seed}"
-    where = ["--env-python", str(python)] if python else []
-    robot_rl("collect", called, *suite.collect.split(), *where, "--out", str(data), "--resume")
+    called, method = f"gym:{task}", suite.methods[name]
+    folder = work / file_name(task)
+    data, base, run = folder / f"data-{seed}", folder / f"{name}-base-{seed}", folder / f"{name}-{seed}"
+    if any(method.collect != other.collect for other in suite.methods.values()):
+        data = folder / f"{name}-data-{seed}"
+    where = ["--env-python", python] if python else []
+    common = [*where, "--seed", seed, "--resume"]
+    robot_rl("collect", called, *method.collect.split(), *common, "--out", data)
+    train = ["train", called, "--dataset", data, *common]
+    if method.base:
+        robot_rl(*train, "--recipe", *method.base.split(), "--out", base)
+        train += ["--base", base]
     evaluations = {}
     for steps in points:
         result = run / f"evaluation-{steps}.json"
         if not result.exists():
-            words = [*suite.methods[method].split(), "--dataset", str(data), *where, *train.split()]
-            robot_rl("train", called, "--recipe", *words, "--training.steps", str(steps), "--seed", str(seed),
-                     "--out", str(run), "--resume")  # fmt: skip
-            robot_rl("evaluate", str(run), *where, "--episodes", str(episodes), "--num-envs", str(min(episodes, 10)),
-                     "--out", str(result))  # fmt: skip
+            words = [*method.train.split(), *more.split()]
+            robot_rl(*train, "--recipe", *words, "--training.steps", steps, "--out", run)
+            robot_rl("evaluate", run, *where, "--episodes", episodes, "--num-envs", min(episodes, 10), "--out", result)
         found = json.loads(result.read_text())
         evaluations[str(steps)] = {key: found[key] for key in KEPT if key in found}
     rows = [(r["step"], r["seconds"], r["train/success"]) for r in read_metrics(run)
             if r.get("train/success") is not None]  # fmt: skip
     dataset = Dataset(data)
     return {
-        "recipe": suite.methods[method], "options": train, "seed": seed,
-        "data": {"options": suite.collect, "episodes": dataset.num_episodes, "frames": dataset.num_frames},
+        "recipe": method.train, "base": method.base, "options": more, "seed": seed,
+        "data": {"options": method.collect, "episodes": dataset.num_episodes, "frames": dataset.num_frames},
         "curve": {"columns": ["step", "seconds", "train/success"],
                   "rows": thinned(rows)},
         "evaluations": evaluations, "suite": versions(suite.name, python), "provenance": provenance(),
@@ -107,9 +121,8 @@ def main(suite: Suite, description: str | None) -> int:
     a = parser.parse_args()
     results = json.loads(a.out.read_text()) if a.out.exists() else {}
     for task in a.task:
-        train = f"{suite.train} {a.train}".strip()
         points = sorted(a.points)
-        found = measure(suite, task, a.work, a.method, points, a.episodes, a.seed, a.env_python, train)
+        found = measure(suite, task, a.work, a.method, points, a.episodes, a.seed, a.env_python, a.train)
         results.setdefault(task, {})[f"{a.method}-seed{a.seed}"] = found
         write_json(a.out, results)
         sys.stdout.write(f"{task}: {json.dumps(found['evaluations'])}\n")
