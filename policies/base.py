@@ -104,6 +104,12 @@ class Policy(nn.Module):
         """Return a policy with fresh weights from what `describe` returned."""
         return cls(Size.from_json(description["size"]), from_json(cls.config_class, description["config"]))
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the words of instructions that it knows; (): it reads none, or any."""
+        base = getattr(self, "base", None)
+        return base.words if isinstance(base, Policy) else ()
+
     def fit(self, columns: dict[str, Tensor]) -> None:
         """Take the statistics of demonstrated rows (N, ...); for policies that normalize what they read."""
 

@@ -237,6 +237,7 @@ def check_names(meta: dict[str, Any]) -> None:
         robots.vet(str(interface["robot"]))
         for name in interface["observations"]:
             terms.vet(str(name))
-        for name in filter(None, (interface.get("success"), interface.get("failure"))):
+        told = [each["success"] for each in interface.get("instructions", ())]
+        for name in filter(None, (interface.get("success"), interface.get("failure"), *told)):
             tests.vet(str(name))
         check_trusted_task(str(interface["task"]))

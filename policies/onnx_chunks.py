@@ -27,6 +27,10 @@ class OnnxChunks(Policy):
         self._reference = [reference]  # its weights are not ours
         self.session, self.metadata = open_session(model)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self._reference[0].words
+
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         given = {key: v.numpy() for key, v in graph_inputs(self._reference[0], observation, rng).items()}

@@ -60,10 +60,12 @@ class RobotEnv(Rig, VectorEnv):
         observers: Iterable[StepObserver] = (),
         instruction: str = "",
         classifier: Classifier | None = None,
+        words: tuple[str, ...] = (),
     ):
         """`schedule` returns the commands of a walking robot without a person or `cmd_vel`; `instruction` is what a
-        policy that reads instructions is asked first; `classifier` is the success test in place of the task's."""
-        super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier)
+        policy that reads instructions is asked first, and `words` those that it knows, (): any; `classifier` is the
+        success test in place of the task's."""
+        super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
         self.steering: Steering | None = None
         if self.pipeline.command.fields:
             self.steering = Steering(node, self.pipeline.command, self.period, schedule)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
+from policies.vla.words import words_of
 from real.bus import Node, Stamped, qos
 from real.topics import INSTRUCTION_TOPIC
 from robot_rl.interface.language import encode
@@ -21,26 +23,37 @@ class InstructionInput:
     """The instruction in force. A new one counts from the next control period; an unusable one is refused, counted and
     said, and the last one stays in force."""
 
-    def __init__(self, node: Node, interface: Interface, text: str):
-        """ConfigError without a `text`: a robot does not guess."""
+    def __init__(self, node: Node, interface: Interface, text: str, words: Collection[str] = ()):
+        """`words` are those that the policy knows; (): any. ConfigError without a `text`, or for one with other words:
+        a robot does not guess."""
         known = [each.text for each in interface.instructions]
         if not text.strip():
             raise ConfigError(
                 f"this policy does what it is told, and was told nothing: name an --instruction, such as {known[0]!r}"
             )
-        self.known, self.changes, self.refused = known, 0, 0
-        self.row, self.text = encode([text]), text.strip()
+        self.known, self.words, self.changes, self.refused = known, frozenset(words), 0, 0
+        self.row, self.text = self._encoded(text), text.strip()
         node.subscribe("std_msgs/msg/String", INSTRUCTION_TOPIC, qos.DEFAULT, self._on_message)
 
     def _on_message(self, sample: Stamped) -> None:
         try:
-            row = encode([sample.msg.data])
+            row = self._encoded(sample.msg.data)
         except ConfigError as error:
             self.refused += 1
             logger.warning("%s", error)
             return
         self.changes += sample.msg.data.strip() != self.text
         self.row, self.text = row, sample.msg.data.strip()
+
+    def _encoded(self, text: str) -> Tensor:
+        """Return an instruction (1, bytes) uint8; ConfigError for one that the policy cannot read."""
+        row = encode([text])
+        if self.words and (unknown := [word for word in words_of([text]) if word not in self.words]):
+            raise ConfigError(
+                f"instruction {text.strip()!r} is refused: the policy does not know {', '.join(map(repr, unknown))}; "
+                f"it knows {', '.join(sorted(self.words))}"
+            )
+        return row
 
     def read(self) -> dict[str, Tensor]:
         """Return the instruction (1, bytes) uint8 by its key."""

@@ -53,6 +53,7 @@ class Rig:
         safety: SafetyConfig | None,
         instruction: str = "",
         classifier: Classifier | None = None,
+        words: tuple[str, ...] = (),
     ):
         self.node, self.pipeline, self.classifier = node, Pipeline(interface), classifier
         self.interface, self.period = interface, 1 / interface.controller.rate
@@ -65,7 +66,7 @@ class Rig:
         self.driver = open_driver(node, self.pipeline.robot, objects, cameras, dry_run)
         self.driver.needed = seen
         self.pictures = Pictures(self.driver, pictures)
-        self.asked = InstructionInput(node, interface, instruction) if interface.instructions else None
+        self.asked = InstructionInput(node, interface, instruction, words) if interface.instructions else None
         steers = bool(self.pipeline.command.fields)
         self.arbiter = Arbiter(operator, self.pipeline.controller, steers)
         self.loop = CommandLoop(self.driver, self.pipeline, safety)

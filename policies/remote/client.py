@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,8 +84,11 @@ class ServedPolicy(Remote):
         actions = self.numbers(answer, "unit_actions", (len(state), self.horizon, self.size.action))
         try:
             rng.set_state(torch.from_numpy(answer["rng"]))
-            return Chunk(actions.to(state.device), int(answer["start"]), float(answer["period"]))
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            start, period = int(answer["start"]), float(answer["period"])
+            if start > 0 or not 0 <= period < math.inf:
+                raise ValueError(f"start {start}, period {period}")
+            return Chunk(actions.to(state.device), start, period)
+        except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
             raise self.connection.fail("nonsense", f"answers nonsense: {error!r}") from None
 
 

@@ -68,6 +68,11 @@ class BackboneConfig:
         if not self.channels or any(c % GROUPS for c in self.channels):
             raise ValueError(f"channels are {self.channels}; each must be a multiple of {GROUPS}")
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Return the words that it knows; (): any, as a pretrained model does."""
+        return () if self.pretrained.model else self.words
+
     def build(self, reads: Size) -> Backbone | AdaptedBackbone:
         """Return the backbone with fresh weights, or with those of the pretrained model."""
         if self.pretrained.model:

@@ -1,8 +1,8 @@
 """Chunks of actions as tokens.
 
 bins   each action of each control period, in one of `bins` intervals (RT-2, OpenVLA)
-dct    the lowest frequencies of each action over the chunk, rounded (FAST, Pertsch et al. 2025, arXiv 2501.09747,
-       without its byte-pair encoding: a chunk always has the same number of tokens)
+dct    the lowest frequencies of each action over the chunk, rounded, after FAST (Pertsch et al. 2025, arXiv
+       2501.09747), which keeps all of them and compresses: here a chunk always has the same number of tokens
 """
 
 from __future__ import annotations

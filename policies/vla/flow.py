@@ -30,3 +30,8 @@ class VLAFlowPolicy(FlowPolicy):
 
     def __init__(self, size: Size, config: VLAFlowConfig | None = None):
         super().__init__(size, config or VLAFlowConfig())
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        known: tuple[str, ...] = self.config.encoder.known
+        return known

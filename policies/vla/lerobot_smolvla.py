@@ -55,6 +55,9 @@ def load_smolvla(folder: Path, size: Size, pictures: Mapping[str, str] | None = 
             raise ConfigError(f"{folder} has {name} {said[name]!r}, which is not supported; only {known[0]!r} is")
     if (modes := said.get("normalization_mapping", MODES)) != MODES:
         raise ConfigError(f"{folder} normalizes by {modes}, which is not supported; only {MODES} is")
+    for part in ("input_features", "output_features"):
+        if not isinstance(said.get(part), dict) or not all("type" in each for each in said[part].values()):
+            raise ConfigError(f"{folder}/config.json does not say its {part}; copy the checkpoint again")
     taken = {ours: said[theirs] for ours, theirs in NAMES.items() if theirs in said}
     taken["layers"] = max(taken.get("layers", 16), 0)
     taken["self_every"] = max(taken.get("self_every", 2), 0)

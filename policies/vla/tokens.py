@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from policies.base import Normalizer, Observation, Policy, Size
 from policies.vla.backbone import BackboneConfig
 from policies.vla.codec import BinCodec, Codec, CosineCodec
 from policies.vla.decoder import Decoder
-from robot_rl.util.limits import NonNegativeFloat, PositiveInt
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class VLATokensConfig:
     """Actions executed before the next prediction."""
     codec: Literal["bins", "dct"] = "dct"
     """Tokens of a chunk: a bin for each action, or the lowest frequencies of each."""
-    bins: PositiveInt = 128
+    bins: Annotated[int, Interval(ge=2)] = 128
     """Values of a token."""
     kept: PositiveInt = 3
     """Frequencies that are kept (dct)."""
@@ -66,6 +66,11 @@ class VLATokensPolicy(Policy):
         width, heads = c.encoder.width, c.encoder.heads
         self.decoder = Decoder(c.encoder.readouts, self.codec.length, c.bins, width, heads, c.layers)
         self.traceable = not c.temperature
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        known: tuple[str, ...] = self.config.encoder.known
+        return known
 
     def fit(self, columns: dict[str, Tensor]) -> None:
         """Fit the normalizer to demonstrated rows (N, ...)."""

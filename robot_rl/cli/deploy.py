@@ -115,6 +115,7 @@ class Deploy:
                 node, interface, cameras=interface.cameras[:1] if self.video_episodes else (),
                 operator=OperatorInput(node, robot.name, robot.base is not None), dry_run=self.dry_run,
                 schedule=self._schedule(interface), instruction=self.instruction, classifier=classifier,
+                words=bundle.policy.words,
             )  # fmt: skip
             film.attach(env)
             journal = Journal(run.folder, env)

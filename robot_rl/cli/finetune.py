@@ -108,7 +108,7 @@ class Finetune(Generic[R]):
             command = [sys.executable, "-m", "robot_rl.cli.learner", str(folder)]
             film = VideoRecorder(self.film, corrected_only=True)
             env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node, spec.name),
-                           instruction=self.instruction, classifier=classifier)  # fmt: skip
+                           instruction=self.instruction, classifier=classifier, words=bundle.policy.words)  # fmt: skip
             stop_on_signals()
             session = Session(env, policy, run, self.seed, film)
             number, ended = 0, ""

@@ -325,6 +325,7 @@ IMPORTS = {
     "observation": lambda m: m["interface"].update(observations=["evil_module:X:1"]),
     "success": lambda m: m["interface"].update(success="evil_module:X:0.1"),
     "failure": lambda m: m["interface"].update(failure="evil_module:X"),
+    "instruction": lambda m: m["interface"].update(instructions=[{"text": "go", "success": "evil_module:X"}]),
     "task": lambda m: m.update(task="evil_module:X"),
     "task of the interface": lambda m: m["interface"].update(task="evil_module:X"),
     "gym": lambda m: m.update(task="gym:evil_module:X-v0"),

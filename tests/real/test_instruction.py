@@ -25,6 +25,7 @@ TOLD = replace(
         Instruction("push the cube to the right", "beyond:cube:-0.2"),
     ),
 )  # fmt: skip
+WORDS = ("push", "the", "cube", "to", "left", "right")
 STILL = torch.tensor([[0.0, 0.0, 0.0, 1.0]])
 Build = Callable[..., Any]
 
@@ -77,3 +78,23 @@ def test_a_robot_that_is_told_nothing_does_not_start(robot_env: Build, topic_rob
         robot_env(TOLD)
     with pytest.raises(ConfigError, match="at most 128"):
         robot_env(TOLD, instruction="a" * 129)
+    with pytest.raises(ConfigError, match="is refused: the policy does not know 'lift'; it knows cube, left,"):
+        robot_env(TOLD, instruction="lift the cube", words=WORDS)
+
+
+def test_words_that_the_policy_lacks_are_refused(robot_env: Build, topic_robot: Build, eventually: Build) -> None:
+    topic_robot()
+    e, speaker = robot_env(TOLD, instruction="push the cube to the left", words=WORDS), open_node("speaker")
+    voice = speaker.publisher("std_msgs/msg/String", "instruction", qos.DEFAULT)
+    try:
+        e.reset(seed=0)
+
+        def refused() -> bool:
+            voice.publish(make("std_msgs/msg/String", data="stop"))
+            e.step(STILL)
+            return bool(e.asked.refused)
+
+        eventually(refused, "a refusal")
+        assert e.instruction(0) == "push the cube to the left"
+    finally:
+        speaker.close()

@@ -173,6 +173,8 @@ class _Check(ast.NodeVisitor):
         self.inside, self.known = False, before
 
     def visit_Assign(self, node: ast.Assign) -> None:
+        if not self.inside and not _is_number(node.value):  # what stands here runs before the sandbox
+            self.refuse(node, "a constant is a number; compute with it inside the function")
         self.visit(node.value)
         for target in node.targets:
             names = target.elts if isinstance(target, ast.Tuple) else [target]
@@ -257,6 +259,15 @@ class _Check(ast.NodeVisitor):
 
 def _is_view(node: ast.Subscript) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in ("now", "before")
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Return whether an expression is a number, or a sum, product or share of numbers."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+        return _is_number(node.left) and _is_number(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return _is_number(node.operand)
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
 
 
 def _is_docstring(node: ast.AST) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from websockets.sync.server import ServerConnection
 from policies.base import Chunk, Size
 from policies.errors import BundleError, RemoteFailure
 from policies.remote import address_of
-from policies.remote.client import ForeignPolicy, translation
+from policies.remote.client import ForeignPolicy, ServedPolicy, translation
 from policies.remote.connection import Connection
 from policies.remote.contract import read
 from policies.remote.packing import pack, unpack
@@ -128,6 +130,18 @@ def test_a_wrong_answer_is_one_sentence_and_counted(foreign: Foreign, kind: str,
     with pytest.raises(RemoteFailure) as again:  # its next answer would be to another question
         infer(made)
     assert again.value is error.value and made.connection.summary()["failures"] == {kind: 1}
+    made.close()
+
+
+@pytest.mark.parametrize(("start", "period"), [(1, 0.0), (math.inf, 0.0), (0, math.nan), (0, -0.1), (0, "soon")])
+def test_a_chunk_of_ours_at_no_possible_time_is_counted(foreign: Foreign, start: Any, period: Any) -> None:
+    rng = torch.Generator()
+    answer = {"unit_actions": np.zeros((1, 3, 2)), "rng": rng.get_state().numpy(), "start": start, "period": period}
+    terms: Any = SimpleNamespace(size=SIZE, horizon=3, execute=3, inpaints=False)
+    made = ServedPolicy(Connection(foreign(answers(answer)), 10.0, first=10.0), terms)
+    with pytest.raises(RemoteFailure, match="answers nonsense"):
+        made.infer(seen(), rng)
+    assert made.connection.summary()["failures"] == {"nonsense": 1}
     made.close()
 
 

@@ -273,6 +273,8 @@ def drop_a_weight(folder: Path) -> None:
         (shutil.rmtree, "config.json cannot be read"),
         (change(type="act"), "no checkpoint of SmolVLA"),
         (change(adapt_to_pi_aloha=True), "adapt_to_pi_aloha True, which is not supported"),
+        (change(input_features=None), "does not say its input_features"),
+        (change(output_features={"action": {"shape": [2]}}), "does not say its output_features"),
         (change(num_expert_layers=2), "num_expert_layers 2"),
         (change(normalization_mapping={"STATE": "MIN_MAX"}), "normalizes by"),
         (change(resize_imgs_with_padding=None), "resize_imgs_with_padding"),

@@ -111,6 +111,10 @@ def test_anything_else_is_refused_before_it_runs(line: str, said: str) -> None:
         ("def reward(now, before, action):\n  return " + "-" * 5000 + "1", "parts|read"),
         (source("return " + "1 + " * 6000 + "1"), "characters"),
         ("\0", "cannot be read|return one"),
+        ("A = (9 ** 9) ** 9\n" + source("return action[:, 0]"), "a constant is a number"),
+        ("A = [0] * 1000000000\n" + source("return action[:, 0]"), "a constant is a number"),
+        ("A = torch.zeros_like(3)\n" + source("return action[:, 0]"), "a constant is a number"),
+        ("A = 'words'\n" + source("return action[:, 0]"), "a constant is a number"),
     ],
 )
 def test_what_is_no_reward_is_refused(text: str, said: str) -> None:
@@ -146,3 +150,10 @@ def test_a_reward_runs_in_a_process_with_limits() -> None:
     many = transitions(20_000)
     with pytest.raises(BadCode, match="takes more than 1 s for 20000 rows|takes more than 2 GB|memory"):
         try_reward(source("x = action[:, :1] @ action[None, :, 0]", "return (x @ x @ x)[:, 0]"), many, seconds=1)
+
+
+def test_constants_may_be_computed_from_numbers() -> None:
+    given = "NEAR = 0.5 * (1 + 0.2)\nFAR = -3\n" + source("return action[:, 0] * NEAR + FAR")
+    t = transitions()
+    found = pay(compile_reward(given, VIEWS), t["now"], t["before"], t["action"])
+    assert torch.allclose(found, t["action"][:, 0] * 0.6 - 3)
