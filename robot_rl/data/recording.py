@@ -17,6 +17,8 @@ from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 
 STATE, ACTION = "observation.state", "action"
+OURS = ("next.success", "next.done", "intervention")
+"""Columns that recordings of other programs may lack."""
 TRUNCATED = "next.truncated"
 """A time limit or a stop ended the episode, not the task. Without this column every failed episode is a time-out."""
 
@@ -118,14 +120,21 @@ def episodes_of(
     that ended an episode terminates it where the dataset distinguishes it from a time-out (`TRUNCATED`); success does
     where the task says so.
 
-    With `successes`, episodes that never reached `next.success` are left out.
+    With `successes`, episodes that never reached `next.success` are left out. A dataset that another program recorded
+    may lack `next.success`, `next.done` and `intervention`: then every episode succeeds with its last frame, and nobody
+    intervened.
     """
     ends = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
     rewards = "next.reward" if reward == "task" else "next.success"
     reads = LANGUAGE in info.others
     told = ["task_index"] if reads else []
     names = dict.fromkeys([STATE, ACTION, "next.success", "intervention", rewards, *ends, *told])
-    columns = dataset.columns(list(names))
+    columns = dataset.columns([name for name in names if name in dataset.features or name not in OURS])
+    if "next.success" not in columns:
+        last = [episode.start + episode.length - 1 for episode in dataset.episodes]
+        columns["next.success"] = torch.zeros(dataset.num_frames, 1, dtype=torch.bool)
+        columns["next.success"][last] = True
+    columns.setdefault("intervention", torch.zeros(dataset.num_frames, 1, dtype=torch.bool))
     succeeded = columns["next.success"] & info.success_terminates
     terminated = succeeded | (columns["next.done"] & ~columns[TRUNCATED] if ends else False)
     for key in (STATE, ACTION):
