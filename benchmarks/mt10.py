@@ -19,8 +19,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.panda_lift_cameras import Stages
-from benchmarks.suites import versions
+from benchmarks.suites import Stages, versions
 from robot_rl.training.run import provenance, write_json
 from robot_rl.util.statistics import wilson
 

@@ -12,32 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suites import robot_rl
+from benchmarks.suites import Stages, robot_rl
 from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "panda_lift_cameras.json"
 TASK = "panda-lift-cameras"
 KEYS = ("success", "success_low", "success_high", "steps_of_successes")
-
-
-class Stages:
-    """Run stages once, and keep how long each took."""
-
-    def __init__(self, folder: Path):
-        self.file = folder / "stages.json"
-        self.seconds: dict[str, float] = json.loads(self.file.read_text()) if self.file.exists() else {}
-
-    def __call__(self, name: str, *words: object) -> None:
-        """Run a stage's command of robot-rl unless it is done."""
-        if name not in self.seconds:
-            begun = time.monotonic()
-            robot_rl(*words)
-            self.seconds[name] = round(time.monotonic() - begun, 1)
-            write_json(self.file, self.seconds)
 
 
 def one_seed(seed: int, folder: Path, episodes: int) -> dict[str, Any]:

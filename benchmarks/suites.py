@@ -10,6 +10,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,22 @@ class Suite:
 def robot_rl(*words: object) -> None:
     """Run a command as a user would; an error ends the benchmark."""
     subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *map(str, words)], check=True)
+
+
+class Stages:
+    """Run stages once, and keep how long each took."""
+
+    def __init__(self, folder: Path):
+        self.file = folder / "stages.json"
+        self.seconds: dict[str, float] = json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def __call__(self, name: str, *words: object) -> None:
+        """Run a stage's command of robot-rl unless it is done."""
+        if name not in self.seconds:
+            begun = time.monotonic()
+            robot_rl(*words)
+            self.seconds[name] = round(time.monotonic() - begun, 1)
+            write_json(self.file, self.seconds)
 
 
 def thinned(rows: list[Any]) -> list[Any]:

@@ -16,8 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.panda_lift_cameras import Stages
-from benchmarks.suites import robot_rl
+from benchmarks.suites import Stages, robot_rl
 from robot_rl.training.run import provenance, write_json
 from robot_rl.util.statistics import wilson
 from sim.tasks.tabletop import HELD_OUT

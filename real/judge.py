@@ -41,7 +41,7 @@ class Judge:
         self.seen: Seen | None = None
         """What the classifier has seen."""
         if rig.classifier is not None:
-            self.seen = Seen(rig.classifier, rig.classifier.frames_of(rig.interface), 1)
+            self.seen = Seen(rig.classifier, 1)
         self.cause = ""
         """Which process stood still and so ended the episode; empty if none did."""
         self.falls = self.stalls = 0

@@ -31,11 +31,12 @@ _HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
 
 def chosen(task: str, instructions: Sequence[tuple[str, bool]], asks: str) -> list[int]:
     """Return the indices of the instructions to draw from, given as text and whether it is held out; [] for a task
-    without. `asks` is as of `TaskEnv`."""
+    without. `asks` is as of `TaskEnv`; a text never means one that is held out where another begins so too."""
     if asks in _HELD_OUT:
         found = [k for k, (_, held_out) in enumerate(instructions) if held_out in _HELD_OUT[asks]]
     else:
-        found = [k for k, (text, _) in enumerate(instructions) if text.startswith(asks)]
+        begin = [k for k, (text, _) in enumerate(instructions) if text.startswith(asks)]
+        found = [k for k in begin if not instructions[k][1]] or begin
     if asks != TRAINING and not found:
         has = f"; it has: {', '.join(text for text, _ in instructions)}" if instructions else ""
         raise ConfigError(f"task {task!r} has no instruction of {asks!r}{has}")

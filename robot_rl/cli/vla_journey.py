@@ -9,8 +9,8 @@ from pathlib import Path
 from robot_rl.cli.stages import Options, Stage, evaluation, success
 
 TASK = "tabletop"
-PRACTICE, READS_DEMONSTRATIONS = "resfit", True
-"""Recipe that improves the clone, and whether it takes --dataset."""
+PRACTICE = "resfit"
+"""Recipe that improves the clone."""
 PRACTISED = "lift the"
 """What practice asks for: instructions that begin so."""
 
@@ -58,7 +58,7 @@ def stages(o: Options) -> list[Stage]:
         ),
         (
             "practise",
-            ["train", TASK, "--recipe", PRACTICE, "--base", str(imitate), *(shown if READS_DEMONSTRATIONS else [])]
+            ["train", TASK, "--recipe", PRACTICE, "--base", str(imitate), *shown]
             + [*asked, "--out", str(practise), *seed, "--training.steps", str(scale.steps)],
         ),
     ]

@@ -81,9 +81,9 @@ def embedded(played: Trajectories) -> Tensor:
     features = played.columns["features"].flatten(1).cpu()
     count = torch.bincount(played.episode, minlength=len(played.success))[:, None]
     mean = features.new_zeros(len(count), features.shape[1]).index_add(0, played.episode, features) / count
-    last = mean.clone()
-    last[played.episode] = features  # in the order of time: the last one stays
-    return torch.cat([mean, last], 1)
+    at = torch.arange(len(features))  # in the order of time
+    last = torch.zeros(len(count), dtype=torch.long).scatter_reduce(0, played.episode.cpu(), at, "amax")
+    return torch.cat([mean, features[last]], 1)
 
 
 def progress_rewards(seen: Tensor, success: Tensor, group: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Measured:
     claims: NonNegativeInt
     """Called a success by the classifier."""
     right: NonNegativeInt
-    """Claims in marked episodes that came when the success did, not before."""
+    """Claims in marked episodes that came no sooner than the margin before the mark."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -140,10 +140,6 @@ class Classifier:
     def sees_success(self, observation: Observation) -> Tensor:
         """Return whether each observation shows success, (n,) bool."""
         return self.probability(observation) > self.threshold
-
-    def frames_of(self, interface: Interface | None) -> int:
-        """Return for how many control periods success must be seen: the task's own test holds for as long."""
-        return max(self.hold, interface.success_hold if interface else 1)
 
     @property
     def refusal(self) -> str:

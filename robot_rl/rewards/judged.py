@@ -18,16 +18,15 @@ from robot_rl.util.errors import ConfigError
 class Seen:
     """For how many control periods each of n environments has shown success."""
 
-    def __init__(self, classifier: Classifier, frames: int, n: int):
-        """`frames`: how many in a row make a success."""
-        self.classifier, self.frames = classifier, frames
+    def __init__(self, classifier: Classifier, n: int):
+        self.classifier = classifier
         self.held = torch.zeros(n, dtype=torch.long)
 
     def __call__(self, observation: Observation) -> Tensor:
         """Return where success has been seen for long enough up to this observation, (n,) bool."""
         shows = self.classifier.sees_success(observation)
         self.held = torch.where(shows, self.held.to(shows.device) + 1, 0)
-        return self.held >= self.frames
+        return self.held >= self.classifier.hold
 
     def reset(self, ids: Tensor | None = None) -> None:
         """Begin episodes `ids`, or all."""
@@ -64,7 +63,7 @@ class JudgedEnv:
         self.env, self.classifier = env, classifier
         self.info = judged_info(env.info, classifier)
         classifier.network.to(env.device)
-        self.seen = Seen(classifier, classifier.frames_of(self.info.interface), env.num_envs)
+        self.seen = Seen(classifier, env.num_envs)
         self.passed = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         """Where the simulator's own test has been passed in the running episode."""
 

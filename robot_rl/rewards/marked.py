@@ -81,6 +81,11 @@ def marked_episodes(dataset: Dataset, hold: int, margin: float) -> list[MarkedEp
     for episode in dataset.episodes:
         rows = marks[episode.start : episode.start + episode.length]
         labels, earliest = labelled(rows, hold, round(margin * dataset.fps))
+        if len(episode.tasks) > 1:
+            raise ConfigError(
+                f"what is asked changes in episode {episode.index} of {dataset.root}, and a classifier judges one "
+                "instruction in an episode; record without --changes"
+            )
         found.append(MarkedEpisode(episode.start, labels, earliest, episode.task))
     won = sum(episode.success for episode in found)
     for count, what in ((won, "success"), (len(found) - won, "failure")):

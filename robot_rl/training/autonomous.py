@@ -75,6 +75,7 @@ class Practice:
         self.choices, self.actions, self.verdicts, self.labels = (
             torch.Generator().manual_seed(4 * seed + k) for k in range(4)
         )
+        self.shown = training_seed(seed)
         starts = range(training_seed(seed), training_seed(seed) + SAMPLED, env.num_envs)
         asked = [goals.wanted(env.reset(seed=start)[0][STATE].cpu()) for start in starts]
         self.wanted = torch.cat(asked)[:SAMPLED]
@@ -88,6 +89,7 @@ class Practice:
         if self.adviser is not None:
             centres = [self.wanted[self.region == k].mean(0) for k in range(self.config.regions)]
             tasks = [in_words(centre, self.config.goal.achieved) for centre in centres]
+            self.env.reset(seed=self.shown)  # a resumed run shows the model the same scene
             self.feasible = self.adviser.feasible(tasks, self.proposer, self.env)
 
     def propose(self) -> tuple[int, Tensor]:

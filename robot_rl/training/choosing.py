@@ -29,6 +29,8 @@ class ChoosingEnv:
             env.close()
             raise ConfigError(f"{env.info.task} has no instructions that can be chosen; leave out --choose")
         self.env, self.temperature, self.ended = env, temperature, 0
+        self.begun: list[bool] = [True] * env.num_envs
+        """Whether the running episode began at its first step; a staggered one does not tell what its policy can do."""
         self.rate = torch.full((len(env.chances),), 0.5, dtype=torch.double)
         """(K,) success of late of each instruction that is asked."""
         env.prefer(self.chances)
@@ -36,13 +38,20 @@ class ChoosingEnv:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
 
+    def reset(self, *, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        """Start episodes everywhere."""
+        self.begun = [not (options or {}).get("stagger", False)] * self.env.num_envs
+        return self.env.reset(options=options, **kwargs)
+
     def step(self, actions: Tensor) -> tuple[Any, ...]:
         """Step the environment; count what ended, and choose anew whenever as many episodes as environments have."""
         asked = self.env.asking()
         result: tuple[Any, ...] = self.env.step(actions)
         _, _, terminated, truncated, infos = result
         for i in (terminated | truncated).nonzero().flatten().tolist():
-            self.rate[asked[i]] += RECENT * (float(infos["success"][i]) - self.rate[asked[i]])
+            if self.begun[i]:
+                self.rate[asked[i]] += RECENT * (float(infos["success"][i]) - self.rate[asked[i]])
+            self.begun[i] = True
             self.ended += 1
             if self.ended % self.env.num_envs == 0:
                 self.env.prefer(self.chances)
@@ -56,11 +65,12 @@ class ChoosingEnv:
     def state_dict(self) -> dict[str, Any]:
         """Return the environment's state, the success rates, and by which of them it draws."""
         choice = {"rate": self.rate.clone(), "ended": self.ended, "chances": self.env.chances.clone()}
+        choice |= {"begun": list(self.begun)}
         return self.env.state_dict() | {"choice": choice}
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
         """Restore what `state_dict` returned; return the current observation."""
         choice = state["choice"]
-        self.rate, self.ended = choice["rate"].clone(), choice["ended"]
+        self.rate, self.ended, self.begun = choice["rate"].clone(), choice["ended"], list(choice["begun"])
         self.env.prefer(choice["chances"])
         return self.env.load_state_dict(state)

@@ -273,8 +273,8 @@ def test_a_classifier_judges_by_the_pictures_and_needs_no_pose(
     )
     for _ in range(2):
         e.reset(seed=0)
-        ended = [bool(e.step(STILL)[2]) for _ in range(SEES.success_hold)]
-        assert ended == [False] * (SEES.success_hold - 1) + [True], "each episode anew"
+        ended = [bool(e.step(STILL)[2]) for _ in range(e.classifier.hold)]
+        assert ended == [False] * (e.classifier.hold - 1) + [True], "each episode anew"
     e.judge.seen.reset()
     _, reward, terminated, _, infos = e.step(STILL)
     assert not reward and not terminated and not infos["success"]
@@ -289,7 +289,7 @@ def test_a_classifier_may_see_a_camera_that_the_policy_does_not(
     e = robot_env(blind, classifier=verdict(front=(12, 16)), safety=replace(steady, picture_timeout=1000.0))
     observation, _ = e.reset(seed=0)
     assert set(observation) == {"observation.state"}
-    results = [e.step(STILL) for _ in range(blind.success_hold)]
+    results = [e.step(STILL) for _ in range(e.classifier.hold)]
     assert bool(results[-1][4]["success"]) and not bool(results[-2][4]["success"])
     assert e.pictures.read(1000.0)[FRONT].shape == (1, 12, 16, 3)
 

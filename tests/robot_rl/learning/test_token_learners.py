@@ -19,7 +19,7 @@ from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.learning.cloning import Cloning, CloningConfig
 from robot_rl.learning.grape import GRAPE, GRAPEConfig, pairs
-from robot_rl.learning.srpo import SRPO, SRPOConfig, centres, progress_rewards, relative
+from robot_rl.learning.srpo import SRPO, SRPOConfig, centres, embedded, progress_rewards, relative
 from robot_rl.learning.token_ppo import TokenPPO, TokenPPOConfig
 from robot_rl.training.group import play
 
@@ -201,3 +201,14 @@ def test_groups_share_their_situation_and_each_episode_counts_once() -> None:
     assert len(played.episode) == 24 and torch.bincount(played.episode).eq(2).all() and played.steps.eq(4).all()
     ones = played.total(torch.ones(24))
     assert ones.eq(2).all()
+
+
+def test_an_episode_is_seen_by_its_mean_and_by_its_last_decision() -> None:
+    episode = torch.arange(40).repeat(50)[torch.randperm(2000, generator=torch.Generator().manual_seed(0))]
+    features = torch.randn(2000, 3, generator=torch.Generator().manual_seed(1))
+    none = torch.zeros(40)
+    played = Trajectories({"features": features}, episode, none.bool(), none, none)
+    found = embedded(played)
+    for k in range(40):
+        rows = features[episode == k]
+        assert torch.allclose(found[k, :3], rows.mean(0), atol=1e-6) and torch.equal(found[k, 3:], rows[-1])

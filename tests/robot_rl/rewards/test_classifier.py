@@ -156,8 +156,3 @@ def test_a_state_of_another_size_is_named(verdict: Build) -> None:
         verdict(front=(32, 32), state=5).require_fit(Pipeline(LIFT).observation_spec | SEES, 20.0, LIFT)
     with pytest.raises(ConfigError, match="observation.state of 5 numbers, which is not there here"):
         verdict(front=(32, 32), state=5).require_fit(SEES, 20.0, LIFT)
-
-
-def test_success_must_be_seen_for_as_long_as_the_tasks_own_test_holds(verdict: Build) -> None:
-    assert verdict(front=(32, 32)).frames_of(LIFT) == LIFT.success_hold == 4
-    assert verdict(front=(32, 32), hold=6).frames_of(LIFT) == 6 and verdict(front=(32, 32)).frames_of(None) == 3

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robot_rl.data import Dataset
+from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
 from robot_rl.rewards.marked import LEAST, MarkedEpisode, held_out, labelled, marked_episodes
 from robot_rl.util.errors import ConfigError
 
@@ -62,6 +63,15 @@ def test_a_dataset_without_one_outcome_is_refused_with_the_remedy(
     root = marked_dataset(tmp_path / "dataset", **counts)
     with pytest.raises(ConfigError, match=f"none of the 4 episodes .* is a {what}.*--keep-failures"):
         marked_episodes(Dataset(root), 3, 0.5)
+
+
+def test_episodes_whose_instruction_changes_are_refused(tmp_path: Path) -> None:
+    features = {"next.success": Feature("bool", (1,)), "observation.state": Feature("float32", (1,))}
+    columns = {"next.success": np.array([False, True]), "observation.state": np.zeros((2, 1), np.float32)}
+    with DatasetWriter.create(tmp_path / "told", fps=10, features=features) as writer:
+        writer.add_episodes([EpisodeData(columns, ["touch it", "lift it"])])
+    with pytest.raises(ConfigError, match="changes in episode 0.*without --changes"):
+        marked_episodes(Dataset(tmp_path / "told"), 3, 0.5)
 
 
 def episodes(successes: int, failures: int) -> list[MarkedEpisode]:

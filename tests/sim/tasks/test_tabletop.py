@@ -22,6 +22,7 @@ from robot_rl.interface.pipeline import Instruction, Interface, Pipeline
 from robot_rl.util.errors import ConfigError
 from sim.demonstrators import make_expert
 from sim.env import TaskEnv
+from sim.sampling import chosen
 from sim.tasks import tasks
 
 TASK = tasks.get("tabletop")
@@ -49,6 +50,11 @@ def test_held_out_instructions_are_never_asked_in_training_and_have_known_words(
     env = TaskEnv(BLIND, 20, threads=1, asks="push the")
     env.reset(seed=0)
     assert len(set(told(env))) > 3 and all(text.startswith("push the ") for text in told(env))
+    apart = next(i.text for i in TOLD if i.held_out)
+    begins = " ".join(apart.split()[:2])
+    texts = [(i.text, i.held_out) for i in TOLD]
+    assert all(not TOLD[k].held_out for k in chosen("tabletop", texts, begins)), "a beginning never means it"
+    assert [TOLD[k].text for k in chosen("tabletop", texts, apart)] == [apart], "but its whole text does"
     with pytest.raises(ConfigError, match="no instruction of 'jump'; it has: touch the red cube, "):
         TaskEnv(BLIND, 1, asks="jump")
     with pytest.raises(ConfigError, match="'panda-lift' has no instruction of 'held-out'"):
