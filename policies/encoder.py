@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from policies.base import Observation, Size
 from policies.hashed_words import WORDS, hashed_words
+from policies.pretrained_vision import PretrainedVision, VisionConfig
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
@@ -40,6 +41,8 @@ class EncoderConfig:
     pooling: Literal["all", "places"] = "all"
     """What is read of the last convolution: all, or where each channel is strongest and how strong (then it does not
     halve)."""
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    """A pretrained model in place of the convolutions; of `channels`, the last one counts."""
 
     def __post_init__(self) -> None:
         if self.pooling not in ("all", "places"):
@@ -59,17 +62,31 @@ class Encoder(nn.Module):
         if other := [key for key in reads.others if key not in self.shapes and key != LANGUAGE]:
             raise ConfigError(f"this policy cannot read {other[0]!r}; take a task without it, or another recipe")
         self.words = WORDS * (LANGUAGE in reads.others)
-        self.cameras = nn.ModuleDict(
-            {camera_name(key): _embed(key, shape, config) for key, shape in self.shapes.items()}
-        )
+        self.vision = None
+        if config.vision.model and self.shapes:  # one for all cameras
+            self.vision = PretrainedVision(config.vision)
+        self.cameras = nn.ModuleDict({camera_name(key): self._embed(key) for key in self.shapes})
         self.size = reads.observation + self.words + len(self.shapes) * config.embedding
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return the normalized state (B, D) with the features of the instruction, uint8 (B, bytes), and of the
         pictures, uint8 (B, H, W, 3)."""
         parts = [self.read(observation[LANGUAGE])] if self.words else []
-        parts += [self.cameras[camera_name(key)](scaled(observation[key])) for key in self.shapes]
+        seen = scaled if self.vision is None else self.vision
+        parts += [self.cameras[camera_name(key)](seen(observation[key])) for key in self.shapes]
         return torch.cat([state, *parts], -1) if parts else state
+
+    def _embed(self, key: str) -> nn.Sequential:
+        """Return the network of one camera: pictures, or the pretrained model's maps, to (B, embedding) in [-1, 1]."""
+        c = self.config
+        if self.vision is None:
+            layers, shape = _convolutions(key, self.shapes[key], c)
+        else:
+            channels, height, width = self.vision.map_shape(*self.shapes[key][:2])
+            layers = [nn.Conv2d(channels, c.channels[-1], 1), nn.ReLU()]
+            shape = (c.channels[-1], height, width)
+        pool, size = (Places(), 3 * shape[0]) if c.pooling == "places" else (nn.Flatten(), math.prod(shape))
+        return nn.Sequential(*layers, pool, nn.Linear(size, c.embedding), nn.LayerNorm(c.embedding), nn.Tanh())
 
     def read(self, text: Tensor) -> Tensor:
         """Return features (B, WORDS) of instructions (B, bytes); `forward` takes them as well."""
@@ -148,8 +165,10 @@ def camera_name(key: str) -> str:
     return key.removeprefix(IMAGES).replace(".", "_")
 
 
-def _embed(key: str, shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequential:
-    """Return the network of one camera: floats (B, 3, H, W) to (B, embedding) in [-1, 1]."""
+def _convolutions(
+    key: str, shape: tuple[int, ...], config: EncoderConfig
+) -> tuple[list[nn.Module], tuple[int, int, int]]:
+    """Return the convolutions of one camera, which read floats (B, 3, H, W), and the shape of what comes out."""
     height, width, channels = shape
     if min(height, width) < 2 ** len(config.channels):
         raise ConfigError(
@@ -161,5 +180,4 @@ def _embed(key: str, shape: tuple[int, ...], config: EncoderConfig) -> nn.Sequen
         stride = 1 if config.pooling == "places" and k == len(config.channels) else 2
         layers += [nn.Conv2d(channels, out, 3, stride=stride, padding=1), nn.ReLU()]
         channels, height, width = out, math.ceil(height / stride), math.ceil(width / stride)
-    pool, size = (Places(), 3 * channels) if config.pooling == "places" else (nn.Flatten(), channels * height * width)
-    return nn.Sequential(*layers, pool, nn.Linear(size, config.embedding), nn.LayerNorm(config.embedding), nn.Tanh())
+    return layers, (channels, height, width)

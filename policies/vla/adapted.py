@@ -2,8 +2,6 @@
 the robot's state and learned readouts, whose outputs are the features of an action head.
 
     [pictures | words | state | readouts] -> vision-language model -> readouts
-
-What is saved is what was trained, and a hash of the model it belongs to: the model itself is not copied.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from policies import pretrained
 from policies.base import Observation, Size
-from policies.vla import pretrained
+from policies.pretrained import PretrainedConfig
 from policies.vla.backbone import BackboneConfig, felt, perturbed, pictures_of
 from policies.vla.families import family_of
-from policies.vla.pretrained import PretrainedConfig
 from robot_rl.interface.language import LONGEST, decode
 from robot_rl.interface.observation_spec import LANGUAGE
 
@@ -54,9 +52,8 @@ class AdaptedBackbone(nn.Module):
         self.norm, self.output = nn.LayerNorm(hidden), nn.Linear(hidden, config.width)
         self.size = config.readouts * config.width
         pretrained.remember(self, chosen.model, folder)
-        self._kept = set() if chosen.train == "full" else _untrained(self.model)
-        self.register_state_dict_post_hook(_leave_out)
-        self.register_load_state_dict_pre_hook(_fill_in)
+        if chosen.train != "full":
+            pretrained.leave_out_untrained(self, "model")
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
         """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
@@ -136,22 +133,3 @@ def _adapted(folder: Path, described: Any, chosen: PretrainedConfig) -> Any:
     if chosen.gradient_checkpointing:
         words.activation_checkpointing_enable({"use_reentrant": False})
     return model
-
-
-def _untrained(model: nn.Module) -> set[str]:
-    """Return the names of what a model's state holds besides trained weights."""
-    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
-    return {f"model.{name}" for name in model.state_dict() if name not in trained}
-
-
-def _leave_out(backbone: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Leave the model's own weights out of what is saved."""
-    for name in backbone._kept:  # type: ignore[union-attr]
-        state.pop(prefix + name, None)
-
-
-def _fill_in(backbone: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Fill the model's own weights into what is loaded."""
-    own = dict(backbone.named_parameters()) | dict(backbone.named_buffers())
-    for name in backbone._kept:  # type: ignore[union-attr]
-        state[prefix + name] = own[name].detach()

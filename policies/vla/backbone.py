@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from policies.base import Observation, Size
 from policies.encoder import Places, augmented, camera_name, scaled
-from policies.vla.pretrained import PretrainedConfig
+from policies.pretrained import PretrainedConfig
 from policies.vla.words import MOST, NOTHING, LanguageTower, block
 from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE

@@ -47,7 +47,7 @@ class Vla:
         """Measure and print; return the exit status."""
         import torch
 
-        from policies.vla.pretrained import require
+        from policies.pretrained import require
         from robot_rl.cli.console import show
         from robot_rl.training.run import provenance
 
@@ -65,7 +65,7 @@ class Vla:
         """Return weights, training steps/s, memory (GB) and latencies (ms) on a device."""
         import torch
 
-        from policies.vla.pretrained import require
+        from policies.pretrained import require
         from policies.vla.smolvla import SmolVLAConfig
         from policies.vla.smolvla_network import SmolVLANetwork
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from policies.base import Policy, Size, build_policy
 from policies.bundle import Bundle, load_bundle, save_bundle
+from policies.pretrained import MODELS, PretrainedConfig, find, fingerprint
 from policies.vla.backbone import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
-from policies.vla.pretrained import MODELS, PretrainedConfig, find, fingerprint
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field

@@ -1,5 +1,7 @@
-"""Pretrained vision-language models from a folder or the Hugging Face hub: what may be chosen, where a model lies, and
-how it is loaded. Only `safetensors` are read and no code of a model's runs."""
+"""Pretrained models from a folder or the Hugging Face hub: where they lie, and how they are loaded. Only `safetensors`
+are read and no code of a model's runs.
+
+What is saved of a network that stands on a model is what was trained, and a hash of the model: it is not copied."""
 
 from __future__ import annotations
 
@@ -128,12 +130,12 @@ def load_config(folder: Path, layers: int) -> Any:
             f"{folder / 'config.json'} is of no model that the installed transformers knows "
             f"({str(error).strip().splitlines()[0]}); models that bring their own code are not run: name another"
         ) from None
-    text = config.get_text_config()
-    if layers > text.num_hidden_layers:
-        raise ConfigError(
-            f"{folder} has {text.num_hidden_layers} layers, not {layers}; lower --policy.encoder.pretrained.layers"
-        )
     if layers:
+        text = config.get_text_config()
+        if layers > text.num_hidden_layers:
+            raise ConfigError(
+                f"{folder} has {text.num_hidden_layers} layers, not {layers}; lower --policy.encoder.pretrained.layers"
+            )
         text.num_hidden_layers = layers
         if getattr(text, "layer_types", None):
             text.layer_types = text.layer_types[:layers]
@@ -191,6 +193,24 @@ def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
                 "the folder again"
             )
     return model
+
+
+def leave_out_untrained(module: nn.Module, name: str) -> None:
+    """Save what of `module.<name>`, a pretrained model, is trained, and take the rest from the model itself."""
+    model = module.get_submodule(name)
+    trained = {f"{name}.{key}" for key, weight in model.named_parameters() if weight.requires_grad}
+    kept = {f"{name}.{key}" for key in model.state_dict()} - trained
+
+    def leave_out(built: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        for key in kept:
+            state.pop(prefix + key, None)
+
+    def fill_in(built: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        own = dict(built.named_parameters()) | dict(built.named_buffers())
+        state.update({prefix + key: own[key].detach() for key in kept})
+
+    module.register_state_dict_post_hook(leave_out)
+    module.register_load_state_dict_pre_hook(fill_in)
 
 
 def _require_weights(folder: Path) -> None:
