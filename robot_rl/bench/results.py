@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,18 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
         verdict += f": below {(percent if rate else figure)(record['at_least'])}"
     results = [_interval(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
     gap = _interval(record["difference"], rate, signed=True) if "difference" in record else "–"
-    unlike = [flag for flag in control["flags"] if flag not in method["flags"]]
+    shared = options(method["flags"])
+    unlike = [word for option in options(control["flags"]) if option not in shared for word in option]
     other = f"`{control['recipe']}`" + (f" `{shlex.join(unlike)}`" if unlike else "")
     what = f"`{record['task']}`" + ("" if rate else f", {record['figure']}")
     return (f"`{name}`", paper(method["recipe"]), other, what, *results, gap, _reached(method),
             record.get("published") or "–", verdict)  # fmt: skip
+
+
+def options(flags: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return a command line's options, each with its values."""
+    starts = [*(k for k, flag in enumerate(flags) if flag.startswith("--")), len(flags)]
+    return [tuple(flags[a:b]) for a, b in pairwise(starts)]
 
 
 def _interval(row: Mapping[str, Any], rate: bool, signed: bool = False) -> str:

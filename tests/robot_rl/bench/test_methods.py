@@ -28,6 +28,7 @@ from robot_rl.bench.results import (
     judge,
     learning,
     merge,
+    options,
     paper,
     read_results,
 )  # fmt: skip
@@ -241,6 +242,11 @@ def test_the_table_has_a_row_for_each_check_and_marks_what_failed() -> None:
         "(1 of 2 seeds)",
     ):
         assert part in lines[3], lines[3]
+
+
+def test_an_option_keeps_its_values_though_another_option_has_the_same() -> None:
+    shared, own = ("--a", "1", "32"), ("--b", "32", "--no-c")
+    assert options([*shared, *own]) == [shared, ("--b", "32"), ("--no-c",)] and options([]) == []
 
 
 def test_every_recipe_names_its_paper() -> None:
