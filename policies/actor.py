@@ -167,7 +167,7 @@ class GaussianPolicy(ActorPolicy):
 def gaussian_from(policy: Policy, initial_std: float, grasp: bool = False) -> GaussianPolicy:
     """Return a Gaussian that goes on from a Gaussian policy's mean with a learned standard deviation; with `grasp` it
     decides on the gripper. ConfigError for other policies."""
-    if not isinstance(policy, GaussianPolicy):
+    if type(policy) is not GaussianPolicy:  # one on an embedding has more than an actor
         raise ConfigError(
             f"a {policy.class_name} policy has no Gaussian to go on from; take one of bc, sac, td3 or rlpd"
         )

@@ -58,13 +58,14 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
 def learning(runs: Sequence[Path]) -> dict[str, Any]:
     """Return minutes of training, and environment steps and minutes to 80 % success while training, means over seeds.
 
-    `reached` counts the seeds that got there; without it training reports no success.
+    `reached` counts the seeds that got there; without it training reports no success, or that of an operator too.
     """
     curves = [rows for run in runs if (rows := read_metrics(run))]
     if not curves:
         return {}
     found: dict[str, Any] = {"minutes": sum(rows[-1]["seconds"] for rows in curves) / 60 / len(curves)}
-    known = [rows for rows in curves if any("train/success" in row for row in rows)]
+    # An operator's successes are not the policy's.
+    known = [rows for rows in curves if any("train/success" in r and "train/corrected_share" not in r for r in rows)]
     if not known:
         return found
     first = [next((row for row in rows if row.get("train/success", 0) >= REACHED), None) for rows in known]

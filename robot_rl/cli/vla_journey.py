@@ -19,11 +19,11 @@ PRACTISED = "lift the"
 class Scale:
     """Sizes of the stages."""
 
-    demonstrations: int = 600
-    updates: int = 4000
+    demonstrations: int = 400
+    updates: int = 2800
     batch: int = 64
-    steps: int = 24_000
-    episodes: int = 80
+    steps: int = 16_000
+    episodes: int = 60
     """Of each evaluation."""
     robot_episodes: int = 5
     video_episodes: int = 3

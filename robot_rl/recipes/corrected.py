@@ -28,6 +28,7 @@ from robot_rl.rewards.takeover import TakeoverReward
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner
 from robot_rl.training.off_policy import demo_replay
 from robot_rl.training.practice import practise
+from robot_rl.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,12 @@ class CorrectedRecipe(Recipe):
         torch.manual_seed(seed)
         agent = self._agent(self.policy(bundle), seed)
         if self._goes_on_with_critics(bundle):
-            agent.critic.load_state_dict(bundle.critic)
+            try:
+                agent.critic.load_state_dict(bundle.critic)
+            except RuntimeError:
+                raise ConfigError(
+                    f"{bundle.called} has critics of another kind; take one of rlpd, sac, td3, resfit or hil-serl"
+                ) from None
             agent.target.load_state_dict(bundle.critic)
         return agent
 

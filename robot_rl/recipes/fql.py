@@ -1,7 +1,7 @@
 """Flow Q-learning: Park et al. 2025 (FQL, arXiv 2502.02538); with policy.horizon 5 it is QC-FQL (Li et al. 2025,
 "Reinforcement Learning with Action Chunking", arXiv 2507.07969).
 
-Policy: one step from noise to action, near a cloned flow; critics: 2, mean; data: offline updates, then half
+Policy: one step from noise to action, near a cloned flow; critics: 2, minimum; data: offline updates, then half
 demonstrations, half online; reward: success, or the task's. The paper weighs cloning for each task by hand (alpha 10 to
 1000 on unscaled values); here the value's mean size counts as 1."""
 

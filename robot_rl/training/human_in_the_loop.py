@@ -10,7 +10,7 @@ Robot and learner share only a run folder, so either can be killed and restarted
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,18 @@ def publish(folder: Path, agent: ActorCritic) -> None:
     """
     if (folder / WEIGHTS).exists() and load_state(folder / WEIGHTS)["version"] >= agent.updates.critic:
         return
-    save_state({"version": agent.updates.critic, "actor": agent.average.state_dict()}, folder / WEIGHTS)
+    save_state({"version": agent.updates.critic} | acting(agent), folder / WEIGHTS)
+
+
+def acting(agent: ActorCritic) -> dict[str, Any]:
+    """Return the weights that act: of the averaged actor, and of the encoder, which the critics' loss trains."""
+    return {"actor": agent.average.state_dict(), "encoder": agent.policy.encoder.state_dict()}
+
+
+def load_acting(policy: ActorPolicy, weights: Mapping[str, Any]) -> None:
+    """Let a policy act as its learner's `acting`."""
+    policy.actor.load_state_dict(weights["actor"])
+    policy.encoder.load_state_dict(weights["encoder"])
 
 
 def fetch(folder: Path, policy: ActorPolicy, version: int) -> int:
@@ -104,9 +115,9 @@ def fetch(folder: Path, policy: ActorPolicy, version: int) -> int:
     published = load_state(folder / WEIGHTS)
     if published["version"] <= version:
         return version
-    if not all(v.isfinite().all() for v in published["actor"].values()):
+    if not all(v.isfinite().all() for part in ("actor", "encoder") for v in published[part].values()):
         return version
-    policy.actor.load_state_dict(published["actor"])
+    load_acting(policy, published)
     return int(published["version"])
 
 

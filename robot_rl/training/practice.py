@@ -13,7 +13,7 @@ from torch import Tensor
 from policies.base import Observation
 from policies.execution import ChunkExecutor
 from robot_rl.interface.observation_spec import PRIVILEGED
-from robot_rl.training.human_in_the_loop import Learner, play_episode
+from robot_rl.training.human_in_the_loop import Learner, acting, load_acting, play_episode
 from robot_rl.training.metrics import Episodes, Progress, check_finite, counts, report
 from robot_rl.training.run import Run
 from robot_rl.util.seeds import training_seed
@@ -63,7 +63,7 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
     observation = env.reset(seed=training_seed(seed) + step)[0]
     logged = checkpointed = step
     while step < config.steps:
-        actor.actor.load_state_dict(agent.average.state_dict())
+        load_acting(actor, acting(agent))
         record = EpisodeRecord(episodes)
         observation = play_episode(env, executor, observation, rng, record.add)
         episode = record.episode()

@@ -213,6 +213,10 @@ def test_steps_to_80_percent_are_environment_steps_of_the_seeds_that_got_there(t
     found = learning([tmp_path / name for name in curves])
     assert found == {"minutes": pytest.approx(330 / 180), "reached": 2, "steps_to_80": 150, "minutes_to_80": 1.25}
     assert learning([tmp_path / "none"]) == {}
+    (tmp_path / "seed-2" / "metrics.jsonl").write_text(
+        '{"step": 9, "seconds": 60, "train/success": 0.9, "train/corrected_share": 0.4}\n'
+    )
+    assert learning([tmp_path / "seed-2"]) == {"minutes": 1.0}, "who succeeded there is not told"
 
 
 def records() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from policies.actor import GaussianPolicy, gaussian_from
 from policies.base import Size, build_policy
 from policies.best_of import BestOfConfig, BestOfPolicy, CriticSize
+from policies.embedded import EmbeddedPolicy
 from policies.flow import FlowConfig, FlowPolicy
 from policies.gaussian import GaussianConfig
 from policies.generative import FlowActor, GenerativeConfig, GenerativePolicy, MeanFlowActor
@@ -281,6 +282,8 @@ def test_a_policy_goes_on_from_the_mean_of_another() -> None:
     assert torch.allclose(log_std.exp(), torch.tensor(0.2)) and policy.actor.std is None
     with pytest.raises(ConfigError, match="Gaussian"):
         gaussian_from(flow_base(), 0.2)
+    with pytest.raises(ConfigError, match="policy has no Gaussian"):
+        gaussian_from(EmbeddedPolicy(Size(2, 2)), 0.2)
 
 
 def test_settings_that_a_method_cannot_work_with_are_refused() -> None:

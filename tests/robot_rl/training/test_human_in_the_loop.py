@@ -19,12 +19,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.encoder import EncoderConfig
+from policies.gaussian import GaussianConfig
 from robot_rl.data import DatasetWriter
 from robot_rl.data.recording import features, load_episodes
 from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.observation_spec import ObservationSpec, picture_field
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.checkpoint import load_state, save_state
@@ -94,7 +98,7 @@ def learner(agent: Build, residual: Build, tmp_path: Path) -> Build:
 
 def publish(folder: Path, policy: Any, version: int) -> None:
     """Publish a policy's actor as a learner that averaged it does."""
-    publish_agent(folder, SimpleNamespace(updates=SimpleNamespace(critic=version), average=policy.actor))
+    publish_agent(folder, SimpleNamespace(updates=SimpleNamespace(critic=version), average=policy.actor, policy=policy))
 
 
 # ---- corrections -------------------------------------------------------------------------------------------------
@@ -192,6 +196,18 @@ def test_published_weights_are_fetched(residual: Build, tmp_path: Path, same: Bu
     assert fetch(tmp_path, here, 12) == 12
     assert not same(here.actor.state_dict(), before), "the version in use is not read again"
     assert [p.name for p in tmp_path.iterdir()] == [WEIGHTS], "and nothing half-written is left"
+
+
+def test_what_the_learner_learned_to_see_is_fetched_too(tmp_path: Path, same: Build) -> None:
+    front = "observation.images.front"
+    size = Size(3, 2, ObservationSpec.of(**{front: picture_field(8, 8)}))
+    config = GaussianConfig(hidden=(8,), encoder=EncoderConfig(channels=(4,), embedding=5))
+    there, here = GaussianPolicy(size, config), GaussianPolicy(size, config)
+    publish(tmp_path, there, 1)
+    assert fetch(tmp_path, here, -1) == 1
+    seen = {"observation.state": torch.randn(2, 3), front: torch.randint(0, 256, (2, 8, 8, 3), dtype=torch.uint8)}
+    acts = [each.act(seen, torch.Generator().manual_seed(0)) for each in (there, here)]
+    assert torch.equal(*acts)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
