@@ -74,9 +74,9 @@ class Rig:
         self.loop.note = lambda event, what: self.note(event, what)
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with events: phases, stops, resets, commands, takeovers, the guard."""
-        node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)
         self._twin_stall = -math.inf, 0.0
         """When the twin last said that it had stood still, monotonic s, and for how long, s."""
+        node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)
         self._watched = -math.inf
         """Time of the last look at the topics' other writers, monotonic s."""
         self.intruder = ""

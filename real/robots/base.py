@@ -69,15 +69,6 @@ class Driver(ABC):
         self.commands: list[Publisher] = []
         """Publishers of commands, of which each should be its topic's only one."""
         self.jumps = JumpCheck(robot)
-        self.poses = {
-            name: node.subscribe(
-                "geometry_msgs/msg/PoseStamped",
-                robot.ros.object_pose.format(object=name),
-                qos.SENSOR,
-                partial(self._on_pose, name),
-            )
-            for name in objects
-        }
         self.accepted = dict.fromkeys(objects, 0)
         """Number of finite poses of each object."""
         self._seen: dict[str, tuple[Tensor, float]] = {}
@@ -90,6 +81,16 @@ class Driver(ABC):
         """Number of malformed or non-finite states."""
         self.rejected_poses = 0
         """Number of non-finite object poses."""
+        # From here on poses may arrive.
+        self.poses = {
+            name: node.subscribe(
+                "geometry_msgs/msg/PoseStamped",
+                robot.ros.object_pose.format(object=name),
+                qos.SENSOR,
+                partial(self._on_pose, name),
+            )
+            for name in objects
+        }
 
     @abstractmethod
     def reading(self) -> JointReading | None:

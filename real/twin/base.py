@@ -53,11 +53,11 @@ class Twin(ABC):
         image = self.robot.ros.image
         self.images = {c: node.publisher("sensor_msgs/msg/Image", image.format(camera=c), qos.SENSOR) for c in names}
         self._rendering: dict[str, Future[np.ndarray]] = {}
-        self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
         self.stall = node.publisher("std_msgs/msg/String", STALL_TOPIC, STATE)
         self.stalls = 0
         """How often the process stood still, as a tick that came over `STALL` s late shows."""
         self._requests: deque[int] = deque()
+        self.reset_request = node.subscribe("std_msgs/msg/String", RESET_TOPIC, qos.DEFAULT, self._on_reset)
         self._closing = threading.Event()
         self._draining = math.inf
         """When to end although somebody commands the robot, monotonic s."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 
 from real.bus import Node, QoS, make, open_node
 from real.bus import qos as profiles
+from real.bus.messages import encode
+from real.bus.node import Stamped
 from real.loop import CommandLoop
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
@@ -322,3 +325,21 @@ def test_a_second_robot_that_comes_later_is_refused_at_the_next_episode(
     eventually(lambda: len(w.driver.joints.writers()) == 2)
     with pytest.raises(NotReady, match="/robot and /second"):
         w.driver.check_alone()
+
+
+def test_what_arrives_while_the_driver_begins_is_taken_in(
+    nodes: Callable[[str], Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread calls back as soon as there is a subscription; here its first message is there at once."""
+    node = nodes("policy")
+    subscribe = node.subscribe
+
+    def eager(type_name: str, topic: str, profile: QoS, callback: Any = None) -> Any:
+        if callback is not None:
+            raw = bytes(encode(make(type_name), type_name))
+            callback(Stamped(raw, type_name, time.monotonic(), 0, 1))
+        return subscribe(type_name, topic, profile, callback)
+
+    monkeypatch.setattr(node, "subscribe", eager)
+    driver = ArmDriver(node, PANDA, ("cube",))
+    assert driver.accepted == {"cube": 1} and driver.object_poses()[0]["cube"].shape == (1, 7)
