@@ -315,7 +315,9 @@ def test_weights_are_adopted_between_episodes_and_the_session_resumes(
     newer = residual(SIZE, 4, std=None, zero_init=False)
 
     def learn(call: int) -> None:
-        publish(tmp_path / "run", SimpleNamespace(updates=SimpleNamespace(critic=call), average=newer.actor))
+        publish(
+            tmp_path / "run", SimpleNamespace(updates=SimpleNamespace(critic=call), average=newer.actor, policy=newer)
+        )
 
     seconds_until(monkeypatch, lambda: len(s.episodes) >= 3)
     s.learn(NoLearner(learn), 60.0, lambda *_: None)  # type: ignore[arg-type]
