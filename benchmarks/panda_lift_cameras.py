@@ -3,7 +3,7 @@
     python -m benchmarks.panda_lift_cameras --seeds 1 --work runs/cameras
 
 Each seed collects, clones and improves by the commands a user would type, then plays both policies on the same
-held-out episodes, as many as it takes to tell 89 % from 94 %. Seconds count from the start of `collect`. Stages that
+held-out episodes. Seconds count from the start of `collect`. Stages that
 --work holds are not run again. Results go to benchmarks/results/panda_lift_cameras.json.
 """
 

@@ -27,7 +27,7 @@ KEPT = ("episodes", "success", "success_low", "success_high", "return", "steps_o
 
 @dataclass(frozen=True)
 class Method:
-    """What learns, from what."""
+    """A way to learn a task: recipe, demonstrations, and the policy to start from."""
 
     train: str
     """Recipe and options, without the number of steps."""
