@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-import weakref
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -69,24 +69,31 @@ class SceneRenderer:
 
 
 class Renderers:
-    """The renderers of one model: one per size and quality for single frames, and one per core and size for batches."""
+    """The renderers of one model: each thread of a pool has its own, with its own copy of the model.
+
+    No OpenGL context is current outside its own thread, and ends with it. Elsewhere, MuJoCo frees a renderer on
+    whichever thread drops it; if its context is current on another, that fails, and the objects of the context that is
+    current here are freed instead: wrong pictures, or a crash.
+    """
 
     def __init__(self, model: mujoco.MjModel, scene: Scene):
-        self.model, self.scene = model, scene
-        self._single: dict[tuple[int, int, str], SceneRenderer] = {}
-        self._threads: list[_RenderThread] = []
-        self._end = weakref.finalize(self, _end, self._threads)
-        self._end.atexit = False  # the interpreter has ended the threads by then
+        self._size = os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._size, "render", _begin, (copy.copy(model), scene))
 
     def frame(
         self, qpos: np.ndarray, camera: str, height: int, width: int, quality: str, sizes: np.ndarray | None,
         look: Look | None = None,
     ) -> np.ndarray:  # fmt: skip
         """Return one frame, as `SceneRenderer.render` does."""
-        key = (height, width, quality)
-        if key not in self._single:
-            self._single[key] = SceneRenderer(self.model, self.scene, height, width, quality)
-        return self._single[key].render(qpos, camera, sizes, look)
+        return self.later(qpos, camera, height, width, sizes, look, quality).result()
+
+    def later(
+        self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None,
+        look: Look | None = None, quality: str = "fast",
+    ) -> Future[np.ndarray]:  # fmt: skip
+        """Return the future of a frame (height, width, 3) at copies of the positions."""
+        sizes = None if sizes is None else sizes.copy()
+        return self._pool.submit(_draw, qpos.copy(), camera, height, width, quality, sizes, look)
 
     def batch(
         self, qpos: np.ndarray, camera: str, height: int, width: int, sizes: np.ndarray | None,
@@ -94,77 +101,36 @@ class Renderers:
     ) -> np.ndarray:  # fmt: skip
         """Return fast frames (k, height, width, 3) uint8 at joint positions (k, nq), on all cores."""
         frames = np.empty((len(qpos), height, width, 3), np.uint8)
-        threads = self._opened(os.cpu_count() or 1)
-        shares = np.array_split(np.arange(len(qpos)), min(len(threads), len(qpos)))
-        started = [
-            thread.pool.submit(thread.draw, frames, rows, qpos, camera, sizes, looks)
-            for thread, rows in zip(threads, shares, strict=False)
-        ]
-        for done in started:
-            done.result()
+
+        def draw(rows: np.ndarray) -> None:
+            for k in rows:
+                size, look = (None if each is None else each[k] for each in (sizes, looks))
+                frames[k] = _draw(qpos[k], camera, height, width, "fast", size, look)
+
+        list(self._pool.map(draw, np.array_split(np.arange(len(qpos)), min(self._size, len(qpos)))))
         return frames
 
-    def later(
-        self,
-        qpos: np.ndarray,
-        camera: str,
-        height: int,
-        width: int,
-        sizes: np.ndarray | None,
-        look: Look | None = None,
-    ) -> Future[np.ndarray]:
-        """Return the future of a fast frame (height, width, 3), which a thread renders from copies of positions."""
-        frame, thread = np.empty((1, height, width, 3), np.uint8), self._opened(1)[0]
-        sizes = None if sizes is None else sizes[None].copy()
-        return thread.pool.submit(
-            thread.draw, frame, np.zeros(1, int), qpos[None].copy(), camera, sizes, None if look is None else [look]
-        )
-
-    def _opened(self, least: int) -> list[_RenderThread]:
-        while len(self._threads) < least:
-            self._threads.append(_RenderThread(self.model, self.scene))
-        return self._threads
-
     def close(self) -> None:
-        """End the threads; another batch would start new ones."""
-        _end(self._threads)
+        """End the threads and free what they hold."""
+        self._pool.shutdown()
 
 
-class _RenderThread:
-    """A thread with its own copy of the model and OpenGL contexts, which only this thread may open, use and close."""
-
-    def __init__(self, model: mujoco.MjModel, scene: Scene):
-        self.pool = ThreadPoolExecutor(1, "render", _without_realtime)
-        self.model, self.scene = copy.copy(model), scene
-        self.renderers: dict[tuple[int, int], SceneRenderer] = {}
-
-    def draw(
-        self, frames: np.ndarray, rows: np.ndarray, qpos: np.ndarray, camera: str, sizes: np.ndarray | None,
-        looks: Sequence[Look] | None,
-    ) -> np.ndarray:  # fmt: skip
-        """Render rows (k,) into frames (n, height, width, 3); return the first of them."""
-        height, width = frames.shape[1:3]
-        if (height, width) not in self.renderers:
-            self.renderers[height, width] = SceneRenderer(self.model, self.scene, height, width, "fast")
-        for k in rows:
-            size, look = (None if each is None else each[k] for each in (sizes, looks))
-            frames[k] = self.renderers[height, width].render(qpos[k], camera, size, look)
-        return frames[rows[0]]
-
-    def close(self) -> None:
-        for renderer in self.renderers.values():
-            renderer.renderer.close()
+_here = threading.local()  # of a thread of a pool: the copy of the model, the scene, and the renderers
 
 
-def _without_realtime() -> None:
-    """Give this thread ordinary priority: it would inherit that of a twin's loop."""
+def _begin(model: mujoco.MjModel, scene: Scene) -> None:
+    """Prepare a thread, with ordinary priority: it would inherit that of a twin's loop."""
+    _here.model, _here.scene, _here.renderers = copy.copy(model), scene, {}
     if hasattr(os, "sched_setscheduler"):
         with suppress(OSError):  # not permitted, as perhaps in a container: then it was not given either
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _end(threads: list[_RenderThread]) -> None:
-    for thread in threads:
-        thread.pool.submit(thread.close).result()
-        thread.pool.shutdown()
-    threads.clear()
+def _draw(
+    qpos: np.ndarray, camera: str, height: int, width: int, quality: str, size: np.ndarray | None, look: Look | None
+) -> np.ndarray:
+    """Render with this thread's renderer."""
+    key = (height, width, quality)
+    if key not in _here.renderers:
+        _here.renderers[key] = SceneRenderer(_here.model, _here.scene, *key)
+    return _here.renderers[key].render(qpos, camera, size, look)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -82,11 +84,35 @@ def test_the_threads_that_draw_end_with_the_environment(task: Build) -> None:
     for end in (TaskEnv.close, lambda env: None):  # or collected without being closed
         env = TaskEnv(task(pictures=(Picture("front", H, W),)), 4, threads=1)
         env.reset(seed=0)
-        assert drawing() - others
+        own = drawing() - others
+        assert own
         end(env)
         del env
         gc.collect()
+        for thread in own:
+            thread.join(10)
         assert not drawing() - others
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")  # as when OpenGL refuses the context
+def test_a_renderer_that_another_thread_drops_spoils_no_picture(task: Build) -> None:
+    env, other = (TaskEnv(task(pictures=(Picture("front", H, W),)), 4, threads=1) for _ in range(2))
+    env.reset(seed=0)
+    other.reset(seed=0)
+    before = env.engine.render_batch(np.arange(4), "front", H, W)
+    other.engine.render(0, "front", H, W)
+    other.engine.myself = other.engine  # a cycle, which the garbage collector frees
+    dropped = weakref.ref(other.engine)
+    gc.disable()
+    try:
+        del other
+        for _ in range(2 * (os.cpu_count() or 1)):  # on each thread that draws
+            env.engine._renderers._pool.submit(gc.collect).result()
+        assert dropped() is None
+    finally:
+        gc.enable()
+    assert np.array_equal(env.engine.render_batch(np.arange(4), "front", H, W), before)
+    env.close()
 
 
 def test_an_interface_with_pictures_survives_json_and_one_without_is_as_before(task: Build) -> None:
