@@ -4,7 +4,7 @@
 
 Success on 50 held-out episodes after 0, 25,000 and 100,000 environment steps.
 
-resfit   100 demonstrations of the task, with the noise of the suite's datasets; a clone, corrected online from success
+resfit   600 demonstrations of the task, with the noise of the suite's datasets; a clone, corrected online from success
 qc-fql   the oracles' play, which aims elsewhere, and the dense reward, as Q-chunking has them (Li et al. 2025, arXiv
          2507.07969): at most 150,000 transitions and 50,000 offline updates, where the paper has 1,000,000 of each
 qc       the same, and 15 times slower per update
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.suites import Method, Suite, main
+from benchmarks.suites import CORRECTED, Method, Suite, main
 
 DOMAINS = ("cube-single", "cube-double", "scene", "puzzle-3x3")
 PLAY = "--skill PLAY --keep-failures --episodes 200 --num-envs 4"
@@ -24,8 +24,8 @@ SUITE = Suite(
     tuple(f"ogbench:{domain}-singletask-v0" for domain in DOMAINS),
     {
         "resfit": Method(
-            "resfit --training.num-envs 4", "--skill CLUMSY --episodes 100 --num-envs 4",
-            "diffusion-bc --training.updates 6000",
+            f"{CORRECTED} 0.1", "--skill CLUMSY --episodes 600 --num-envs 4",
+            "diffusion-bc --policy.hidden 512 --training.updates 10000",
         ),
         "qc-fql": Method(f"fql --policy.horizon 5 {AS_PUBLISHED}", PLAY),
         "qc": Method(f"qc {AS_PUBLISHED}", PLAY),
