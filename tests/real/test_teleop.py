@@ -96,7 +96,7 @@ class Ear:
         end = time.monotonic() + WAIT
         while self.subscription.matched and time.monotonic() < end:
             time.sleep(0.002)
-        while self._latest() != RELEASED and self.subscription.wait(1.0):
+        while (self.subscription.latest is None or self._latest() != RELEASED) and self.subscription.wait(1.0):
             pass
         return self._latest()
 
