@@ -27,8 +27,8 @@ CORRECTED = (
     "--training.keep-successes --training.warmup 5000 --agent.exploration.warmup-noise 0.1 --agent.pooling min "
     "--residual.scale"
 )
-"""A clone corrected from success, on tasks of 50 to 300 steps; the largest correction follows. Without the quiet
-warm-up and the cautious values a clone that is good already gets worse at first."""
+"""Correct a clone from success, in episodes of 50 to 300 steps; the largest correction follows. With the recipe's own
+warm-up and the mean of the values, a good clone of pick-place became worse at first (100 % to 78 %)."""
 KEPT = ("episodes", "success", "success_low", "success_high", "return", "steps_of_successes")
 
 

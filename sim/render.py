@@ -69,11 +69,11 @@ class SceneRenderer:
 
 
 class Renderers:
-    """The renderers of one model: each thread of a pool has its own, with its own copy of the model.
+    """Render one model on a pool of threads, each with its own copy of the model and its own OpenGL contexts.
 
-    No OpenGL context is current outside its own thread, and ends with it. Elsewhere, MuJoCo frees a renderer on
-    whichever thread drops it; if its context is current on another, that fails, and the objects of the context that is
-    current here are freed instead: wrong pictures, or a crash.
+    A context is current on its own thread alone, which frees it when it ends. Python may drop a renderer on any thread:
+    if its context is current on another one, MuJoCo frees objects of the wrong context. Pictures are wrong then, or the
+    process crashes.
     """
 
     def __init__(self, model: mujoco.MjModel, scene: Scene):
@@ -115,7 +115,7 @@ class Renderers:
         self._pool.shutdown()
 
 
-_here = threading.local()  # of a thread of a pool: the copy of the model, the scene, and the renderers
+_here = threading.local()  # each thread's model, scene and renderers
 
 
 def _begin(model: mujoco.MjModel, scene: Scene) -> None:

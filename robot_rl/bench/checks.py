@@ -48,7 +48,7 @@ class Check:
 WEAK = ("--skill", "WEAK", "--episodes", "300", "--num-envs", "50", "--keep-failures")
 """Data of mixed quality: of these episodes about four in ten succeed."""
 MANY = ("--skill", "WEAK", "--episodes", "3000", "--num-envs", "100", "--keep-failures")
-"""The same, for a task of so few steps that 300 episodes are soon known by heart."""
+"""The same for a task of one or two steps per episode, where 300 episodes are soon memorized."""
 MIXED = ("--skill", "MIXED", "--episodes", "100", "--num-envs", "50")
 """Each episode has a habit, from half strength in the wrong direction to full strength in the right one."""
 BOTH_SIDES = ("--skill", "STEADY", "--episodes", "50")

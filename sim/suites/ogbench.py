@@ -82,8 +82,10 @@ class Expert:
 
     def _press(self, buttons: Any) -> tuple[str, Info]:
         """Press the first of these buttons, an order that a clone can learn; in play, or if there are none, any."""
-        freely = self.play or not len(buttons)
-        chosen = np.random.choice(buttons if len(buttons) else self.env._num_buttons) if freely else buttons[0]
+        if self.play or not len(buttons):
+            chosen = np.random.choice(buttons if len(buttons) else self.env._num_buttons)
+        else:
+            chosen = buttons[0]
         return "button", {"privileged/target_button_top_pos": self.env._data.site_xpos[
             self.env._button_site_ids[chosen]].copy()}  # fmt: skip
 
