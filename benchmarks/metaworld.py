@@ -27,7 +27,7 @@ DEMOS = "--skill STEADY --episodes 20 --num-envs 4"
 SUITE = Suite(
     "metaworld",
     tuple(f"metaworld:{name}-v3" for name in HARD),
-    {"resfit": Method(f"{CORRECTED} 0.2", DEMOS, "diffusion-bc"), "rlpd": Method("rlpd", DEMOS)},
+    {"resfit": Method(f"{CORRECTED} 0.2", DEMOS, "diffusion-bc --policy.execute 2"), "rlpd": Method("rlpd", DEMOS)},
     (0, 20_000, 50_000),
     own_python=True,
 )
