@@ -42,6 +42,8 @@ class Method:
     """Options of `collect`."""
     base: str = ""
     """Recipe and options of the policy that it starts from, which is trained on the same data; none: from nothing."""
+    reads_demos: bool = True
+    """It reads the demonstrations, too, and not only its base does."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,11 @@ def measure(
     where = ["--env-python", python] if python else []
     common = [*where, "--seed", seed, "--resume"]
     robot_rl("collect", called, *method.collect.split(), *common, "--out", data)
-    train = ["train", called, "--dataset", data, "--threads", 1, *common]
+    train, demos = ["train", called, "--threads", 1, *common], ["--dataset", data]
     if method.base:
-        robot_rl(*train, "--recipe", *method.base.split(), "--out", base)
+        robot_rl(*train, *demos, "--recipe", *method.base.split(), "--out", base)
         train += ["--base", base]
+    train += demos if method.reads_demos else []
     evaluations = {}
     for steps in points:
         result = run / f"evaluation-{steps}.json"

@@ -9,6 +9,7 @@ policy_classes = Registry(
     {
         "gaussian": ("policies.actor:GaussianPolicy", "tanh-Gaussian of the observation"),
         "embedded": ("policies.embedded:EmbeddedPolicy", "tanh-Gaussian of a learned embedding"),
+        "hilbert": ("policies.hilbert:HilbertPolicy", "tanh-Gaussian of a direction towards the goal"),
         "residual": ("policies.residual:ResidualPolicy", "a correction of a frozen base policy at every step"),
         "steered": ("policies.steered:SteeredPolicy", "a frozen chunked policy whose noise an actor chooses"),
         "best-of": ("policies.best_of:BestOfPolicy", "the best of a flow's actions, and of edits of them, by values"),

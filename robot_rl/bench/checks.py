@@ -91,7 +91,14 @@ EITHER = ("--skill", "STEADY", "--episodes", "600", "--num-envs", "50", "--keep-
 WRITES, FLOWS = Arm("vla-tokens", TOLD), Arm("vla-sft", TOLD)
 """Starts of practice. All methods practise about 6,400 episodes, 50,000 steps."""
 ROUNDS = ("--training.rounds", "100")
+AIMLESS = ("--skill", "RANDOM", "--episodes", "300", "--num-envs", "50", "--keep-failures")
 CARELESS = ("--operator.skill", "WEAK")
+
+
+def goal(option: str) -> tuple[str, ...]:
+    """Return flags that say where the maze's state tells goals."""
+    return (f"{option}.achieved", "position", f"{option}.difference", "", f"{option}.tolerance", "0.1")
+
 
 checks: dict[str, Check] = {
     "diffusion-bc": Check(
@@ -243,6 +250,18 @@ checks: dict[str, Check] = {
     "soar": Check(
         "Three rounds of practice in hindsight improve a clone of five demonstrations.",
         "testbed:reach", Arm("soar"), Arm("soar", ("--training.rounds", "0")), ("--episodes", "5"), at_least=0.5,
+    ),
+    "hilp": Check(
+        "Distances find the way round walls in aimless episodes; cloned in hindsight, these lead where they went.",
+        "testbed:maze",
+        Arm("hilp", (
+            *goal("--goal"), "--training.updates", "16000", "--training.batch", "128", "--policy.hidden", "128", "128",
+            "--agent.skills.hidden", "128", "128",
+        )),
+        Arm("soar", (
+            *goal("--training.goal"), "--training.rounds", "0", "--training.within", "50", "--training.updates", "6000",
+        )),
+        AIMLESS, at_least=0.7,
     ),
     "vla-rl": Check(
         "Rewards move the tokens of a policy that goes to either disc to the one that counts.",

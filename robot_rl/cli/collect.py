@@ -32,7 +32,7 @@ class Collect:
     image_size: Annotated[int, Interval(ge=0, le=960)] = 96
     """Height and width of the pictures of cameras that the policy does not see, pixels; 0 records none of these."""
     skill: str = "CLUMSY"
-    """Skill of the demonstrator: CLUMSY or STEADY; for a testbed also WEAK or MIXED, for OGBench also PLAY."""
+    """Skill of the demonstrator: CLUMSY or STEADY; for a testbed also WEAK, MIXED or RANDOM, for OGBench also PLAY."""
     keep_failures: bool = False
     """Keep failed episodes too."""
     resume: bool = False

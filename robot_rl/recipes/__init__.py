@@ -58,6 +58,7 @@ recipes = Registry(
             "robot_rl.recipes.hil_serl:HilSerl",
             "off-policy RL with a person's corrections",
         ),
+        "hilp": ("robot_rl.recipes.hilp:HilbertSkills", "ways to any goal, from episodes without rewards"),
         "rlif": ("robot_rl.recipes.rlif:RLIF", "off-policy RL from a person's takeovers alone"),
         "soar": ("robot_rl.recipes.soar:SOAR", "practise alone towards chosen goals, clone what was achieved"),
         "hg-dagger": ("robot_rl.recipes.hg_dagger:HGDAgger", "clone demonstrations and a person's corrections"),

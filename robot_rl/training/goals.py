@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from policies.hilbert import GoalPlaces
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.interface.spec import VectorSpec
 from robot_rl.util.errors import ConfigError, UnknownName
@@ -49,6 +50,12 @@ class Goals:
         sizes |= {self._difference.stop - self._difference.start} if config.difference else set()
         if len(sizes) > 1:
             raise ConfigError(f"--goal: {config.achieved}, {config.wanted} and {config.difference} differ in size")
+
+    @property
+    def places(self) -> GoalPlaces:
+        """Return the same as indices, for a policy."""
+        parts = (self._achieved, self._wanted, self._difference)
+        return GoalPlaces(*(tuple(range(part.start, part.stop)) for part in parts))
 
     def achieved(self, state: Tensor) -> Tensor:
         """Return what was achieved (..., G)."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from policies.base import Policy
+from robot_rl.data.replay import Batch
 from robot_rl.data.sources import Demonstrations
 from robot_rl.learning.cloning import Cloning
 from robot_rl.training.metrics import Progress, check_update, report
@@ -31,8 +33,31 @@ class SupervisedConfig:
     """Gradient steps between rows of metrics."""
 
 
+class SupervisedAgent(Protocol):
+    """What learns from drawn rows alone."""
+
+    @property
+    def policy(self) -> Policy:
+        """Return the policy that learns."""
+
+    def weights(self, columns: dict[str, Tensor]) -> Tensor | None:
+        """Return how often each row (N,) is drawn, in any unit; None: all alike."""
+
+    def update(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
+        """Learn from one batch; return metrics."""
+
+    def finish(self) -> None:
+        """Set `policy` to the one to deploy."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks, optimizers and counters."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+
+
 def train_supervised(
-    agent: Cloning, data: Demonstrations, config: SupervisedConfig, run: Run, seed: int, progress: Progress
+    agent: SupervisedAgent, data: Demonstrations, config: SupervisedConfig, run: Run, seed: int, progress: Progress
 ) -> None:
     """Fit the agent's policy to demonstrations, leave averaged weights in it; resumes from the run's checkpoint."""
     rng = torch.Generator().manual_seed(seed)
@@ -44,7 +69,7 @@ def train_supervised(
         rng.set_state(saved["rng"])
     agent.policy.train()
     while step < config.updates:
-        batch = data.sample(data.draw(config.batch, rng, weights), rows)
+        batch = data.sample(config.batch, rows, rng, weights)
         step += 1
         metrics = check_update(run, step, agent.update(batch, rng), batch)
         if step % config.log_every == 0 or step == config.updates:
@@ -65,7 +90,7 @@ def clone(agent: Cloning, episodes: list[dict[str, Tensor]], updates: int, batch
     agent.policy.train()
     rows, weights, loss = data.rows(agent.policy.horizon), agent.weights(data.columns), 0.0
     for k in range(updates):
-        drawn = data.sample(data.draw(batch, rng, weights), rows)
+        drawn = data.sample(batch, rows, rng, weights)
         loss = float(check_update(run, k, agent.update(drawn, rng), drawn)["bc/loss"])
     agent.finish()
     return loss

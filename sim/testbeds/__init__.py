@@ -19,6 +19,7 @@ testbeds = Registry(
             "sim.testbeds.discs:Discs",
             "a point that sees goes to one of two discs that it is told",
         ),
+        "maze": ("sim.testbeds.maze:Maze", "a point goes round two walls to any goal"),
         "pair": ("sim.testbeds.pair:Pair", "two points go to their goals, paid on two scales"),
         "swing": ("sim.testbeds.swing:Swing", "a pendulum swings up with too weak a motor"),
     },

@@ -18,11 +18,11 @@ from robot_rl.interface.spec import Field, VectorSpec, numbered
 from robot_rl.interface.symmetry import Mirror
 from sim.tasks import TESTBED
 
-SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35}
+SKILLS = {"STEADY": 0.05, "CLUMSY": 0.35, "WEAK": 1.5, "MIXED": 0.35, "RANDOM": 1.5}
 """Noise of a demonstrator, as a share of the action range: half of it changes every step, half stays for an episode."""
-MIXED = (-0.5, 1.0)
-"""Range of the factor on a MIXED demonstrator's actions, drawn for each episode: noise averages out in a clone, a wrong
-habit does not."""
+HABITS = {"MIXED": (-0.5, 1.0), "RANDOM": (0.0, 0.0)}
+"""Range of a factor on a demonstrator's actions, drawn for each episode: noise averages out in a clone, a wrong habit
+does not. RANDOM knows nothing of the task."""
 
 
 class Testbed(ABC):
@@ -164,7 +164,7 @@ class TestbedEnv:
 
     def make_demonstrator(self, seed: int, skill: str = "STEADY") -> NoisyExpert:
         """Return the testbed's demonstrator."""
-        return NoisyExpert(self.testbed, self.num_envs, SKILLS[skill], seed, MIXED if skill == "MIXED" else None)
+        return NoisyExpert(self.testbed, self.num_envs, SKILLS[skill], seed, HABITS.get(skill))
 
     def state_dict(self) -> dict[str, Any]:
         return {"seed": self.seed, "episode": self.episode, "steps": self.steps, "state": self.state}

@@ -1,0 +1,111 @@
+"""A Gaussian that moves along directions of a learned embedding: Park et al. 2024, "Foundation Policies with Hilbert
+Representations" (HILP, arXiv 2402.15567).
+
+    skill  = (phi(goal) - phi(achieved)) / |phi(goal) - phi(achieved)|
+    action = actor(state without its goal, skill)
+
+Distances of phi are steps between what was achieved and a goal, so that a skill points along the shortest way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from policies.actor import GaussianPolicy
+from policies.base import Observation, Size, from_json, mlp
+from policies.encoder import Encoder, EncoderConfig
+from policies.gaussian import GaussianActor, GaussianConfig
+from robot_rl.util.limits import PositiveInt
+
+SKILL = "skill"
+"""Column of unit vectors in the embedding."""
+
+
+@dataclass(frozen=True)
+class HilbertConfig(GaussianConfig):
+    """An actor network, and the embedding in which it moves."""
+
+    embedding: PositiveInt = 32
+    """Dimensions of the embedding."""
+    metric: tuple[PositiveInt, ...] = (256, 256)
+    """Hidden widths of the embedding's network."""
+
+
+@dataclass(frozen=True)
+class GoalPlaces:
+    """Where observation.state tells goals, as indices."""
+
+    achieved: tuple[int, ...]
+    wanted: tuple[int, ...]
+    difference: tuple[int, ...] = ()
+
+
+class SkillEncoder(Encoder):
+    """The normalized state without its goal, and the skill."""
+
+    def __init__(self, reads: Size, config: EncoderConfig, places: GoalPlaces, skill: int):
+        super().__init__(reads, config)
+        hidden = {*places.wanted, *places.difference}
+        self.kept = [k for k in range(reads.observation) if k not in hidden]
+        self.size = len(self.kept) + skill
+
+    def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([state[:, self.kept], observation[SKILL]], -1)
+
+
+class HilbertPolicy(GaussianPolicy):
+    """A Gaussian of the state and of a skill, which follows from the goal in the state."""
+
+    class_name, config_class = "hilbert", HilbertConfig
+    traceable = False
+    config: HilbertConfig
+
+    def __init__(self, size: Size, config: HilbertConfig, places: GoalPlaces):
+        super().__init__(size, config)
+        self.places = places
+        self.inputs = {SKILL: config.embedding}
+        self.encoder = SkillEncoder(size, config.encoder, places, config.embedding)
+        self.actor = GaussianActor(self.encoder.size, self.horizon * size.action, config)
+        self.metric = mlp([len(places.achieved), *config.metric, config.embedding], torch.nn.GELU, norm=True)
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"places": asdict(self.places)}
+
+    @classmethod
+    def build(cls, description: dict[str, Any]) -> HilbertPolicy:
+        config, places = from_json(HilbertConfig, description["config"]), from_json(GoalPlaces, description["places"])
+        return cls(Size.from_json(description["size"]), config, places)
+
+    def achieved(self, state: Tensor) -> Tensor:
+        """Return what was achieved (B, G) in states (B, D)."""
+        return state[:, list(self.places.achieved)]
+
+    def scaled(self, places: Tensor) -> Tensor:
+        """Return what was achieved or is wanted (B, G) as the embedding reads it: in standard deviations."""
+        at = list(self.places.achieved)
+        return (places - self.normalizer.mean[at]) / self.normalizer.std[at]
+
+    def embed(self, places: Tensor) -> Tensor:
+        """Return embeddings (B, embedding) of what was achieved or is wanted (B, G)."""
+        return self.metric(self.scaled(places))
+
+    def actor_features(self, observation: Observation) -> Tensor:
+        return self.features(observation)
+
+    @torch.no_grad()
+    def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
+        state = observation["observation.state"]
+        wanted = state[:, list(self.places.wanted)]
+        return {SKILL: normalize(self.embed(wanted) - self.embed(self.achieved(state)), dim=-1)}
+
+    def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
+        return self.sample_inputs(observation, rng)
+
+    def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
+        return self.sample_inputs(observation, rng)

@@ -1,0 +1,51 @@
+"""Any goal without a reward: Park et al. 2024, "Foundation Policies with Hilbert Representations" (HILP, arXiv
+2402.15567).
+
+Policy: tanh-Gaussian of the state and of a direction of the embedding; embedding: goal-conditioned values as distances,
+by expectiles; critics: as `iql`, of steps along random directions; data: episodes of any kind, whose rewards and goals
+are not read. Here an embedding reads what GoalConfig calls achieved, and there is one, where the paper takes the whole
+state and the smaller value of two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from policies.bundle import Bundle
+from policies.hilbert import HilbertConfig, HilbertPolicy
+from robot_rl.data.sources import Hindsight
+from robot_rl.learning.hilp import HILP, HILPConfig
+from robot_rl.recipes.job import Job
+from robot_rl.recipes.recipe import Need, Recipe
+from robot_rl.training.goals import GoalConfig, Goals
+from robot_rl.training.supervised import SupervisedConfig, train_supervised
+from robot_rl.util.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class HilbertSkills(Recipe):
+    """Learn ways between all that was ever achieved, then go to goals in the state."""
+
+    policy: HilbertConfig = field(default_factory=lambda: HilbertConfig(initial_std=0.3))
+    agent: HILPConfig = field(default_factory=HILPConfig)
+    training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=20_000, demos="all"))
+    goal: GoalConfig = field(default_factory=GoalConfig)
+    sim_idle_during_update: ClassVar[bool] = True
+    needs: ClassVar[tuple[Need, ...]] = ("demonstrations",)
+
+    def build(self, job: Job, env: Any = None) -> HILP:
+        if job.info.others:
+            raise ConfigError(f"recipe hilp reads observation.state alone; {job.info.task} shows more")
+        torch.manual_seed(job.seed)
+        policy = HilbertPolicy(job.size, self.policy, Goals(self.goal, job.info.state).places).to(job.device)
+        return HILP(policy, self.agent, self.goal.tolerance, job.seed)
+
+    def train(self, job: Job) -> Bundle:
+        agent = self.build(job)
+        data = Hindsight.of(job.demonstrations(successes=self.training.demos == "successes"), job.device)
+        train_supervised(
+            agent, data, self.training, job.opened, job.seed, job.counting("updates", self.training.updates)
+        )
+        return job.bundle(agent)
