@@ -27,9 +27,9 @@ from sim.tasks import FOREIGN
 class Remote:
     """A `gym_worker.Batch` in a process of another Python."""
 
-    def __init__(self, name: str, count: int, python: Path):
+    def __init__(self, name: str, count: int, python: Path, filmed: bool):
         self.python, self.errors = python, tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        command = [str(python), str(Path(gym_worker.__file__).resolve()), name, str(count)]
+        command = [str(python), str(Path(gym_worker.__file__).resolve()), name, str(count), *["filmed"] * filmed]
         try:
             self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=self.errors)
         except OSError as error:
@@ -78,6 +78,9 @@ class Remote:
     def act(self) -> dict[str, np.ndarray]:
         return self._ask("act")
 
+    def frame(self) -> dict[str, np.ndarray]:
+        return self._ask("frame")
+
     def close(self) -> None:
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended already
@@ -116,11 +119,14 @@ class GymEnv:
     privileged_size = 0
     mirror: Mirror | None = None
 
-    def __init__(self, task: str, num_envs: int = 1, python: Path | None = None, asks: str = TRAINING):
-        """`asks`: which of the environment's instructions episodes ask for, as in `TaskEnv`."""
+    def __init__(
+        self, task: str, num_envs: int = 1, python: Path | None = None, asks: str = TRAINING, filmed: bool = False
+    ):
+        """`asks`: which of the environment's instructions episodes ask for, as in `TaskEnv`; `filmed`: for `frame`."""
         self.num_envs, name = num_envs, task.removeprefix(FOREIGN)
         try:
-            self.batch = Remote(name, num_envs, python) if python else gym_worker.Batch(name, num_envs)
+            made = Remote(name, num_envs, python, filmed) if python else gym_worker.Batch(name, num_envs, filmed)
+            self.batch: Remote | gym_worker.Batch = made
         except gym_worker.Unsuitable as error:
             where = f" in {python}" if python else ""
             raise ConfigError(f"task {task}{where}: {error}") from None
@@ -201,6 +207,10 @@ class GymEnv:
         """Return the observation of states (n, D), with what is seen and told."""
         told = {LANGUAGE: self.texts[self._told]} if self.instructions else {}
         return {STATE: state} | self._seen | told
+
+    def frame(self) -> np.ndarray:
+        """Draw the first environment, (height, width, 3) uint8."""
+        return self.batch.frame()["frame"]
 
     def make_demonstrator(self, seed: int, skill: str) -> Script:
         """Return the environment's own demonstrator."""

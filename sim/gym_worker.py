@@ -1,7 +1,8 @@
 """A batch of one Gymnasium environment, in this process or in another Python process, over its standard streams.
 
-This file needs gymnasium and numpy alone, so that any virtual environment runs it: `PYTHON gym_worker.py ID COUNT`. A
-message is a length (4 bytes), a JSON header of that length, and the arrays that the header lists.
+This file needs gymnasium and numpy alone, so that any virtual environment runs it: `PYTHON gym_worker.py ID COUNT`, and
+`filmed` as a third word to draw frames. A message is a length (4 bytes), a JSON header of that length, and the arrays
+that the header lists.
 
 An environment, or a wrapper of it, has scripted demonstrators if it has `skills`, a tuple of names, and
 `demonstrator(skill)`, which returns an object with `begin(observation, info)`, called once per episode, and
@@ -40,16 +41,22 @@ class Unsuitable(Exception):  # noqa: N818 - it crosses a process by its text
 class Batch:
     """`count` copies of an environment with flat float32 observations and actions in [-1, 1]; same-step autoreset."""
 
-    def __init__(self, name: str, count: int):
+    def __init__(self, name: str, count: int, filmed: bool = False):
+        """`filmed`: `frame` draws the first one."""
         import gymnasium as gym
 
+        options = {"render_mode": "rgb_array"} if filmed else {}
         try:
-            self.envs: list[Any] = [_make(name) for _ in range(count)]
+            self.envs: list[Any] = [_make(name, **options) for _ in range(count)]
         except (ImportError, gym.error.DependencyNotInstalled) as error:
             remedy = SUITES.get(name.partition(":")[0])
             raise Unsuitable(
                 f"environment {name!r} needs a package that is not installed ({error})" + f"; {remedy}" * bool(remedy)
             ) from None
+        except TypeError as error:
+            if not filmed:
+                raise
+            raise Unsuitable(f"{name!r} cannot be filmed: {error}") from None
         except gym.error.Error as error:
             hint = "" if ":" in name else "; an environment of another package is gym:MODULE:ID"
             raise Unsuitable(f"no environment {name!r}: {error}{hint}") from None
@@ -79,6 +86,8 @@ class Batch:
             "pictures": {name: list(size) for name, size in self._offers("pictures", {}).items()},
             "instructions": list(self._offers("instructions", ())),
         }
+        if filmed:
+            self._check_frame(name)
         self.asked = list(range(len(self.facts["instructions"])))
         """Indices of the instructions that episodes ask for."""
         self.turn, self.told = [0] * count, [0] * count
@@ -105,6 +114,20 @@ class Batch:
         self.envs[0].reset(seed=0)
         info = self.envs[0].step(((self.low + self.high) / 2).astype(self.envs[0].action_space.dtype))[4]
         return next((key for key in ("is_success", "success") if key in info), "")
+
+    def _check_frame(self, name: str) -> None:
+        """Raise Unsuitable if it draws no frame."""
+        try:
+            drawn = self.envs[0].render()
+            why = "" if isinstance(drawn, np.ndarray) and drawn.ndim == 3 else "it has no frames in mode rgb_array"
+        except Exception as error:  # the GL stack, or a package that drawing needs, may raise anything
+            why = str(error) or repr(error)
+        if why:
+            raise Unsuitable(f"{name!r} cannot be filmed: {why}")
+
+    def frame(self) -> dict[str, np.ndarray]:
+        """Draw the first environment, (height, width, 3) uint8."""
+        return {"frame": np.ascontiguousarray(self.envs[0].render(), np.uint8)}
 
     def _flat(self, observation: Any) -> np.ndarray:
         parts = [observation[key] for key in self.keys] if self.keys != [""] else [observation]
@@ -202,13 +225,13 @@ class Batch:
             env.close()
 
 
-def _make(name: str) -> Any:
-    """Make an environment of a suite of ours, or any by its Gymnasium id."""
+def _make(name: str, **options: Any) -> Any:
+    """Make an environment of a suite of ours, or any by its Gymnasium id; `options` are those of `gymnasium.make`."""
     import gymnasium as gym
 
     suite, _, rest = name.partition(":")
     if suite not in SUITES:
-        return gym.make(name)
+        return gym.make(name, **options)
     if ":" in rest:  # or a file could name any module behind a suite that it may name
         raise gym.error.NameNotFound(f"{rest!r} is no id of {suite}")
     path = Path(__file__).resolve().parent / "suites" / f"{suite}.py"
@@ -219,7 +242,7 @@ def _make(name: str) -> Any:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         sys.modules[spec.name] = module
-    return module.make(rest)
+    return module.make(rest, **options)
 
 
 def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -248,13 +271,13 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
     return data
 
 
-def serve(name: str, count: int) -> None:
+def serve(name: str, count: int, filmed: bool = False) -> None:
     """Answer messages until the other side closes the stream."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keep what the environment prints out of the answers
     questions = sys.stdin.buffer
     try:
-        batch = Batch(name, count)
+        batch = Batch(name, count, filmed)
     except Exception as error:
         send(answers, {"error": str(error) if isinstance(error, Unsuitable) else repr(error)}, {})
         return
@@ -270,4 +293,4 @@ def serve(name: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(sys.argv[1], int(sys.argv[2]), "filmed" in sys.argv[3:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,13 @@ from policies.execution import ChunkExecutor, Execution
 from robot_rl.data.titles import titled
 from robot_rl.data.video import encode_video
 from robot_rl.interface.observation_spec import LANGUAGE
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.files import replace_file
 from sim.env import TaskEnv
 from sim.experts.policy import ExpertPolicy
+from sim.gym_env import GymEnv
+from sim.sampling import TRAINING
+from sim.tasks import FOREIGN, TESTBED
 
 HEIGHT, WIDTH = 360, 480
 MOST = 25
@@ -30,29 +34,41 @@ def record(
     episodes: int,
     seed: int,
     execution: Execution | None = None,
+    python: Path | None = None,
     **simulation: Any,
 ) -> list[str]:
     """Run `episodes` episodes, number k with seed + k, and write them one after the other to an mp4; return what each
     was asked, at last where that changed, in a task with instructions, which are also written above the frames.
 
-    `simulation` are keywords of `TaskEnv`, for example engine="genesis".
+    `python` and `simulation` are of `sim.make.make`. ConfigError for a task that cannot be drawn.
     """
-    env = TaskEnv(task, 1, **simulation)
-    rate = env.task.interface.controller.rate
-    every = max(1, round(rate / MOST))
+    env, draw = filmed(task, python, **simulation)
+    every = max(1, round(env.info.rate / MOST))
     policy = policy.beside(env) if isinstance(policy, ExpertPolicy) else policy
     runner = ChunkExecutor(policy, 1, execution, env.still)
     asked: list[str] = []
-    write_video(_frames(env, runner, episodes, seed, every, asked), path, round(rate / every))
+    write_video(_frames(env, draw, runner, episodes, seed, every, asked), path, round(env.info.rate / every))
     env.close()
     return asked
 
 
-def _frames(
-    env: TaskEnv, runner: ChunkExecutor, episodes: int, seed: int, every: int, asked: list[str]
-) -> Iterator[np.ndarray]:
-    """Yield every few frames of some episodes, one at a time: a minute of them would take gigabytes."""
+def filmed(task: str, python: Path | None = None, **simulation: Any) -> tuple[Any, Callable[[], np.ndarray]]:
+    """Return one copy of a task, and what draws it."""
+    if task.startswith(TESTBED):
+        raise ConfigError(f"{task} has no pictures; leave out --video")
+    if task.startswith(FOREIGN):
+        gym = GymEnv(task, 1, python, simulation.get("asks", TRAINING), filmed=True)
+        return gym, gym.frame
+    env = TaskEnv(task, 1, **simulation)
     camera = env.task.scene.cameras[0].name
+    return env, lambda: env.engine.render(0, camera, HEIGHT, WIDTH, "video")
+
+
+def _frames(
+    env: Any, draw: Callable[[], np.ndarray], runner: ChunkExecutor, episodes: int, seed: int, every: int,
+    asked: list[str],
+) -> Iterator[np.ndarray]:  # fmt: skip
+    """Yield every few frames of some episodes, one at a time: a minute of them would take gigabytes."""
     for episode in range(episodes):
         rng = torch.Generator().manual_seed(seed)
         runner.reset()
@@ -64,7 +80,7 @@ def _frames(
             if reads:
                 asked[-1] = told = env.instruction(0)
             if step % every == 0:
-                yield titled(env.engine.render(0, camera, HEIGHT, WIDTH, "video"), told)
+                yield titled(draw(), told)
             step += 1
             observation, _, terminated, truncated, _ = env.step(runner.act(observation, rng))
             done = bool(terminated[0] | truncated[0])

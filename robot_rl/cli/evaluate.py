@@ -117,7 +117,7 @@ class Evaluate:
         from sim.experts.policy import ExpertPolicy
         from sim.make import make
         from sim.tasks import tasks, without_robot
-        from sim.video import record
+        from sim.video import filmed, record
 
         torch.set_num_threads(self.threads)
         simulation: dict[str, Any] = {
@@ -155,8 +155,8 @@ class Evaluate:
                 bundle.check_robot(robots.get(bundle.interface.robot))
             env = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
             policy = bundle.policy
-        if without_robot(task) and self.video:
-            raise ConfigError(f"videos of {task} cannot be recorded yet; leave out --video")
+        if self.video and without_robot(task):  # whether it can be, before the episodes
+            filmed(task, python, **simulation)[0].close()
         where = getattr(env, "simulation", {"engine": "gymnasium", "without": ()})
         simulation["without"] = where["without"]
         say_nominal(self.engine, [name for name in simulation["without"] if name not in self.without])
@@ -188,7 +188,7 @@ class Evaluate:
         summary["seconds"] = time.monotonic() - start
         try:
             if self.video:
-                told = record(policy, task, self.video, self.video_episodes, self.seed, execution, **simulation)
+                told = record(policy, task, self.video, self.video_episodes, self.seed, execution, python, **simulation)
                 summary["video"] = str(self.video)
                 said = quoted([text] for text in told)
                 _caption(self.video, f"{summary['label']}, in simulation" + (f": {said}" if said else ""))

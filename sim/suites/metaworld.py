@@ -84,14 +84,14 @@ ARM = ("right_", "head", "pedestal", "torso", "controller", "screen")
 """How the names of the arm's bodies begin, the hand's fingers apart."""
 
 
-def make(name: str) -> gym.Env[Any, Any]:
-    """Make the environment of one task, or of a set of tasks."""
+def make(name: str, **options: Any) -> gym.Env[Any, Any]:
+    """Make the environment of one task, or of a set of tasks; with options they can be filmed."""
     if name in SETS:
         return Told(SETS[name])
     if f"{name}-goal-observable" not in TASKS:
         known = ", ".join([*SETS, *sorted(key.removesuffix("-goal-observable") for key in TASKS)])
         raise gym.error.NameNotFound(f"Meta-World has no task {name!r}; it has {known}")
-    return Demonstrated(name)
+    return Demonstrated(name, **options)
 
 
 class Demonstrated(gym.Wrapper):
@@ -100,8 +100,10 @@ class Demonstrated(gym.Wrapper):
     success_terminates = True
     skills = tuple(NOISE)
 
-    def __init__(self, name: str):
-        self.suite: Any = TASKS[f"{name}-goal-observable"]()
+    def __init__(self, name: str, **options: Any):
+        self.suite: Any = TASKS[f"{name}-goal-observable"](**options)
+        if options:
+            self.suite.mujoco_renderer.camera_id = self.suite.model.camera("corner").id
         self.suite._freeze_rand_vec = False  # or every episode has the first one's goal
         self.suite.seeded_rand_vec = True
         super().__init__(self.suite)
@@ -117,6 +119,10 @@ class Demonstrated(gym.Wrapper):
         """Act; success ends the episode."""
         observation, reward, _, truncated, info = self.env.step(action)
         return observation, reward, bool(info["success"]), truncated, info
+
+    def render(self) -> Any:
+        """Draw the present, (480, 480, 3) uint8; the suite's camera hangs upside down."""
+        return np.asarray(self.env.render())[::-1, ::-1]
 
     def demonstrator(self, skill: str) -> Script:
         """Return the task's scripted policy."""
@@ -183,6 +189,10 @@ class Told(gym.Env[Any, Any]):
         """Draw the present: (SIDE, SIDE, 3) uint8."""
         assert self.running is not None
         return self.running.draw()
+
+    def render(self) -> np.ndarray:
+        """Draw what the policy sees."""
+        return self.picture("corner")
 
     def demonstrator(self, skill: str) -> Script:
         """Return the tasks' scripted policies."""

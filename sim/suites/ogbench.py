@@ -18,6 +18,8 @@ from ogbench.manipspace.oracles.plan.drawer_plan import DrawerPlanOracle
 from ogbench.manipspace.oracles.plan.window_plan import WindowPlanOracle
 
 Info = dict[str, Any]
+SIZE: dict[str, Any] = {"height": 480, "width": 480}
+"""Of frames, pixels."""
 NOISE = {"CLUMSY": 0.1, "STEADY": 0.0, "PLAY": 0.1}
 """Noise of an oracle's plan, as a share of the action range; 0.1 is the suite's."""
 ORACLES = {"cube": CubePlanOracle, "button": ButtonPlanOracle, "drawer": DrawerPlanOracle, "window": WindowPlanOracle}
@@ -39,9 +41,9 @@ class Demonstrated(gym.Wrapper):
         return Expert(self.env.unwrapped, NOISE[skill], skill == "PLAY")
 
 
-def make(name: str) -> gym.Env[Any, Any]:
-    """Make an environment; those of a single manipulation task have a demonstrator."""
-    env = gym.make(name)
+def make(name: str, **options: Any) -> gym.Env[Any, Any]:
+    """Make an environment; those of a single manipulation task have a demonstrator. All draw in any render mode."""
+    env = gym.make(name, **SIZE)
     single = isinstance(env.unwrapped, ManipSpaceEnv) and env.unwrapped._reward_task_id is not None
     return Demonstrated(env) if single else env
 

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import av
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.gaussian import GaussianConfig
+from robot_rl.cli.main import main
 from robot_rl.rewards import TaskReward, reward_source
 from robot_rl.training import off_policy
 from robot_rl.training.off_policy import OffPolicyConfig, train_off_policy
@@ -60,6 +63,14 @@ class Silent(Toy):
     def step(self, action):
         return *super().step(action)[:4], {}
 
+class Drawn(Toy):
+    metadata = {"render_modes": ["rgb_array"]}
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((32, 48, 3), 100 + 10 * self.x[0]).astype(np.uint8)
+
 class Choice(Toy):
     action_space = Discrete(3)
 
@@ -72,7 +83,7 @@ class Boundless(Toy):
 def lacks(**words):
     import a_package_that_nobody_has
 
-for name, entry in [(c.__name__, c) for c in (Toy, Goal, Silent, Choice, Word, Boundless)] + [("Lacks", lacks)]:
+for name, entry in [(c.__name__, c) for c in (Toy, Goal, Silent, Drawn, Choice, Word, Boundless)] + [("Lacks", lacks)]:
     gym.register(f"{name}-v0", entry, max_episode_steps=7)
 '''
 NAME = "gym:toy_envs:{}-v0"
@@ -162,6 +173,42 @@ def test_what_cannot_be_learned_is_one_sentence(task: str, said: str) -> None:
     with pytest.raises(ConfigError) as there:
         GymEnv(task, 1, Path(sys.executable))
     assert str(there.value) == message.replace(task, f"{task} in {sys.executable}", 1)
+
+
+def test_frames_show_the_present_from_either_python() -> None:
+    here, there = (GymEnv(NAME.format("Drawn"), 1, python, filmed=True) for python in (None, Path(sys.executable)))
+    for answers in zip(played(here), played(there), strict=True):
+        assert torch.equal(answers[0][0]["observation.state"], answers[1][0]["observation.state"])
+    x = float(here.batch.envs[0].unwrapped.x[0])  # type: ignore[union-attr]
+    for env in (here, there):
+        frame = env.frame()
+        assert frame.shape == (32, 48, 3) and frame.dtype == np.uint8 and (frame == int(100 + 10 * x)).all()
+        env.close()
+
+
+@pytest.mark.parametrize("python", [None, Path(sys.executable)])
+def test_what_draws_no_frames_is_not_filmed(python: Path | None) -> None:
+    with pytest.raises(ConfigError, match="'toy_envs:Toy-v0' cannot be filmed: "):
+        GymEnv(NAME.format("Toy"), 1, python, filmed=True)
+
+
+def test_an_environment_of_another_package_is_filmed(tmp_path: Path) -> None:
+    film = tmp_path / "toy.mp4"
+    words = [
+        "evaluate",
+        "random:" + NAME.format("Drawn"),
+        "--episodes",
+        "1",
+        "--num-envs",
+        "1",
+        "--video-episodes",
+        "2",
+    ]
+    assert main([*words, "--video", str(film)]) == 0
+    with av.open(str(film)) as found:
+        frames = [frame.to_ndarray(format="rgb24") for frame in found.decode(video=0)]
+    assert 4 <= len(frames) <= 14 and frames[0].shape == (32, 48, 3)
+    assert len({round(float(frame.mean())) for frame in frames}) > 2, "and shows what happens"
 
 
 def test_a_python_that_is_missing_is_named(tmp_path: Path) -> None:
