@@ -159,7 +159,7 @@ def test_cloned_policies_fit_update_and_act(name: str) -> None:
         torch.tensor([20, 20]),
     )  # fmt: skip
     policy.fit(data.columns)
-    batch = data.sample(torch.arange(8, device=META), data.rows(policy.horizon).to(META))
+    batch = data.sample(8, data.rows(policy.horizon).to(META), rng)
     assert on_meta(agent.update(batch, rng))
     agent.finish()
     chunk = policy.act(seen(agent), rng)
