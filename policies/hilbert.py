@@ -38,8 +38,8 @@ class HilbertConfig(GaussianConfig):
 
 
 @dataclass(frozen=True)
-class GoalPlaces:
-    """Where observation.state tells goals, as indices."""
+class GoalIndices:
+    """Indices of the components of observation.state that tell goals."""
 
     achieved: tuple[int, ...]
     wanted: tuple[int, ...]
@@ -49,9 +49,9 @@ class GoalPlaces:
 class SkillEncoder(Encoder):
     """The normalized state without its goal, and the skill."""
 
-    def __init__(self, reads: Size, config: EncoderConfig, places: GoalPlaces, skill: int):
+    def __init__(self, reads: Size, config: EncoderConfig, indices: GoalIndices, skill: int):
         super().__init__(reads, config)
-        hidden = {*places.wanted, *places.difference}
+        hidden = {*indices.wanted, *indices.difference}
         self.kept = [k for k in range(reads.observation) if k not in hidden]
         self.size = len(self.kept) + skill
 
@@ -66,29 +66,32 @@ class HilbertPolicy(GaussianPolicy):
     traceable = False
     config: HilbertConfig
 
-    def __init__(self, size: Size, config: HilbertConfig, places: GoalPlaces):
+    def __init__(self, size: Size, config: HilbertConfig, indices: GoalIndices):
         super().__init__(size, config)
-        self.places = places
+        self.indices = indices
         self.inputs = {SKILL: config.embedding}
-        self.encoder = SkillEncoder(size, config.encoder, places, config.embedding)
+        self.encoder = SkillEncoder(size, config.encoder, indices, config.embedding)
         self.actor = GaussianActor(self.encoder.size, self.horizon * size.action, config)
-        self.metric = mlp([len(places.achieved), *config.metric, config.embedding], torch.nn.GELU, norm=True)
+        self.metric = mlp([len(indices.achieved), *config.metric, config.embedding], torch.nn.GELU, norm=True)
 
     def describe(self) -> dict[str, Any]:
-        return super().describe() | {"places": asdict(self.places)}
+        return super().describe() | {"indices": asdict(self.indices)}
 
     @classmethod
     def build(cls, description: dict[str, Any]) -> HilbertPolicy:
-        config, places = from_json(HilbertConfig, description["config"]), from_json(GoalPlaces, description["places"])
-        return cls(Size.from_json(description["size"]), config, places)
+        config, indices = (
+            from_json(HilbertConfig, description["config"]),
+            from_json(GoalIndices, description["indices"]),
+        )
+        return cls(Size.from_json(description["size"]), config, indices)
 
     def achieved(self, state: Tensor) -> Tensor:
         """Return what was achieved (B, G) in states (B, D)."""
-        return state[:, list(self.places.achieved)]
+        return state[:, list(self.indices.achieved)]
 
     def scaled(self, places: Tensor) -> Tensor:
         """Return what was achieved or is wanted (B, G) as the embedding reads it: in standard deviations."""
-        at = list(self.places.achieved)
+        at = list(self.indices.achieved)
         return (places - self.normalizer.mean[at]) / self.normalizer.std[at]
 
     def embed(self, places: Tensor) -> Tensor:
@@ -96,12 +99,12 @@ class HilbertPolicy(GaussianPolicy):
         return self.metric(self.scaled(places))
 
     def actor_features(self, observation: Observation) -> Tensor:
-        return self.features(observation)
+        return self.features(observation)  # critics read the skill, too, so the encoder has it
 
     @torch.no_grad()
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
         state = observation["observation.state"]
-        wanted = state[:, list(self.places.wanted)]
+        wanted = state[:, list(self.indices.wanted)]
         return {SKILL: normalize(self.embed(wanted) - self.embed(self.achieved(state)), dim=-1)}
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:

@@ -39,7 +39,7 @@ class HilbertSkills(Recipe):
         if job.info.others:
             raise ConfigError(f"recipe hilp reads observation.state alone; {job.info.task} shows more")
         torch.manual_seed(job.seed)
-        policy = HilbertPolicy(job.size, self.policy, Goals(self.goal, job.info.state).places).to(job.device)
+        policy = HilbertPolicy(job.size, self.policy, Goals(self.goal, job.info.state).indices).to(job.device)
         return HILP(policy, self.agent, self.goal.tolerance, job.seed)
 
     def train(self, job: Job) -> Bundle:

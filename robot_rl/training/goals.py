@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from policies.hilbert import GoalPlaces
+from policies.hilbert import GoalIndices
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.interface.spec import VectorSpec
 from robot_rl.util.errors import ConfigError, UnknownName
@@ -52,10 +52,10 @@ class Goals:
             raise ConfigError(f"--goal: {config.achieved}, {config.wanted} and {config.difference} differ in size")
 
     @property
-    def places(self) -> GoalPlaces:
+    def indices(self) -> GoalIndices:
         """Return the same as indices, for a policy."""
         parts = (self._achieved, self._wanted, self._difference)
-        return GoalPlaces(*(tuple(range(part.start, part.stop)) for part in parts))
+        return GoalIndices(*(tuple(range(part.start, part.stop)) for part in parts))
 
     def achieved(self, state: Tensor) -> Tensor:
         """Return what was achieved (..., G)."""

@@ -34,7 +34,7 @@ class SupervisedConfig:
 
 
 class SupervisedAgent(Protocol):
-    """What learns from drawn rows alone."""
+    """A learner that needs drawn rows and no environment."""
 
     @property
     def policy(self) -> Policy:

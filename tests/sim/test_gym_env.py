@@ -194,16 +194,7 @@ def test_what_draws_no_frames_is_not_filmed(python: Path | None) -> None:
 
 def test_an_environment_of_another_package_is_filmed(tmp_path: Path) -> None:
     film = tmp_path / "toy.mp4"
-    words = [
-        "evaluate",
-        "random:" + NAME.format("Drawn"),
-        "--episodes",
-        "1",
-        "--num-envs",
-        "1",
-        "--video-episodes",
-        "2",
-    ]
+    words = f"evaluate random:{NAME.format('Drawn')} --episodes 1 --num-envs 1 --video-episodes 2".split()
     assert main([*words, "--video", str(film)]) == 0
     with av.open(str(film)) as found:
         frames = [frame.to_ndarray(format="rgb24") for frame in found.decode(video=0)]

@@ -8,23 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.base import Size, build_policy
-from policies.hilbert import SKILL, GoalPlaces, HilbertConfig, HilbertPolicy
+from policies.hilbert import SKILL, GoalIndices, HilbertConfig, HilbertPolicy
 from robot_rl.data.replay import NEXT
 from robot_rl.data.sources import GOAL, Hindsight
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.learning.hilp import HILP, HILPConfig
 from sim.testbeds.maze import HALF, PASSAGES, STEP, Maze, way
 
-PLACES = GoalPlaces((0, 1), (2, 3))
+PLACES = GoalIndices((0, 1), (2, 3))
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def policy(size: int = 4, places: GoalPlaces = PLACES) -> HilbertPolicy:
+def policy(size: int = 4, indices: GoalIndices = PLACES) -> HilbertPolicy:
     torch.manual_seed(0)
-    return HilbertPolicy(Size(size, 2), HilbertConfig(hidden=(32,), embedding=8, metric=(64, 64)), places)
+    return HilbertPolicy(Size(size, 2), HilbertConfig(hidden=(32,), embedding=8, metric=(64, 64)), indices)
 
 
 # ---- transitions ----------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_goals_lie_as_far_ahead_as_the_discount_says() -> None:
 
 # ---- policy ---------------------------------------------------------------------------------------------------------
 def test_the_goal_counts_by_its_direction_alone() -> None:
-    made = policy(6, GoalPlaces((0, 1), (2, 3), (4, 5)))
+    made = policy(6, GoalIndices((0, 1), (2, 3), (4, 5)))
     state = torch.randn(5, 6, generator=generator())
     skill = made.sample_inputs({STATE: state}, generator())[SKILL]
     assert torch.allclose(skill.norm(dim=1), torch.ones(5))
