@@ -65,10 +65,10 @@ class CorrectedRecipe(Recipe):
     def _agent(self, policy: ActorPolicy, seed: int) -> ActorCritic:
         return ActorCritic(policy, self.agent, seed, self.reward.limits(self.agent.discount))
 
-    def from_bundle(self, bundle: Bundle, seed: int) -> ActorCritic:
-        """Return an agent that goes on from a bundle's policy and critics."""
+    def from_bundle(self, bundle: Bundle, seed: int, device: str = "cpu") -> ActorCritic:
+        """Return an agent on `device` that goes on from a bundle's policy and critics."""
         torch.manual_seed(seed)
-        agent = self._agent(self.policy(bundle), seed)
+        agent = self._agent(self.policy(bundle).to(device), seed)
         if self._goes_on_with_critics(bundle):
             try:
                 agent.critic.load_state_dict(bundle.critic)
@@ -98,9 +98,9 @@ class CorrectedRecipe(Recipe):
 
     def build(self, job: Job, env: Any = None) -> ActorCritic:
         if self._starts_from(job):
-            return self.from_bundle(job.improvable(), job.seed)
+            return self.from_bundle(job.improvable(), job.seed, job.device)
         torch.manual_seed(job.seed)
-        return self._agent(GaussianPolicy(job.size, self.gaussian), job.seed)
+        return self._agent(GaussianPolicy(job.size, self.gaussian).to(job.device), job.seed)
 
     def train(self, job: Job) -> Bundle:
         env, agent = job.operated(self.operator), self.build(job)

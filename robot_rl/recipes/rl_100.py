@@ -59,6 +59,8 @@ class RL100(OnPolicyRecipe):
             every = job.demonstrations(reward, successes=False)
             improve_offline(agent, every, reward_source(reward, job.info), self.offline, run, job.seed)
         self.practise(job, agent, job.make_env(self.training.num_envs))
-        head = Distillation(student_of(agent.policy), agent.policy, self.cloning, self.distillation.updates)
+        head = Distillation(
+            student_of(agent.policy).to(job.device), agent.policy, self.cloning, self.distillation.updates
+        )
         clone(head, shown, self.distillation.updates, self.distillation.batch, run, job.seed)
         return job.bundle(head)

@@ -175,6 +175,7 @@ def improve_alone(
         loss = clone(agent, practice.labelled([*demos, *played]), config.updates, config.batch, run, seed)
         if done == config.rounds:
             return agent
+        agent.policy.to(env.device)  # it only acts from here on: the next agent is a fresh one
         practice.begin()
         successes = []
         for _ in range(-(-config.episodes // env.num_envs)):

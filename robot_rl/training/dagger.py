@@ -60,6 +60,7 @@ def aggregate(
         if changed:
             agent = fresh()
             loss = clone(agent, demos + taken, config.updates, config.batch, run, seed)
+            agent.policy.to(env.device)  # it acts in one environment from here on; the next agent is a fresh one
         if step >= config.steps:
             return agent
         executor, until, before = ChunkExecutor(agent.policy, 1), min(step + config.every, config.steps), len(taken)

@@ -58,7 +58,7 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
         learner.rng.set_state(saved["learner_rng"])
     actor: Any = type(agent.policy).build(agent.policy.describe())
     actor.load_state_dict(agent.policy.state_dict())
-    actor.to(agent.device).explore = True
+    actor.to(env.device).explore = True  # one environment acts where its physics is; the learner may be on a GPU
     executor = ChunkExecutor(actor, 1)
     observation = env.reset(seed=training_seed(seed) + step)[0]
     logged = checkpointed = step

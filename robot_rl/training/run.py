@@ -27,6 +27,8 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import torch
+
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.util import strict_json
 from robot_rl.util.errors import ConfigError, Interrupted, UserError
@@ -62,10 +64,14 @@ def provenance() -> dict[str, Any]:
         "commit": commit or "unknown",
         "versions": versions,
         "python": platform.python_version(),
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.system()},
+        "machine": {"cpu": _cpu(), **_gpu(), "cores": os.cpu_count(), "system": platform.system()},
         "command": ["robot-rl" if program == "main.py" else program, *sys.argv[1:]],
         "started": datetime.now().isoformat(timespec="seconds"),
     }
+
+
+def _gpu() -> dict[str, str]:
+    return {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
 
 
 def _cpu() -> str:

@@ -76,8 +76,6 @@ def built(name: str) -> Any:
     flow = FlowPolicy(Size(lift.observation, lift.action), FlowConfig(hidden=16, layers=1, sample_steps=2))
     gaussian = GaussianPolicy(flow.size, GaussianConfig(hidden=(16,), std=0.1))
     base, recipe = Bundle(gaussian if name == "porl" else flow, lift.interface, lift.robot), recipes.get(name)()
-    if name == "hil-serl":
-        return ActorCritic(recipe.policy(base).to(META), recipe.agent, 0, (0.0, 1.0))
     return recipe.build(job(base=base), SimpleNamespace(privileged_size=5, mirror=None))
 
 
@@ -113,6 +111,12 @@ def test_off_policy_agents_act_store_and_update(name: str) -> None:
     assert on_meta(metrics) and (name in ("qc", "cqn", "arsq") or agent.updates.actor > 0)
     agent.finish()
     assert on_meta(agent.policy.state_dict()) and on_meta(agent.value_state())
+
+
+@pytest.mark.parametrize("name", ["hil-serl", "rlif"])
+def test_learners_from_corrections_begin_there_without_a_base(name: str) -> None:
+    agent = recipes.get(name)().build(job())
+    assert on_meta(agent.policy.state_dict()) and on_meta(agent.critic.state_dict())
 
 
 @pytest.mark.parametrize("name", ["resfit", "hil-serl"])
