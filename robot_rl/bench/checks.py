@@ -69,7 +69,8 @@ PAIR = (
 PENDULUM = ("--training.steps", "4000")
 TEN = ("--training.steps", "10000")
 LONG = (
-    "--training.steps", "40000", "--agent.critics", "4", "--agent.hidden", "128", "128", "--policy.hidden", "128", "128",
+    "--training.steps", "40000", "--agent.critics", "4", "--agent.hidden", "128", "128",
+    "--policy.hidden", "128", "128",
 )  # fmt: skip
 """Many steps of small networks, which cost an eighth of those of ten critics of 256 by 256."""
 SUCCESS = ("--training.reward", "success")
