@@ -62,7 +62,6 @@ HALF = ("--training.batch", "128")
 """With 32 candidates of 256 rows, as published, an update takes half a second on a core."""
 DENSE = ("--training.reward", "task")
 CHEETAH = ("--training.steps", "20000")
-HOPPER = ("--training.steps", "6000")
 PAIR = (
     "--training.num-envs", "64", "--training.rollout", "50", "--training.steps", "300000", "--policy.history", "1",
 )  # fmt: skip
@@ -100,6 +99,13 @@ WRITES, FLOWS = Arm("vla-tokens", TOLD), Arm("vla-sft", TOLD)
 ROUNDS = ("--training.rounds", "100")
 AIMLESS = ("--skill", "RANDOM", "--episodes", "300", "--num-envs", "50", "--keep-failures")
 CARELESS = ("--operator.skill", "WEAK")
+JUDGED = (
+    "--training.steps", "15000", "--training.batch", "128",
+    "--operator.rule", "value-gap", "--operator.gap", "0.99", "--operator.rate", "0", "--operator.length", "1",
+    "--training.updates-per-step", "2", "--agent.critics", "4", "--agent.hidden", "128", "128",
+    "--gaussian.hidden", "128", "128",
+)  # fmt: skip
+"""One wasted step costs 2 % of the value here, so that nothing is worth less than the published 95 % of the best."""
 
 
 def goal(option: str) -> tuple[str, ...]:
@@ -214,8 +220,8 @@ checks: dict[str, Check] = {
         "gym:HalfCheetah-v5", Arm("flash-sac", CHEETAH), Arm("sac", CHEETAH), figure="return", at_least=2000.0,
     ),
     "mr-q": Check(
-        "An embedding that predicts what follows learns to hop in steps that are too few for td3.",
-        "gym:Hopper-v5", Arm("mr-q", HOPPER), Arm("td3", HOPPER), figure="return", at_least=300.0,
+        "An embedding that predicts what follows learns to run in steps that are too few for td3.",
+        "gym:HalfCheetah-v5", Arm("mr-q", TEN), Arm("td3", TEN), figure="return", at_least=500.0,
     ),
     "hl-gauss": Check(
         "Classified values learn a sparse reward in fewer steps than regressed ones.",
@@ -246,7 +252,7 @@ checks: dict[str, Check] = {
     ),
     "rlif": Check(
         "Who acts so that a weak operator does not take over does better than that operator.",
-        "testbed:reach", Arm("rlif", (*WATCHED, *CARELESS, "--operator.rule", "value-gap", "--operator.length", "5")),
+        "testbed:reach", Arm("rlif", (*CARELESS, *JUDGED)),
         Arm(EXPERT, ("--skill", "WEAK")), ("--episodes", "20"), Arm("rlpd", LONG), at_least=0.78,
     ),
     "text2reward": Check(
