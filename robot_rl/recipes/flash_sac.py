@@ -5,7 +5,7 @@ Reinforcement Learning for High-Dimensional Robot Control", with the critics of 
 Policy: tanh-Gaussian with LayerNorm; critics: 2 without target networks, residual layers with batch normalization;
 actor: maximizes the minimum at every third update, with the entropy of a standard deviation of 0.15; data: online;
 reward: the task's. Of FlashSAC it leaves out what a CPU has no time for: residual blocks four times as wide and batches
-of 512, which cost about forty times as much per update; and its unit-norm weights."""
+of 512, about forty times the multiply-adds of an update; and its unit-norm weights."""
 
 from __future__ import annotations
 
