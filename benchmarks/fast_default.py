@@ -2,9 +2,9 @@
 
     python -m benchmarks.fast_default --work /tmp/fast [--only HalfCheetah-v5] [--recipe sac] [--steps 20000]
 
-Runs that --work holds already go on, or are not run again. Once all tasks have run their 200,000 steps, the curves,
-returns on held-out episodes, shares of FlashSAC's published returns, minutes, machine and versions go to
-benchmarks/results/fast_default.json, by recipe.
+Runs that --work holds already go on, or are not run again. The curves, returns on held-out episodes, shares of
+FlashSAC's published returns, minutes, machine and versions go to benchmarks/results/fast_default.json, by recipe and
+task, once a task has run its 200,000 steps.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="runs of each task")
     parser.add_argument("--episodes", type=int, default=20, help="held-out episodes")
     a = parser.parse_args()
-    tasks: dict[str, Any] = {}
     for task in a.only:
         runs = [run(task, a.recipe, a.steps, seed, a.episodes, a.work) for seed in range(a.seeds)]
         share, minutes = (sum(r[name] for r in runs) / len(runs) for name in ("share", "minutes"))
-        tasks[task] = {"published": PUBLISHED[task], "share": share, "minutes": minutes, "runs": runs}
         sys.stdout.write(f"{a.recipe} {task}: {share:.0%} of {PUBLISHED[task]:.0f} in {minutes:.1f} minutes\n")
-    if a.steps >= STEPS and set(tasks) == set(PUBLISHED):
-        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        write_json(RESULTS, kept | {a.recipe: {"steps": a.steps, "tasks": tasks, "provenance": provenance()}})
+        if a.steps >= STEPS:
+            kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            found = {"steps": a.steps, "published": PUBLISHED[task], "share": share, "minutes": minutes, "runs": runs}
+            recipe = kept.get(a.recipe, {}) | {task: found | {"provenance": provenance()}}
+            write_json(RESULTS, kept | {a.recipe: recipe})
     return 0
 
 

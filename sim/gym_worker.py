@@ -87,6 +87,7 @@ class Batch:
             "instructions": list(self._offers("instructions", ())),
         }
         if filmed:
+            self._follow()
             self._check_frame(name)
         self.asked = list(range(len(self.facts["instructions"])))
         """Indices of the instructions that episodes ask for."""
@@ -114,6 +115,15 @@ class Batch:
         self.envs[0].reset(seed=0)
         info = self.envs[0].step(((self.low + self.high) / 2).astype(self.envs[0].action_space.dtype))[4]
         return next((key for key in ("is_success", "success") if key in info), "")
+
+    def _follow(self) -> None:
+        """Draw MuJoCo's robots with the camera that follows them; Gymnasium's free one lets HalfCheetah run away."""
+        robot: Any = self.envs[0].unwrapped
+        if not hasattr(robot, "mujoco_renderer") or robot.mujoco_renderer.camera_id != -1:
+            return
+        names = [robot.model.camera(i).name for i in range(robot.model.ncam)]
+        if "track" in names:
+            robot.mujoco_renderer.camera_id = names.index("track")
 
     def _check_frame(self, name: str) -> None:
         """Raise Unsuitable if it draws no frame."""

@@ -186,6 +186,18 @@ def test_frames_show_the_present_from_either_python() -> None:
         env.close()
 
 
+def test_the_camera_follows_a_robot_that_runs() -> None:
+    """On a grey sky the cheetah alone is brown."""
+    env = GymEnv("gym:HalfCheetah-v5", 1, filmed=True)
+    env.reset(seed=0)
+    robot = env.batch.envs[0].unwrapped  # type: ignore[union-attr]
+    for metres in (0.0, 100.0):
+        robot.set_state(robot.init_qpos + metres * (np.arange(9) == 0), robot.init_qvel)
+        frame = env.frame().astype(int)
+        assert (frame[..., 0] - frame[..., 2] > 30).mean() > 0.005, f"not seen {metres} m from the start"
+    env.close()
+
+
 @pytest.mark.parametrize("python", [None, Path(sys.executable)])
 def test_what_draws_no_frames_is_not_filmed(python: Path | None) -> None:
     with pytest.raises(ConfigError, match="'toy_envs:Toy-v0' cannot be filmed: "):
