@@ -129,7 +129,11 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     gap = _interval(record["difference"], rate, signed=True) if "difference" in record else "–"
     shared = options(method["flags"])
     unlike = [word for option in options(control["flags"]) if option not in shared for word in option]
-    other = f"`{control['recipe']}`" + (f" `{shlex.join(unlike)}`" if unlike else "")
+    other = f"`{control['recipe']}`"
+    if record.get("base") == {key: control[key] for key in ("recipe", "flags")}:
+        other += ", its base"
+    elif unlike:
+        other += f" `{shlex.join(unlike)}`"
     what = f"`{record['task']}`" + ("" if rate else f", {record['figure']}")
     return (f"`{name}`", paper(method["recipe"]), other, what, *results, gap, _reached(method),
             record.get("published") or "–", verdict)  # fmt: skip

@@ -248,6 +248,14 @@ def test_the_table_has_a_row_for_each_check_and_marks_what_failed() -> None:
         assert part in lines[3], lines[3]
 
 
+def test_the_table_says_where_the_control_is_the_base_instead_of_listing_its_options() -> None:
+    record = records()["iql"]
+    record["base"] = {"recipe": "bc", "flags": ["--a", "1", "--b", "2"]}
+    assert "| `bc`, its base |" in docs_table({"iql": record})
+    record["control"] |= {"flags": ["--a", "1", "--b", "3"]}
+    assert "| `bc` `--b 3` |" in docs_table({"iql": record})
+
+
 def test_an_option_keeps_its_values_though_another_option_has_the_same() -> None:
     shared, own = ("--a", "1", "32"), ("--b", "32", "--no-c")
     assert options([*shared, *own]) == [shared, ("--b", "32"), ("--no-c",)] and options([]) == []
