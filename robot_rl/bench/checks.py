@@ -153,7 +153,7 @@ checks: dict[str, Check] = {
     ),
     "qc": Check(
         "Values of chunks choose better than the clone that offers them.",
-        "testbed:fork-fast-right", Arm("qc", (*FEW, *OFFERS, "--policy.candidates", "8")),
+        "testbed:fork-fast-right", Arm("qc", (*FEW, *OFFERS, "--policy.candidates", "16")),
         Arm("qc", (*FEW, *OFFERS, "--policy.candidates", "1")), ONE_SIDE, at_least=0.9,
     ),
     "dsrl": Check(
