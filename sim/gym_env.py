@@ -156,6 +156,8 @@ class GymEnv:
         """Index of every running episode's instruction."""
         self._seen: dict[str, Tensor] = {}
         self._looks_at: Tensor | None = None
+        self._steps = 0
+        """Steps since it was made."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -164,7 +166,9 @@ class GymEnv:
         options of our own tasks are ignored."""
         group = (options or {}).get("group", 1)
         seeds = None if seed is None else (seed + np.arange(self.num_envs) // group) % 2**31
-        result = {k: torch.from_numpy(v.copy()) for k, v in self.batch.reset(seeds).items()}
+        answer = self.batch.reset(seeds)
+        self._check(answer, {"observation": "first observation"})
+        result = {k: torch.from_numpy(v.copy()) for k, v in answer.items()}
         self._told = result.get("instruction", self._told)
         self._seen = {key: result[f"begun {name}"] for key, name in self.pictures.items()}
         return self._observed(result["observation"]), {}
@@ -186,6 +190,8 @@ class GymEnv:
             )
         looks = torch.ones(self.num_envs, dtype=torch.bool) if self._looks_at is None else self._looks_at.cpu()
         answer = self.batch.step(actions.cpu().numpy(), looks.numpy())
+        self._steps += 1
+        self._check(answer, {"reward": "reward", "final": "observation", "observation": "first observation"})
         result = {k: torch.from_numpy(v.copy()) for k, v in answer.items()}
         done = result["terminated"] | result["truncated"]
         infos: dict[str, Any] = {"success": result["success"]} if self.info.reports_success else {}
@@ -196,6 +202,17 @@ class GymEnv:
         self._told = result.get("instruction", self._told)
         following = self._observed(result["observation"])
         return following, result["reward"], result["terminated"], result["truncated"], infos
+
+    def _check(self, answer: dict[str, np.ndarray], names: dict[str, str]) -> None:
+        """Raise UserError for a number that nothing can be learned from, before anything is."""
+        for key, what in names.items():
+            fine = np.isfinite(answer[key]).reshape(self.num_envs, -1).all(1)
+            if not fine.all():
+                raise UserError(
+                    f"{self.info.task}: copy {int(fine.argmin())} of {self.num_envs} returned {what} with NaN or "
+                    f"infinity at its step {self._steps}; mend the environment. Nothing was learned from it, and "
+                    "the last checkpoint is intact"
+                )
 
     def _show(self, when: str, rows: Tensor, result: dict[str, Tensor]) -> None:
         """Replace the pictures of environments `rows` (n,) bool."""

@@ -13,11 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from robot_rl.bench.checks import EXPERT, Arm, Check
+from robot_rl.bench.checks import EXPERT, Arm, Check, checks
 from robot_rl.bench.methods import ARMS, ROOT
 from robot_rl.recipes import recipes
 from robot_rl.report.comparison import compare, read_arm, same_task
 from robot_rl.report.figures import figure, interval, percent
+from robot_rl.report.folders import read_json
 from robot_rl.training.run import SEED, provenance, read_metrics, write_json, write_text
 from robot_rl.util.errors import ConfigError, UnknownName, UserError
 
@@ -30,10 +31,8 @@ REACHED = 0.8
 
 def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Mapping[str, str]) -> dict[str, Any]:
     """Return the record of a check that has run; `errors` of `run_check`."""
-    made = provenance()
     record: dict[str, Any] = {name: getattr(check, name) for name in ("claim", "task", "figure", "at_least")}
     record |= {"data": list(check.data), "base": asdict(check.base) if check.base else None}
-    record |= {"published": check.published} if check.published else {}
     for part in ARMS:
         arm: Arm = getattr(check, part)
         failed = next((errors[name] for name in (part, "base", "data") if name in errors), "")
@@ -51,8 +50,19 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
                 record[part] |= learning(runs[part])
             record["difference"] = found = measured["arms"][1]["difference"]
             passed = found["low"] > 0 and record["method"]["mean"] >= check.at_least
+            passed &= not check.at_least or record["control"]["mean"] < check.at_least
             record["verdict"] = "passed" if passed else "failed"
-    return record | {key: made[key] for key in ("commit", "machine", "versions")} | {"measured": made["started"]}
+    return record | made_with([work / name / part / f"{SEED}{seed}" for part in ARMS for seed in seeds])
+
+
+def made_with(runs: Sequence[Path]) -> dict[str, Any]:
+    """Return commit, machine and versions that runs were made with, and when the last began."""
+    found = [made for run in runs if (made := read_json(run / "provenance.json", dict, []))] or [provenance()]
+    last = max(found, key=lambda made: str(made["started"]))
+    commits = sorted({str(made["commit"]) for made in found})
+    return (
+        {"commit": ", ".join(commits)} | {k: last[k] for k in ("machine", "versions")} | {"measured": last["started"]}
+    )
 
 
 def learning(runs: Sequence[Path]) -> dict[str, Any]:
@@ -115,7 +125,7 @@ def write_table() -> Path:
 def docs_table(records: Mapping[str, Any]) -> str:
     """Return the results as a Markdown table with a row per check."""
     head = ("method", "paper", "control", "task", "result", "control's", "difference", "steps, minutes to 80 %",
-            "published", "verdict")  # fmt: skip
+            "verdict")  # fmt: skip
     rows = [head, ("---",) * len(head), *(_row(name, records[name]) for name in sorted(records))]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
@@ -124,7 +134,9 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     method, control, rate = record["method"], record["control"], record["figure"] == "success"
     verdict = record["verdict"] if record["verdict"] == "passed" else f"**{record['verdict']}**"
     if record["verdict"] == "failed" and record["difference"]["low"] > 0:
-        verdict += f": below {(percent if rate else figure)(record['at_least'])}"
+        which = "below" if method["mean"] < record["at_least"] else "control above"
+        verdict += f": {which} {(percent if rate else figure)(record['at_least'])}"
+    verdict += "" if as_now(name, record) else ", of an earlier form of the check"
     results = [_interval(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
     gap = _interval(record["difference"], rate, signed=True) if "difference" in record else "–"
     shared = options(method["flags"])
@@ -134,9 +146,19 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
         other += ", its base"
     elif unlike:
         other += f" `{shlex.join(unlike)}`"
+    source = (checks[name].paper if name in checks else "") or paper(method["recipe"])
     what = f"`{record['task']}`" + ("" if rate else f", {record['figure']}")
-    return (f"`{name}`", paper(method["recipe"]), other, what, *results, gap, _reached(method),
-            record.get("published") or "–", verdict)  # fmt: skip
+    return (f"`{name}`", source, other, what, *results, gap, _reached(method),
+            verdict)  # fmt: skip
+
+
+def as_now(name: str, record: Mapping[str, Any]) -> bool:
+    """Return whether a record is of the check as it is now, as far as it exists."""
+    if name not in checks:
+        return True
+    now = json.loads(json.dumps(asdict(checks[name])))
+    arms = all({key: record[arm][key] for key in now[arm]} == now[arm] for arm in ARMS)
+    return arms and all(record[key] == now[key] for key in ("task", "figure", "at_least", "data", "base"))
 
 
 def options(flags: Sequence[str]) -> list[tuple[str, ...]]:

@@ -56,14 +56,13 @@ class Methods:
                 with bar(f"bench methods {len(records) + 1}/{len(self.only or checks)}") as update:
                     errors = run_check(name, checks[name], runner, seeds, self.episodes, self.jobs, update)
                 records[name] = judge(name, checks[name], work, seeds, errors)
-                merge(work / "results.json", records)
+                for path in (work / "results.json", *([published] if published else [])):
+                    merge(path, {name: records[name]})
         except KeyboardInterrupt as error:
             number = error.args[0] if error.args else signal.SIGINT
             raise Interrupted(f"stopped; what had finished is in {work}: the same command goes on", number) from None
         finally:
             signal.signal(signal.SIGTERM, handler)
-        if published:
-            merge(published, records)
         show(records if self.json else {name: _line(record) for name, record in records.items()}, self.json, "checks")
         return int(any(record["verdict"] == "error" for record in records.values()))
 

@@ -222,7 +222,7 @@ def learned(rows: list[dict[str, float]]) -> dict[str, float]:
     """Return steps and training metrics from the last row."""
     last = rows[-1] if rows else {}
     names = {
-        "step": "steps",
+        "train/steps" if "train/steps" in last else "step": "steps",
         "train/success": "success",
         "train/true_success": "true_success",
         "train/return": "return",

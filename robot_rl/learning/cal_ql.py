@@ -3,7 +3,9 @@ Fine-Tuning" (2303.05479), on conservative Q-learning (Kumar et al. 2020).
 
     critic: TD error + weight (logsumexp_a max(Q(s, a), return of the data from s) - Q(s, a_data))
 
-The maximum is over the policy's actions: no value is pushed below what the data's policy is known to reach.
+The maximum is over the policy's actions: no value is pushed below what the data's policy is known to reach. That is the
+recorded return where the reward cannot fall below 0, as with success. Where it can, what would follow after a cut, or
+after steps of the agent itself, counts as the least possible return; without such a limit there is no bound.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from policies.actor import ActorPolicy
 from policies.base import Observation
 from robot_rl.data.replay import NEXT, Batch, Column
 from robot_rl.learning.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits
+from robot_rl.learning.agent import Phase
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
 RETURN = "return_to_go"
-"""Column of the data's discounted return from each step on; 0 in steps that the agent acted itself."""
+"""Column of what the discounted return from each step on is at least."""
+UNKNOWN = -1e30
+"""No bound, but a number: the recipe is then conservative Q-learning."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,15 @@ class CalQL(ActorCritic):
         if config.head != "scalar" or policy.actor.std is not None or self.judged != "action":
             raise ConfigError("cal-ql needs a scalar head, a learned standard deviation and critics on actions")
         self.columns |= {RETURN: Column()}
+        self.least = max(value_limits[0] if config.value_low is None else config.value_low, UNKNOWN)
 
     def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
         added = super().annotate(observation, action, reward, rng)
-        return added | {RETURN: returns_to_go(reward, self.config.discount)}
+        return added | {RETURN: returns_to_go(reward, self.config.discount, self.least)}
+
+    def act(self, observation: Observation, rng: torch.Generator, phase: Phase) -> tuple[Tensor, Observation]:
+        action, kept = super().act(observation, rng, phase)
+        return action, kept | {RETURN: torch.full((len(action),), self.least, device=self.device)}
 
     def _critic_loss(self, batch: Batch, out: Tensor, target: Tensor) -> Tensor:
         loss, c = super()._critic_loss(batch, out, target), self.config
@@ -77,8 +87,8 @@ class CalQL(ActorCritic):
         return loss + c.conservative * gap.mean(1).sum()
 
 
-def returns_to_go(reward: Tensor, discount: float) -> Tensor:
-    """Return the discounted reward (T,) from each step to the end of an episode."""
+def returns_to_go(reward: Tensor, discount: float, least: float = 0.0) -> Tensor:
+    """Return the discounted reward (T,) from each step to the end of an episode, and `least` from there on."""
     steps = torch.arange(len(reward), dtype=torch.float64, device=reward.device)
     weights = torch.triu(discount ** (steps - steps[:, None]))
-    return (weights @ reward.double()).float()
+    return (weights @ reward.double() + discount ** (len(reward) - steps) * least).float()

@@ -1,11 +1,12 @@
 """Soft actor-critic that learns in few steps and little time: Kim et al. 2026, "FlashSAC: Fast and Stable Off-Policy
-Reinforcement Learning for High-Dimensional Robot Control", with the critics of Bhatt et al. 2024 (CrossQ, arXiv
-1902.05605).
+Reinforcement Learning for High-Dimensional Robot Control" (arXiv 2604.04539), with the critics of Bhatt et al. 2024
+(CrossQ, arXiv 1902.05605).
 
 Policy: tanh-Gaussian with LayerNorm; critics: 2 without target networks, residual layers with batch normalization;
 actor: maximizes the minimum at every third update, with the entropy of a standard deviation of 0.15; data: online;
 reward: the task's. Of FlashSAC it leaves out what a CPU has no time for: residual blocks four times as wide and batches
-of 512, about forty times the multiply-adds of an update; and its unit-norm weights."""
+of 512, about forty times the multiply-adds of an update; and its distributional critics, RMSNorm after blocks, weights
+of unit norm, and repeated exploration noise."""
 
 from __future__ import annotations
 

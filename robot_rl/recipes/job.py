@@ -98,7 +98,10 @@ class Job:
     def improvable(self) -> Bundle:
         """Return the bundle to start from, checked against the task."""
         if self.base is None:
-            raise ConfigError("the recipe improves an existing policy: name its bundle with --base")
+            raise ConfigError(
+                f"the recipe starts from a policy: train one for {self.info.task}, and name its run or bundle with "
+                "--base"
+            )
         named = self.base.task if self.base.contract is None else self.base.interface.task
         if named != self.info.task:
             raise ConfigError(f"{self.base.called} is for task {named!r}, not {self.info.task!r}")
@@ -119,7 +122,12 @@ class Job:
         from sim.demonstrators import demonstrator
 
         if not self.info.demonstrator:
-            raise ConfigError(f"task {self.info.task!r} has no scripted operator: it has no demonstrator")
+            raise ConfigError(
+                f"task {self.info.task!r} has no scripted operator: it has no demonstrator; `robot-rl tasks` lists "
+                "those that do"
+            )
+        if operator.rule == "value-gap" and self.base is None:
+            raise ConfigError("--operator.rule value-gap: name a run of rlpd, whose critics judge, with --base")
         judge = judge_of(self.improvable()) if operator.rule == "value-gap" else None
         env: Any = self.make_env(1)
         if operator.rule == "stall" and not (

@@ -1,8 +1,9 @@
 """Q-chunking: Li et al. 2025, "Reinforcement Learning with Action Chunking" (QC, arXiv 2507.07969).
 
 Policy: the best of 32 chunks of 5 actions from a cloned flow; critics: 2 on chunks, with unbiased 5-step returns; data:
-offline updates, then half demonstrations, half online; reward: success, or the task's. With policy.candidates 1 it is
-behaviour cloning."""
+offline updates, then half demonstrations, half online; reward: success, or the task's. Targets take the minimum of the
+critics, and averaged critics choose, where the authors' code takes the mean and the latest ones; networks are smaller.
+With policy.candidates 1 it is behaviour cloning."""
 
 from __future__ import annotations
 

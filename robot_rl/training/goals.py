@@ -40,9 +40,10 @@ class Goals:
     def __init__(self, config: GoalConfig, spec: VectorSpec):
         """ConfigError where the state lacks a field, or their sizes differ."""
         names = [field.name for field in spec.fields]
-        for name in filter(None, (config.achieved, config.wanted, config.difference)):
-            if name not in names:
-                raise UnknownName("field of observation.state", name, names)
+        for option in ("achieved", "wanted", "difference"):
+            name = getattr(config, option)
+            if name not in names and (name or option != "difference"):
+                raise UnknownName(f"field of observation.state for the option goal.{option}:", name, names)
         self.config = config
         self._achieved, self._wanted = spec.slice(config.achieved), spec.slice(config.wanted)
         self._difference = spec.slice(config.difference) if config.difference else slice(0, 0)

@@ -71,6 +71,25 @@ class Drawn(Toy):
     def render(self):
         return np.full((32, 48, 3), 100 + 10 * self.x[0]).astype(np.uint8)
 
+class Spoilt(Toy):
+    """In episodes of another x its third step has a reward or an observation that is not finite."""
+    spoils = "reward"
+    def reset(self, **words):
+        self.steps = 0
+        return super().reset(**words)
+
+    def step(self, action):
+        self.steps += 1
+        observation, reward, *rest = super().step(action)
+        if self.steps == 3 and self.spoils == "reward":
+            reward = float("nan")
+        if self.steps == 3 and self.spoils == "observation":
+            observation[1] = np.inf
+        return observation, reward, *rest
+
+class Unseen(Spoilt):
+    spoils = "observation"
+
 class Choice(Toy):
     action_space = Discrete(3)
 
@@ -83,7 +102,8 @@ class Boundless(Toy):
 def lacks(**words):
     import a_package_that_nobody_has
 
-for name, entry in [(c.__name__, c) for c in (Toy, Goal, Silent, Drawn, Choice, Word, Boundless)] + [("Lacks", lacks)]:
+kinds = [Toy, Goal, Silent, Drawn, Spoilt, Unseen, Choice, Word, Boundless]
+for name, entry in [(c.__name__, c) for c in kinds] + [("Lacks", lacks)]:
     gym.register(f"{name}-v0", entry, max_episode_steps=7)
 '''
 NAME = "gym:toy_envs:{}-v0"
@@ -173,6 +193,23 @@ def test_what_cannot_be_learned_is_one_sentence(task: str, said: str) -> None:
     with pytest.raises(ConfigError) as there:
         GymEnv(task, 1, Path(sys.executable))
     assert str(there.value) == message.replace(task, f"{task} in {sys.executable}", 1)
+
+
+@pytest.mark.parametrize(("name", "what"), [("Spoilt", "reward"), ("Unseen", "observation")])
+def test_an_answer_that_is_not_finite_is_the_environment_s_fault_and_is_never_learned_from(
+    name: str, what: str, tmp_path: Path
+) -> None:
+    env = GymEnv(NAME.format(name), 2)
+    env.reset(seed=3)
+    still = torch.zeros(2, 2)
+    for _ in range(2):
+        env.step(still)
+    with pytest.raises(UserError, match=rf"toy_envs:{name}-v0: copy 0 of 2 returned {what} with NaN .* at its step 3;"):
+        env.step(still)
+    run = tmp_path / "run"
+    words = ["train", NAME.format(name), "--recipe", "sac", "--training.steps", "20", "--out", str(run)]
+    assert main(words) == 1 and not (run / "bundle").exists()
+    assert main(["evaluate", f"random:{NAME.format(name)}", "--episodes", "2", "--num-envs", "2"]) == 1
 
 
 def test_frames_show_the_present_from_either_python() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +227,7 @@ def records() -> dict[str, Any]:
     check = {"task": "testbed:push", "figure": "success", "method": arm, "control": other, "difference": gap}
     broken = {"recipe": "bc", "flags": [], "error": "status 1"}
     return {
-        "iql": check | {"verdict": "passed", "published": "80 % | of 3"},
+        "iql": check | {"verdict": "passed"},
         "bad": {"task": "testbed:push", "figure": "return", "method": broken, "control": broken, "verdict": "error"},
     }
 
@@ -254,6 +254,16 @@ def test_the_table_says_where_the_control_is_the_base_instead_of_listing_its_opt
     assert "| `bc`, its base |" in docs_table({"iql": record})
     record["control"] |= {"flags": ["--a", "1", "--b", "3"]}
     assert "| `bc` `--b 3` |" in docs_table({"iql": record})
+
+
+def test_the_table_names_the_recipe_s_paper_and_a_check_of_an_earlier_form() -> None:
+    now = json.loads(json.dumps(asdict(checks["iql"])))
+    record = records()["iql"] | {key: now[key] for key in ("task", "figure", "at_least", "data", "base")}
+    record["method"], record["control"] = (record[arm] | now[arm] for arm in ("method", "control"))
+    table = docs_table({"iql": record})
+    assert "Kostrikov et al. 2022, arXiv 2110.06169" in table and table.endswith("| passed |")
+    assert docs_table({"iql": record | {"data": []}}).endswith("| passed, of an earlier form of the check |")
+    assert "Farebrother et al. 2024" in docs_table({"hl-gauss": records()["iql"]}), "an option's own paper"
 
 
 def test_an_option_keeps_its_values_though_another_option_has_the_same() -> None:

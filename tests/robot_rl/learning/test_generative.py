@@ -20,6 +20,7 @@ from policies.generative import FlowActor, GenerativeConfig, GenerativePolicy, M
 from policies.steered import SteeredConfig, SteeredPolicy
 from robot_rl.data.replay import NEXT
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.agent import Phase
 from robot_rl.learning.best_of import BestOf
 from robot_rl.learning.cal_ql import CalQL, CalQLConfig
 from robot_rl.learning.cfgrl import CFGRL, CFGRLConfig
@@ -255,6 +256,26 @@ def test_conservative_values_are_low_outside_the_data_but_not_below_its_return()
             values[name] = float(agent.critic.value(torch.zeros(1, 2), torch.zeros(1, 1)).mean())
     assert values["cql"] < values["plain"] - 0.2
     assert values["cal-ql"] > values["cql"] + 0.1
+
+
+def test_values_are_not_held_up_by_returns_that_nobody_knows() -> None:
+    """With a reward that may be negative, steps without a known return must not count as worth 0."""
+    after = []
+    for calibrated in (True, False):
+        torch.manual_seed(0)
+        settings = CalQLConfig(**COMMON | dict(entropy=True), conservative=2.0, calibrated=calibrated)  # type: ignore[arg-type]
+        agent = CalQL(GaussianPolicy(SIZE, GaussianConfig(HIDDEN)), settings)
+        batch = bandit(64, rng())
+        recorded = agent.annotate({}, batch["action"], -torch.ones(64), rng())["return_to_go"]
+        acted = agent.act({"observation.state": torch.zeros(3, 2)}, rng(), Phase.LEARN)[1]["return_to_go"]
+        assert recorded.max() < -1e6 and acted.max() < -1e6 and recorded.isfinite().all()
+        agent.update(batch | {"reward": -torch.ones(64), "return_to_go": recorded})
+        after.append(torch.cat([p.flatten() for p in agent.critic.parameters()]))
+    assert torch.equal(*after), "without a known return it is CQL"
+    bounded = CalQL(GaussianPolicy(SIZE, GaussianConfig(HIDDEN)), CalQLConfig(**COMMON, value_low=-20.0))  # type: ignore[arg-type]
+    short = bounded.annotate({}, torch.zeros(2, 1), torch.tensor([-1.0, -1.0]), rng())["return_to_go"]
+    discount = bounded.config.discount
+    assert torch.allclose(short, torch.tensor([-1 - discount - 20 * discount**2, -1 - 20 * discount]))
 
 
 @pytest.mark.parametrize("name", ["fql", "ofql", "cfgrl", "qc", "expo", "cal-ql", "dsrl"])
