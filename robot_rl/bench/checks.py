@@ -61,6 +61,10 @@ FEW = ("--training.offline-updates", "7000")
 HALF = ("--training.batch", "128", "--agent.hidden", "128", "128")
 OFFERS = (*HALF, "--policy.flow.hidden", "128", "128", "--policy.flow.sample-steps", "5")
 """With 32 candidates of 256 rows in ten steps, as published, an update takes half a second on a core."""
+EDITS = (
+    "--training.offline-updates", "3000", "--training.steps", "10000", "--training.batch", "128",
+    "--agent.critics", "4", "--agent.hidden", "128", "128",
+)  # fmt: skip
 DENSE = ("--training.reward", "task")
 CHEETAH = ("--training.steps", "20000")
 PAIR = (
@@ -197,6 +201,15 @@ checks: dict[str, Check] = {
     "rlpd": Check(
         "With 20 demonstrations a sparse reward is learned in steps that are too few without.",
         "testbed:reach", Arm("rlpd", LONG), Arm("sac", (*LONG, *SUCCESS)), ("--episodes", "20"), at_least=0.8,
+    ),
+    "porl": Check(
+        "Practice alone improves a clone that mixes good habits with bad ones.",
+        "testbed:swing", Arm("porl", (*SWING, *DENSE, "--agent.critics", "4", "--agent.hidden", "128", "128")),
+        Arm("bc", EVERY), MIXED, Arm("bc", EVERY), figure="return", at_least=-400.0,
+    ),
+    "expo": Check(
+        "Edits reach actions that the clone of a weak operator does not offer.",
+        "testbed:reach", Arm("expo", EDITS), Arm("expo", (*EDITS, "--policy.scale", "0")), WEAK, at_least=0.7,
     ),
     "dsac-t": Check(
         "Values with their own step size learn to run sooner than those of sac with as many updates.",

@@ -26,7 +26,10 @@ recipes = Registry(
         "dsac-t": ("robot_rl.recipes.dsac_t:DistributionalSAC", "sac with the spread of returns, whatever their scale"),
         "annealed-q": ("robot_rl.recipes.annealed_q:AnnealedQ", "sac that first values the best action, then its own"),
         "i-qn": ("robot_rl.recipes.i_qn:IteratedSAC", "sac with a row of critics, each the target of the next one"),
-        "flash-sac": ("robot_rl.recipes.flash_sac:FlashSAC", "sac in few steps and little time, without target networks"),
+        "flash-sac": (
+            "robot_rl.recipes.flash_sac:FlashSAC",
+            "sac in few steps and little time, without target networks",
+        ),
         "srl": ("robot_rl.recipes.srl:SequenceSAC", "sac that plans actions ahead, to decide seldom"),
         "mr-q": ("robot_rl.recipes.mr_q:ModelRepresentations", "td3 on an embedding that predicts what follows"),
         "td3": ("robot_rl.recipes.td3:TD3", "off-policy RL from nothing, deterministic policy"),
