@@ -66,6 +66,9 @@ EDITS = (
     "--agent.critics", "4", "--agent.hidden", "128", "128",
 )  # fmt: skip
 DENSE = ("--training.reward", "task")
+OFFLINE_THEN = (
+    *DENSE, "--training.offline-updates", "3000", "--training.steps", "6000", "--training.batch", "128",
+)  # fmt: skip
 CHEETAH = ("--training.steps", "20000")
 PAIR = (
     "--training.num-envs", "64", "--training.rollout", "50", "--training.steps", "300000", "--policy.history", "1",
@@ -210,6 +213,20 @@ checks: dict[str, Check] = {
     "expo": Check(
         "Edits reach actions that the clone of a weak operator does not offer.",
         "testbed:reach", Arm("expo", EDITS), Arm("expo", (*EDITS, "--policy.scale", "0")), WEAK, at_least=0.7,
+    ),
+    "chunks-to-steps": Check(
+        "Single steps take over where the chunks that a clone offers are not good enough.",
+        "testbed:swing",
+        Arm("chunks-to-steps", (
+            *OFFLINE_THEN, "--chunk.candidates", "8", "--chunk.flow.hidden", "128", "128",
+            "--chunk.flow.sample-steps", "5", "--agent.chunks.hidden", "128", "128", "--agent.steps.hidden", "128", "128",
+            "--agent.steps.critics", "4", "--agent.first", "1000", "--agent.last", "3000",
+        )),
+        Arm("qc", (
+            *OFFLINE_THEN, "--policy.candidates", "8", "--policy.flow.hidden", "128", "128",
+            "--policy.flow.sample-steps", "5", "--agent.hidden", "128", "128",
+        )),
+        MIXED, figure="return", at_least=-400.0,
     ),
     "dsac-t": Check(
         "Values with their own step size learn to run sooner than those of sac with as many updates.",
