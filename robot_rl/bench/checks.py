@@ -219,8 +219,9 @@ checks: dict[str, Check] = {
         "testbed:swing",
         Arm("chunks-to-steps", (
             *OFFLINE_THEN, "--chunk.candidates", "8", "--chunk.flow.hidden", "128", "128",
-            "--chunk.flow.sample-steps", "5", "--agent.chunks.hidden", "128", "128", "--agent.steps.hidden", "128", "128",
-            "--agent.steps.critics", "4", "--agent.first", "1000", "--agent.last", "3000",
+            "--chunk.flow.sample-steps", "5", "--agent.chunks.hidden", "128", "128",
+            "--agent.steps.hidden", "128", "128", "--agent.steps.critics", "4",
+            "--agent.first", "1000", "--agent.last", "3000",
         )),
         Arm("qc", (
             *OFFLINE_THEN, "--policy.candidates", "8", "--policy.flow.hidden", "128", "128",
