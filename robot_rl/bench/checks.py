@@ -146,8 +146,9 @@ checks: dict[str, Check] = {
         at_least=0.6,
     ),
     "fql": Check(
-        "Values choose the side that counts from demonstrations of both; a clone passes on either.",
-        "testbed:fork-fast-right", Arm("fql", FEW), Arm("ofql", (*FEW, "--agent.eta", "0")), ONE_SIDE, at_least=0.9,
+        "Values tell good habits from bad ones, a clone mixes them.",
+        "testbed:swing", Arm("fql", (*FEW, *DENSE, "--training.batch", "128", "--agent.alpha", "0.1")),
+        Arm("bc", EVERY), MIXED, figure="return", at_least=-800,
     ),
     "ofql": Check(
         "Values choose the side that counts from demonstrations of both; a clone passes on either.",

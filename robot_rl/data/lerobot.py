@@ -52,7 +52,7 @@ class DatasetError(UserError):
 
 
 class WrongDataset(DatasetError, ConfigError):  # noqa: N818 - it reads as a sentence
-    """The folder holds no dataset that can be read, or none may be started there; nothing is broken."""
+    """The folder holds no dataset that can be read or that fits, or none may be started there; nothing is broken."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.lerobot import DatasetError, Feature
+from robot_rl.data.lerobot import DatasetError, Feature, WrongDataset
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE
@@ -54,7 +54,7 @@ def frames_per_second(info: EnvInfo) -> int:
 
 
 def check(dataset: Dataset, info: EnvInfo) -> None:
-    """Raise DatasetError with a table of the differences if a dataset was recorded for something else."""
+    """Raise WrongDataset with a table of the differences if a dataset was recorded for something else."""
     rows = [] if dataset.fps == info.rate else [("rate", f"{dataset.fps} Hz", f"{info.rate:g} Hz")]
     for key, field in info.others.items():
         if field.kind == "text":  # every episode has its task
@@ -74,7 +74,7 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
         how = " --policy BUNDLE" if info.interface is None and not info.demonstrator else ""
         table = [("column", "in the dataset", "in the task"), *rows]
         widths = [max(len(row[k]) for row in table) for k in (0, 1)]
-        raise DatasetError(
+        raise WrongDataset(
             f"{dataset.root}: the dataset does not fit task {info.task!r}; "
             f"name another, or record one with `robot-rl collect {info.task}{how}`. They differ in:"
             + "".join(f"\n  {a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in table)
@@ -161,7 +161,7 @@ def episodes_of(
             | ({} if texts is None else {LANGUAGE: texts[number]})
         )
     if not out and first == 0:
-        raise DatasetError(f"{dataset.root} holds no {'successful ' if successes else ''}episode; collect more")
+        raise WrongDataset(f"{dataset.root} holds no {'successful ' if successes else ''}episode; collect more")
     return out
 
 

@@ -738,7 +738,7 @@ def test_a_report_says_which_folder_it_made_and_why_it_could_not_be_written(run:
 
 def test_a_dataset_of_another_robot_is_refused_with_a_table_of_the_differences(run: Run, dataset: Path) -> None:
     code, _, err = run("train", "ur5e-reach", "--dataset", dataset, "--out", "r")
-    assert code == 1 and "does not fit task 'ur5e-reach'" in err and "robot-rl collect ur5e-reach" in err
+    assert code == 2 and "does not fit task 'ur5e-reach'" in err and "robot-rl collect ur5e-reach" in err
     first, head, *rows = err.splitlines()
     assert str(dataset) in first and head.endswith("in the task") and not Path("r").exists()
     columns = head.index("in the dataset"), head.index("in the task")
