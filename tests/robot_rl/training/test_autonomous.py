@@ -89,7 +89,7 @@ def test_what_was_achieved_a_little_later_becomes_the_goal() -> None:
 
 
 def test_fields_that_do_not_fit_are_named() -> None:
-    with pytest.raises(UnknownName, match="unknown field of observation.state 'tip'"):
+    with pytest.raises(UnknownName, match=r"field of observation.state for the option goal.achieved: 'tip'"):
         Goals(GoalConfig("tip", "b", ""), SPEC)
     odd = VectorSpec((box("a", "x", "m", -1, 1), box("b", "x y", "m", -1, 1)))
     with pytest.raises(ConfigError, match="differ in size"):
