@@ -210,8 +210,7 @@ class GymEnv:
             if not fine.all():
                 raise UserError(
                     f"{self.info.task}: copy {int(fine.argmin())} of {self.num_envs} returned {what} with NaN or "
-                    f"infinity at its step {self._steps}; mend the environment. Nothing was learned from it, and "
-                    "the last checkpoint is intact"
+                    f"infinity at its step {self._steps}; mend the environment. Nothing was learned from it"
                 )
 
     def _show(self, when: str, rows: Tensor, result: dict[str, Tensor]) -> None:

@@ -62,8 +62,7 @@ HALF = ("--training.batch", "128", "--agent.hidden", "128", "128")
 OFFERS = (*HALF, "--policy.flow.hidden", "128", "128", "--policy.flow.sample-steps", "5")
 """With 32 candidates of 256 rows in ten steps, as published, an update takes half a second on a core."""
 EDITS = (
-    "--training.offline-updates", "3000", "--training.steps", "10000", "--training.batch", "128",
-    "--agent.critics", "4", "--agent.hidden", "128", "128",
+    *HALF, "--training.offline-updates", "3000", "--training.steps", "10000", "--agent.critics", "4",
 )  # fmt: skip
 DENSE = ("--training.reward", "task")
 OFFLINE_THEN = (
@@ -81,7 +80,6 @@ LONG = (
 )  # fmt: skip
 """Many steps of small networks; each takes about a quarter of the time of ten critics of 256 by 256."""
 SUCCESS = ("--training.reward", "success")
-SWING = TEN
 SPARSE = ("--training.steps", "7000")
 OFFLINE_BINS = ("--training.offline-updates", "4000", "--training.steps", "0", "--agent.imitation", "0")
 WATCHED = (
@@ -208,7 +206,7 @@ checks: dict[str, Check] = {
     ),
     "porl": Check(
         "Practice alone improves a clone that mixes good habits with bad ones.",
-        "testbed:swing", Arm("porl", (*SWING, *DENSE, "--agent.critics", "4", "--agent.hidden", "128", "128")),
+        "testbed:swing", Arm("porl", (*TEN, *DENSE, "--agent.critics", "4", "--agent.hidden", "128", "128")),
         Arm("bc", EVERY), MIXED, Arm("bc", EVERY), figure="return", at_least=-400.0,
     ),
     "expo": Check(
@@ -246,7 +244,7 @@ checks: dict[str, Check] = {
     ),
     "srl": Check(
         "Who plans eight actions can decide at every eighth step; to hold one action so long is too coarse.",
-        "testbed:swing", Arm("srl", SWING), Arm("sac", SWING), figure="return", at_least=-400.0,
+        "testbed:swing", Arm("srl", TEN), Arm("sac", TEN), figure="return", at_least=-400.0,
         evaluate=("--interval", "8"),
     ),
     "flash-sac": Check(

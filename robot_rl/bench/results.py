@@ -49,9 +49,9 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
                 record[part] |= {k: row[k] for k in ("seeds", "episodes", "mean", "low", "high", "per_seed")}
                 record[part] |= learning(runs[part])
             record["difference"] = found = measured["arms"][1]["difference"]
-            passed = found["low"] > 0 and record["method"]["mean"] >= check.at_least
-            passed &= not check.at_least or record["control"]["mean"] < check.at_least
-            record["verdict"] = "passed" if passed else "failed"
+            reached = {part: record[part]["mean"] >= check.at_least for part in ARMS}
+            proves = reached["method"] and not (check.at_least and reached["control"])
+            record["verdict"] = "passed" if proves and found["low"] > 0 else "failed"
     return record | made_with([work / name / part / f"{SEED}{seed}" for part in ARMS for seed in seeds])
 
 
@@ -59,10 +59,8 @@ def made_with(runs: Sequence[Path]) -> dict[str, Any]:
     """Return commit, machine and versions that runs were made with, and when the last began."""
     found = [made for run in runs if (made := read_json(run / "provenance.json", dict, []))] or [provenance()]
     last = max(found, key=lambda made: str(made["started"]))
-    commits = sorted({str(made["commit"]) for made in found})
-    return (
-        {"commit": ", ".join(commits)} | {k: last[k] for k in ("machine", "versions")} | {"measured": last["started"]}
-    )
+    commits = ", ".join(sorted({str(made["commit"]) for made in found}))
+    return {"commit": commits, "machine": last["machine"], "versions": last["versions"], "measured": last["started"]}
 
 
 def learning(runs: Sequence[Path]) -> dict[str, Any]:

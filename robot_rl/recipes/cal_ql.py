@@ -2,7 +2,8 @@
 Fine-Tuning" (arXiv 2303.05479).
 
 Policy: tanh-Gaussian; critics: 2 with LayerNorm, conservative, no lower than the data's return; data: offline updates,
-then half demonstrations, half online; reward: success, or the task's. With agent.conservative 0 it is SAC."""
+then half demonstrations, half online; reward: success, or the task's, which calibrates only above a return that is
+named with agent.value-low. With agent.conservative 0 it is SAC."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.recipes.rlpd import RLPD
 from robot_rl.rewards import reward_source
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
+from robot_rl.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class ChunksToSteps(OffPolicyRecipe):
     training: OffPolicyConfig = field(default_factory=lambda: replace(OFFLINE, offline_updates=5_000, steps=50_000))
 
     def build(self, job: Job, env: Any = None) -> Switching:
+        if 0 < self.training.steps <= self.agent.first:
+            raise ConfigError(
+                f"--training.steps {self.training.steps} ends before single steps act, which begin after --agent.first "
+                f"{self.agent.first}; lower --agent.first and --agent.last"
+            )
         torch.manual_seed(job.seed)
         limits = reward_source(self.training.reward, job.info).limits(self.agent.discount)
         chunk = best_of_policy(job.size, self.chunk, self.agent.chunks).to(job.device)
