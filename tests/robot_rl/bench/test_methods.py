@@ -128,6 +128,11 @@ def test_a_verdict_needs_the_interval_and_the_level(work: Path) -> None:
         file.write_text(json.dumps(json.loads(file.read_text()) | {"per_episode": {"success": [won] * 8}}))
     assert judge("tiny", TINY, work, (0,), {})["verdict"] == "passed"
     assert judge("tiny", replace(TINY, at_least=1.1), work, (0,), {})["verdict"] == "failed"
+    file = work / "tiny" / "control" / "seed-0" / "evaluation.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"per_episode": {"success": [1] * 4 + [0] * 4}}))
+    found = {bar: judge("tiny", replace(TINY, at_least=bar), work, (0,), {}) for bar in (0.4, 0.6)}
+    assert all(record["difference"]["low"] > 0 for record in found.values())
+    assert [found[bar]["verdict"] for bar in (0.4, 0.6)] == ["failed", "passed"], "the control reaches 0.4 as well"
     swapped = replace(TINY, figure="return")
     assert judge("tiny", swapped, work, (0,), {})["verdict"] == "error", "no such figure in these files"
 

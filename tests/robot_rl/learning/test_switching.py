@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from robot_rl.data.replay import Replay, Sampling
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.learning.agent import Phase
 from robot_rl.learning.switching import Switching, SwitchingConfig
+from robot_rl.recipes.chunks_to_steps import ChunksToSteps
 from robot_rl.util.errors import ConfigError
 
 CONFIG = ActorCriticConfig(hidden=(16,), n_step=1, discount=0.9, entropy=True)
@@ -103,3 +105,10 @@ def test_single_steps_take_one_step_of_reward() -> None:
         Switching(ActorCritic(policy, CONFIG), ActorCritic(policy, three), SwitchingConfig(CONFIG, CONFIG))
     with pytest.raises(ValueError, match="last"):
         SwitchingConfig(CONFIG, CONFIG, first=10, last=5)
+
+
+def test_a_run_that_ends_before_the_handover_is_refused() -> None:
+    recipe = ChunksToSteps()
+    short = replace(recipe, training=replace(recipe.training, steps=recipe.agent.first))
+    with pytest.raises(ConfigError, match=r"ends before single steps act, .* lower --agent\.first"):
+        short.build(None)  # type: ignore[arg-type]  # before it reads the job
