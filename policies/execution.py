@@ -305,11 +305,13 @@ class ChunkExecutor:
 
 @torch.no_grad()
 def warm_up(policy: RunnablePolicy, observation: Observation, execution: Execution) -> None:
-    """Infer once before anything moves, and drop the result: a first inference loads libraries for seconds."""
+    """Act once before anything moves, and drop the action: a first inference loads libraries for seconds."""
     policy = getattr(policy, "base", policy) if hasattr(policy, "set_base_execution") else policy
     rng = torch.Generator()
-    chunk = policy.infer(observation, rng).actions
-    if execution.mode == "realtime" and getattr(policy, "inpaints", False):
+    runner = ChunkExecutor(policy, len(next(iter(observation.values()))))
+    runner.act(observation, rng)
+    chunk = runner.chunks
+    if chunk is not None and execution.mode == "realtime" and getattr(policy, "inpaints", False):
         policy.infer(observation, rng, Prefix(chunk, torch.ones(chunk.shape[:2]), execution.guidance))
     policy.reset()
 

@@ -71,6 +71,7 @@ class RobotEnv(Rig, VectorEnv):
             self.steering = Steering(node, self.pipeline.command, self.period, schedule)
         self.stance: Homing | Standing = Standing(self) if self.pipeline.robot.base else Homing(self)
         self.judge = Judge(self, self.stance)
+        self.rehearsals.append(self._rehearse)
         self.observers = list(observers)
         """Called in this order with each control period: state, action, result."""
         self._noted: dict[str, Any] = {}
@@ -204,6 +205,15 @@ class RobotEnv(Rig, VectorEnv):
             self.loop.close()
 
     # ---- parts -------------------------------------------------------------------------------------------------
+    def _rehearse(self) -> None:
+        """Compute a control period, except for the policy's part, and drop the result."""
+        state = self.read()
+        if self.steering is not None and self.steering.schedule is not None:
+            self.steering.schedule(self.seed, self.interface.horizon)
+        self.pipeline.observer(state)
+        self.pipeline.target(state, self.still())
+        self.judge.rehearse(state)
+
     def _steer(self, operator: Operator | None) -> None:
         """Set the command; it is zero in the last second, since lying down works from four feet only."""
         if self.steering is not None:

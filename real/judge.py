@@ -119,6 +119,11 @@ class Judge:
             return None
         return sample.msg
 
+    def rehearse(self, state: RobotState) -> None:
+        """Compute what depends on the state, and drop the result."""
+        self._failed(state)
+        self.tracking(state)
+
     def tracking(self, before: RobotState) -> dict[str, Tensor]:
         """Return the tracking errors of a twin's trunk, (1,) each, as measured in simulation."""
         truth = self._truth() if self.rig.pipeline.command.fields else None

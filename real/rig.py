@@ -74,6 +74,9 @@ class Rig:
         self.loop.note = lambda event, what: self.note(event, what)
         self.note: Callable[[str, Any], None] = lambda _event, _what: None
         """Called with events: phases, stops, resets, commands, takeovers, the guard."""
+        self.rehearsals: list[Callable[[], object]] = []
+        """Called in every control period while a walking robot stands up: they compute what an episode will, since the
+        first call of an operation may take tenths of a second."""
         self._twin_stall = -math.inf, 0.0
         """When the twin last said that it had stood still, monotonic s, and for how long, s."""
         node.subscribe("std_msgs/msg/String", STALL_TOPIC, qos.DEFAULT, self._on_stall)

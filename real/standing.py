@@ -117,6 +117,7 @@ class Standing:
         if self.driver.objection(time.monotonic()) == GUARD_GONE and not self.driver.reports.wait(1.0):
             raise NotReady(f"{GUARD_GONE}: start it again, and then this (robot-rl guard {self.driver.robot.name})")
         self.stands, reading = False, self.driver.reading()
+        self._rehearse()
         if reading is None or not self._level():
             tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan
             raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
@@ -132,6 +133,10 @@ class Standing:
         if off > 0.4:
             self.env.loop.stop("the robot did not stand up")
             raise NotReady(f"the robot did not stand up, a joint is {off:.1f} rad from where it should be; is it held?")
+
+    def _rehearse(self) -> None:
+        for rehearse in self.env.rehearsals:
+            rehearse()
 
     def _go(self, goal: Tensor, firm: float, last: float, part: float = 1.0) -> bool:
         """Move the joints to `goal` (1, J) within `part` of the time of standing up; return False if a stop ends it.
@@ -151,6 +156,8 @@ class Standing:
             env.read()
             if loop.stopped:
                 return False
+            if not self.stands:
+                self._rehearse()
             share = k / steps
             self.driver.firmness = first + (last - first) * min(1.0, share / firm)
             smooth = share * share * (3 - 2 * share)

@@ -35,6 +35,8 @@ class Compare:
 
         if len(self.runs) < 2:
             raise ConfigError("name at least two runs, or folders of seed runs: robot-rl compare runs/a runs/b")
+        if len({run.resolve() for run in self.runs}) < len(self.runs):
+            raise ConfigError("a folder is named twice: each run is compared once")
         arms = read_arms(self.runs)
         result = compare(arms, self.figure)
         if self.out:

@@ -117,6 +117,7 @@ class Deploy:
                 schedule=self._schedule(interface), instruction=self.instruction, classifier=classifier,
                 words=bundle.policy.words,
             )  # fmt: skip
+            env.rehearsals.append(lambda: warm_up(bundle.policy, zeros, execution))
             film.attach(env)
             journal = Journal(run.folder, env)
             stop_on_signals()

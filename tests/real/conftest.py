@@ -32,6 +32,9 @@ def _eventually(holds: Callable[[], Any], what: str = "what was waited for", wai
 
 STALL = 0.025
 """s; half of what the guard and the command loop wait for."""
+ATTEMPTS = 5
+QUIET = 5.0
+"""Seconds without a stall before a test is tried again, waited for a minute at most."""
 
 
 class Witness(threading.Thread):
@@ -52,20 +55,33 @@ class Witness(threading.Thread):
         self.join()
 
 
+def _await_quiet(wait: float = 60.0) -> None:
+    """Return after `QUIET` seconds in which the machine never stopped, or after `wait` seconds."""
+    end = time.monotonic() + wait
+    quiet_since = before = time.monotonic()
+    while before < end and before - quiet_since < QUIET:
+        time.sleep(0.005)
+        now = time.monotonic()
+        if now - before > STALL:
+            quiet_since = now
+        before = now
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Try a test again, twice at most, that failed while the machine itself was too late for what it judges."""
+    """Try a test again that failed while the machine itself was too late for what it judges."""
     if item.get_closest_marker("unstalled") is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for attempt in range(3):
+    for attempt in range(ATTEMPTS):
         witness = Witness()
         witness.start()
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         witness.close()
-        if attempt == 2 or witness.longest < STALL or not any(report.failed for report in reports):
+        if attempt == ATTEMPTS - 1 or witness.longest < STALL or not any(report.failed for report in reports):
             break
         item.warn(pytest.PytestWarning(f"tried again: the machine stopped for {1e3 * witness.longest:.0f} ms"))
+        _await_quiet()
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -65,6 +65,23 @@ def test_it_stands_up_along_a_path_with_growing_stiffness(
     assert np.abs(np.diff(way, axis=0)).max() < 0.1, "in small steps"
 
 
+def test_what_takes_long_the_first_time_is_computed_while_it_lies(env: Build, topic_quadruped: Build) -> None:
+    topic_quadruped()
+    limp: list[bool] = []
+
+    def schedule(seed: int, step: int) -> torch.Tensor:
+        limp.append(e.loop.limp)
+        if len(limp) == 1:
+            time.sleep(1.2)  # a kernel that is read from the disk; more than the loop's patience
+        return torch.zeros(1, 3)
+
+    e = env(schedule=schedule)
+    e.reset(seed=0)
+    e.step(ZERO)
+    assert limp[0] and not limp[-1] and len(limp) > 10, "in every control period of standing up"
+    assert not e.loop.stopped and not e.falls
+
+
 def test_crooked_legs_are_folded_before_it_stands_up(env: Build, topic_quadruped: Build) -> None:
     robot = topic_quadruped()
     lying = robot.folded.copy()

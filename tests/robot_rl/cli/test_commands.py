@@ -762,7 +762,8 @@ def test_nothing_to_resume(run: Run) -> None:
         ("report run --out file", "file exists and was not written by robot-rl report"),
         ("compare", "name at least two runs"),
         ("compare run nowhere", "nowhere does not exist"),
-        ("compare run run", "run has no evaluation.json"),
+        ("compare run other", "run has no evaluation.json"),
+        ("compare run other ./run", "a folder is named twice"),
         ("dataset info nowhere", "nowhere does not exist"),
         ("dataset info empty", "empty is not a LeRobot v3.0 dataset"),
         ("train panda-lift --recipe bc --dataset nowhere", "nowhere does not exist"),
@@ -773,8 +774,9 @@ def test_nothing_to_resume(run: Run) -> None:
 def test_what_is_not_there_is_wrong_input(run: Run, words: str, said: str) -> None:
     Path("file").touch()
     Path("empty").mkdir()
-    Path("run").mkdir()
-    Path("run/config.json").write_text("{}")
+    for name in ("run", "other"):
+        Path(name).mkdir()
+        Path(name, "config.json").write_text("{}")
     sentence(*run(*words.split()), said, status=2)
 
 
