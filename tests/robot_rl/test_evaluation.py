@@ -263,3 +263,12 @@ def test_a_policy_that_decides_seldom_holds_the_last_action_of_a_short_chunk() -
         runner = ChunkExecutor(Seldom(Counting(), interval), 1)
         seen = {"observation.state": torch.zeros(1, 1)}
         assert [float(runner.act(seen, torch.Generator())) for _ in range(4)] == wanted
+
+
+def test_the_frequency_averaged_score_is_the_share_of_the_best_at_every_interval() -> None:
+    from benchmarks.decision_intervals import INTERVALS, score
+
+    assert score([-10.0] * len(INTERVALS), floor=-110.0, best=-10.0) == pytest.approx(1.0)
+    assert score([-110.0] * len(INTERVALS), floor=-110.0, best=-10.0) == pytest.approx(0.0)
+    falling = [-10.0, -10.0, -10.0, -110.0, -110.0]  # half of the range from 4 to 8 control periods, nothing beyond
+    assert score(falling, floor=-110.0, best=-10.0) == pytest.approx((3 + 4 / 2) / 15)
