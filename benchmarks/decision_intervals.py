@@ -23,7 +23,7 @@ import numpy as np
 from policies.base import RandomPolicy, RunnablePolicy
 from policies.bundle import load_bundle
 from robot_rl.evaluation import Seldom, evaluate
-from robot_rl.training.run import provenance, write_json
+from robot_rl.training.run import provenance, seed_runs, write_json
 from sim.make import make
 
 RESULTS = Path(__file__).parent / "results" / "decision_intervals.json"
@@ -52,7 +52,10 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=200, help="held-out episodes of each policy and interval")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     arguments = parser.parse_args()
-    bundles = [(run, seed) for run in arguments.runs for seed in sorted(run.glob("seed-*")) or [run]]
+    for run in arguments.runs:
+        if not run.is_dir():
+            parser.error(f"{run} is no folder")
+    bundles = [(run, seed) for run in arguments.runs for seed in seed_runs(run) or [run]]
     task, *others = {load_bundle(seed).task for _, seed in bundles}
     if others:
         parser.error(f"policies of several tasks are not comparable: {', '.join(sorted([task, *others]))}")
@@ -65,6 +68,9 @@ def main() -> int:
         found = [mean_return(task, Seldom(policy, interval), arguments.episodes) for interval in INTERVALS]
         rows.append({"policy": run.name, "seed": seed.name, "returns": found})
     best = max(max(row["returns"]) for row in rows)
+    if best <= floor:
+        sys.stdout.write(f"no policy is better than random actions, whose return is {floor:.1f}\n")
+        return 1
     for row in rows:
         row["score"] = score(row["returns"], floor, best)
         shown = " ".join(f"{value:9.1f}" for value in row["returns"])

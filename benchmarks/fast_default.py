@@ -31,7 +31,7 @@ def run(task: str, recipe: str, steps: int, seed: int, episodes: int, work: Path
     result = folder / "evaluation.json"
     robot_rl("train", f"gym:{task}", "--recipe", recipe, "--training.steps", steps, "--seed", seed, "--threads", 1,
              "--out", folder, "--resume")  # fmt: skip
-    if not result.exists():
+    if not result.exists() or json.loads(result.read_text())["episodes"] != episodes:
         robot_rl("evaluate", folder, "--episodes", episodes, "--num-envs", episodes, "--threads", 1, "--out", result)
     rows = [(r["step"], r["seconds"], r["train/return"]) for r in read_metrics(folder) if "train/return" in r]
     found = json.loads(result.read_text())["return"]

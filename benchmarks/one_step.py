@@ -3,8 +3,8 @@
     python -m benchmarks.one_step --seeds 3
 
 For each task and seed: collect, clone a diffusion policy of ten steps, distill it, play both on the same held-out
-episodes. Latency is one inference for one robot on one thread, both policies in turn in one process. Passed: success at
-most 5 points below the base's, and at least 5 times faster. Results go to benchmarks/results/one_step.json.
+episodes. Latency is one inference for one robot on one thread, both policies in turn in one process. Passed: mean
+success at most 5 points below the base's, and at least 5 times faster. Results go to benchmarks/results/one_step.json.
 """
 
 from __future__ import annotations

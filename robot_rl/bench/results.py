@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +32,11 @@ REACHED = 0.8
 def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Mapping[str, str]) -> dict[str, Any]:
     """Return the record of a check that has run; `errors` of `run_check`."""
     record: dict[str, Any] = {name: getattr(check, name) for name in ("claim", "task", "figure", "at_least")}
-    record |= {"data": list(check.data), "base": asdict(check.base) if check.base else None}
+    record |= {
+        "data": list(check.data),
+        "evaluate": list(check.evaluate),
+        "base": asdict(check.base) if check.base else None,
+    }
     for part in ARMS:
         arm: Arm = getattr(check, part)
         failed = next((errors[name] for name in (part, "base", "data") if name in errors), "")
@@ -85,6 +89,23 @@ def learning(runs: Sequence[Path]) -> dict[str, Any]:
     return found
 
 
+def publish(records: Mapping[str, Any]) -> None:
+    """Put records that were measured into the published results; the others keep theirs."""
+    merge(checkout(PUBLISHED), {name: record for name, record in records.items() if record["verdict"] != "error"})
+
+
+def check_size(names: Iterable[str], seeds: int, episodes: int) -> None:
+    """Raise ConfigError if published results of these checks are of more seeds or episodes."""
+    published = read_results(checkout(PUBLISHED))
+    for name in names:
+        method = published.get(name, {}).get("method", {})
+        if len(method.get("seeds", ())) > seeds or method.get("episodes", 0) > seeds * episodes:
+            raise ConfigError(
+                f"the published {name} has {len(method['seeds'])} seeds and {method['episodes']} episodes, this would "
+                f"have {seeds} and {seeds * episodes}; leave out --publish"
+            )
+
+
 def merge(path: Path, records: Mapping[str, Any]) -> None:
     """Put records into a results file, beside those of other checks."""
     kept = read_results(path)
@@ -122,8 +143,8 @@ def write_table() -> Path:
 
 def docs_table(records: Mapping[str, Any]) -> str:
     """Return the results as a Markdown table with a row per check."""
-    head = ("method", "paper", "control", "task", "result", "control's", "difference", "steps, minutes to 80 %",
-            "verdict")  # fmt: skip
+    head = ("method", "paper", "control", "task", "result", "at least", "control's", "difference",
+            "steps, minutes to 80 %", "verdict")  # fmt: skip
     rows = [head, ("---",) * len(head), *(_row(name, records[name]) for name in sorted(records))]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
@@ -132,9 +153,9 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
     method, control, rate = record["method"], record["control"], record["figure"] == "success"
     verdict = record["verdict"] if record["verdict"] == "passed" else f"**{record['verdict']}**"
     if record["verdict"] == "failed" and record["difference"]["low"] > 0:
-        which = "below" if method["mean"] < record["at_least"] else "control above"
-        verdict += f": {which} {(percent if rate else figure)(record['at_least'])}"
+        verdict += ": too low" if method["mean"] < record["at_least"] else ": control too high"
     verdict += "" if as_now(name, record) else ", of an earlier form of the check"
+    verdict += "*" if "-dirty" in record["commit"] else ""
     results = [_interval(arm, rate) if "mean" in arm else "error" for arm in (method, control)]
     gap = _interval(record["difference"], rate, signed=True) if "difference" in record else "–"
     shared = options(method["flags"])
@@ -146,7 +167,9 @@ def _row(name: str, record: Mapping[str, Any]) -> tuple[str, ...]:
         other += f" `{shlex.join(unlike)}`"
     source = (checks[name].paper if name in checks else "") or paper(method["recipe"])
     what = f"`{record['task']}`" + ("" if rate else f", {record['figure']}")
-    return (f"`{name}`", source, other, what, *results, gap, _reached(method),
+    what += f", `{shlex.join(record['evaluate'])}`" if record.get("evaluate") else ""
+    bar = (percent(record["at_least"], 0) if rate else figure(record["at_least"])) if record["at_least"] else "–"
+    return (f"`{name}`", source, other, what, results[0], bar, results[1], gap, _reached(method),
             verdict)  # fmt: skip
 
 
@@ -156,7 +179,8 @@ def as_now(name: str, record: Mapping[str, Any]) -> bool:
         return True
     now = json.loads(json.dumps(asdict(checks[name])))
     arms = all({key: record[arm][key] for key in now[arm]} == now[arm] for arm in ARMS)
-    return arms and all(record[key] == now[key] for key in ("task", "figure", "at_least", "data", "base"))
+    same = all(record[key] == now[key] for key in ("task", "figure", "at_least", "data", "base"))
+    return arms and same and record.get("evaluate", []) == now["evaluate"]
 
 
 def options(flags: Sequence[str]) -> list[tuple[str, ...]]:

@@ -18,7 +18,7 @@ class Methods:
     only: tuple[str, ...] = ()
     """Checks to run; default all."""
     seeds: PositiveInt = 3
-    """Training seeds: 0, 1, ..."""
+    """Number of training seeds: 0, 1, ..."""
     work: Path = Path("runs/methods")
     """Folder of the runs, their logs and results.json."""
     jobs: PositiveInt = 1
@@ -26,7 +26,7 @@ class Methods:
     episodes: PositiveInt = 200
     """Held-out episodes of each seed."""
     publish: bool = False
-    """Also merge the results into benchmarks/results/methods.json."""
+    """Also put what was measured into benchmarks/results/methods.json."""
     table: bool = False
     """Run nothing; write the table of published results into docs/methods.md."""
     json: bool = False
@@ -36,17 +36,20 @@ class Methods:
         """Run the checks; return 1 if one could not be measured."""
         from robot_rl.bench.checks import checks
         from robot_rl.bench.methods import Runner, run_check
-        from robot_rl.bench.results import PUBLISHED, checkout, judge, merge, write_table
+        from robot_rl.bench.results import check_size, judge, merge, publish, write_table
         from robot_rl.cli.console import bar, show
-        from robot_rl.util.errors import Interrupted, UnknownName
+        from robot_rl.util.errors import ConfigError, Interrupted, UnknownName
 
         if self.table:
+            if self.only:
+                raise ConfigError("--table writes the whole table; leave out --only")
             show({"written": str(write_table())}, self.json)
             return 0
         for name in self.only:
             if name not in checks:
                 raise UnknownName("check", name, checks)
-        published = checkout(PUBLISHED) if self.publish else None
+        if self.publish:
+            check_size(self.only or checks, self.seeds, self.episodes)
         work = self.work.resolve()
         runner, seeds = Runner(work), range(self.seeds)
         records: dict[str, Any] = {}
@@ -56,8 +59,9 @@ class Methods:
                 with bar(f"bench methods {len(records) + 1}/{len(self.only or checks)}") as update:
                     errors = run_check(name, checks[name], runner, seeds, self.episodes, self.jobs, update)
                 records[name] = judge(name, checks[name], work, seeds, errors)
-                for path in (work / "results.json", *([published] if published else [])):
-                    merge(path, {name: records[name]})
+                merge(work / "results.json", {name: records[name]})
+                if self.publish:
+                    publish({name: records[name]})
         except KeyboardInterrupt as error:
             number = error.args[0] if error.args else signal.SIGINT
             raise Interrupted(f"stopped; what had finished is in {work}: the same command goes on", number) from None

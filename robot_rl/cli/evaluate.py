@@ -138,9 +138,9 @@ class Evaluate:
             env: Any = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
             if name in floors:
                 policy: RunnablePolicy = RandomPolicy(env.info.action, floors[name])
-            elif self.execution != "receding" or self.inference_delay:
+            elif self.execution != "receding" or self.inference_delay or self.interval:
                 env.close()
-                raise ConfigError("a scripted demonstrator takes no --execution or --inference-delay")
+                raise ConfigError("a scripted demonstrator takes no --execution, --inference-delay or --interval")
             else:
                 policy = ExpertPolicy(env, self.skill, self.seed)
         else:

@@ -22,6 +22,8 @@ def train_seeds(command: Any, folder: Path, seeds: Sequence[int], without: Seque
     Finished runs are skipped with --resume, and refused without it before any work. A seed that diverges is named in
     the table, and the others go on.
     """
+    if (folder / "config.json").exists():
+        raise ConfigError(f"{folder} is a run itself; choose another --out for runs of several seeds")
     runs = {seed: folder / f"{SEED}{seed}" for seed in seeds}
     held = [run for run in runs.values() if (run / "config.json").exists()]
     if held and not command.resume:

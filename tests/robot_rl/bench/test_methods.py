@@ -23,6 +23,7 @@ from robot_rl.bench.results import (
     END,
     PAGE,
     PUBLISHED,
+    check_size,
     checkout,
     docs_table,
     judge,
@@ -230,10 +231,11 @@ def records() -> dict[str, Any]:
     other = {"recipe": "bc", "flags": ["--a", "1", "--b", "2"], "mean": 0.5, "low": 0.45, "high": 0.55}
     gap = {"mean": 0.25, "low": 0.15, "high": 0.35}
     check = {"task": "testbed:push", "figure": "success", "method": arm, "control": other, "difference": gap}
+    check |= {"at_least": 0.6, "commit": "abc"}
     broken = {"recipe": "bc", "flags": [], "error": "status 1"}
     return {
         "iql": check | {"verdict": "passed"},
-        "bad": {"task": "testbed:push", "figure": "return", "method": broken, "control": broken, "verdict": "error"},
+        "bad": check | {"figure": "return", "method": broken, "control": broken, "verdict": "error"},
     }
 
 
@@ -246,6 +248,7 @@ def test_the_table_has_a_row_for_each_check_and_marks_what_failed() -> None:
         "`bc` `--b 2`",
         "75",
         "70–80",
+        "| 60\u202f% |",
         "passed",
         "80",
         "(1 of 2 seeds)",
@@ -263,11 +266,14 @@ def test_the_table_says_where_the_control_is_the_base_instead_of_listing_its_opt
 
 def test_the_table_names_the_recipe_s_paper_and_a_check_of_an_earlier_form() -> None:
     now = json.loads(json.dumps(asdict(checks["iql"])))
-    record = records()["iql"] | {key: now[key] for key in ("task", "figure", "at_least", "data", "base")}
+    record = records()["iql"] | {key: now[key] for key in ("task", "figure", "at_least", "data", "base", "evaluate")}
     record["method"], record["control"] = (record[arm] | now[arm] for arm in ("method", "control"))
     table = docs_table({"iql": record})
     assert "Kostrikov et al. 2022, arXiv 2110.06169" in table and table.endswith("| passed |")
-    assert docs_table({"iql": record | {"data": []}}).endswith("| passed, of an earlier form of the check |")
+    for other in ({"data": []}, {"evaluate": ["--interval", "8"]}):
+        assert docs_table({"iql": record | other}).endswith("| passed, of an earlier form of the check |")
+    assert "`testbed:swing`, return, `--interval 8` |" in docs_table({"iql": record | other})
+    assert docs_table({"iql": record | {"commit": "abc-dirty"}}).endswith("| passed* |")
     assert "Farebrother et al. 2024" in docs_table({"hl-gauss": records()["iql"]}), "an option's own paper"
 
 
@@ -286,6 +292,13 @@ def test_results_are_merged_by_check(tmp_path: Path) -> None:
     merge(file, {"b": {"x": 1}, "a": {"x": 1}})
     merge(file, {"b": {"x": 2}})
     assert read_results(file) == {"a": {"x": 1}, "b": {"x": 2}} and list(read_results(file)) == ["a", "b"]
+
+
+def test_fewer_episodes_do_not_replace_what_is_published() -> None:
+    check_size(["iql"], 3, 200)
+    for seeds, episodes in ((2, 400), (3, 100)):
+        with pytest.raises(ConfigError, match="published iql has 3 seeds and 600 episodes"):
+            check_size(["iql"], seeds, episodes)
 
 
 def test_the_table_in_the_docs_is_what_the_results_give() -> None:

@@ -235,6 +235,7 @@ def test_a_demonstrator_is_evaluated_like_a_policy(run: Run, tmp_path: Path) -> 
     assert code == 0 and json.loads(out)["success"] == 1.0, "one that sees more than the policy"
     sentence(*run("evaluate", "expert:go2-velocity"), "has no scripted demonstrator", status=2)
     sentence(*run("evaluate", "expert:panda-lift", "--inference-delay", "50"), "takes no --execution", status=2)
+    sentence(*run("evaluate", "expert:panda-lift", "--interval", "8"), "or --interval", status=2)
 
 
 def test_what_was_left_out_stands_beside_the_result(run: Run, tmp_path: Path) -> None:

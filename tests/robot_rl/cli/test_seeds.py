@@ -98,6 +98,11 @@ def test_each_seed_is_the_run_that_it_would_be_alone(call: Call, root: Path, clo
     assert weights(Path("alone")) == weights(root / "a" / "seed-1") != weights(root / "a" / "seed-0")
 
 
+def test_seeds_do_not_go_into_a_run(call: Call, root: Path, clone: list[object]) -> None:
+    code, _, err = call(*clone, "--seeds", "4", "--out", root / "a" / "seed-0")
+    assert code == 2 and "is a run itself" in err and not (root / "a" / "seed-0" / "seed-4").exists()
+
+
 def test_resume_skips_finished_seeds_and_continues_the_unfinished_one(
     call: Call, root: Path, clone: list[object]
 ) -> None:
