@@ -46,7 +46,8 @@ class Train(Generic[R]):
     seed: Seed = 0
     """Seed of everything random."""
     seeds: str = ""
-    """Several seeds, 0..4 or 0,2,5, one after the other: one run each in --out, in folders seed-0, seed-1, ..."""
+    """Several seeds by their numbers, 0..4 or 0,2,5, one after the other: one run each in --out, in folders seed-0,
+    seed-1, ..."""
     resume: bool = False
     """Continue from the checkpoint in --out, or in the latest run of this task and recipe; ppo can continue to more
     --training.steps."""

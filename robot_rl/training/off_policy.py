@@ -106,6 +106,8 @@ def train_off_policy(
     progress: Progress,
 ) -> None:
     """Train the agent in `env`; resume from the run's checkpoint."""
+    if not (config.steps or config.offline_updates):
+        raise ConfigError("--training.steps and --training.offline-updates are both 0: nothing would be learned")
     if config.keep_successes and demos is None:
         raise ConfigError(
             "--training.keep-successes adds to demonstrations, and there are none: use --training.no-keep-successes"

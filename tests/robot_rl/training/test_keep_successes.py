@@ -68,3 +68,10 @@ def test_there_must_be_demonstrations_to_join(run: Build) -> None:
     env, learner = Env(Fork(), 4), CQN(CoarseToFinePolicy(Size(2, 2)), CQNConfig())
     with run() as folder, pytest.raises(ConfigError, match="no-keep-successes"):
         train_off_policy(env, learner, None, SuccessReward(), CONFIG, folder, 0, lambda step, row: None)
+
+
+def test_a_run_without_any_update_is_refused(run: Build) -> None:
+    env, learner = Env(Fork(), 4), CQN(CoarseToFinePolicy(Size(2, 2)), CQNConfig())
+    config = replace(CONFIG, steps=0, offline_updates=0)
+    with run() as folder, pytest.raises(ConfigError, match="nothing would be learned"):
+        train_off_policy(env, learner, None, SuccessReward(), config, folder, 0, lambda step, row: None)
