@@ -32,9 +32,9 @@ def _eventually(holds: Callable[[], Any], what: str = "what was waited for", wai
 
 STALL = 0.025
 """s; half of what the guard and the command loop wait for."""
-ATTEMPTS = 5
+ATTEMPTS = 3
 QUIET = 5.0
-"""Seconds without a stall before a test is tried again, waited for a minute at most."""
+"""Seconds without a stall before a test is tried again, waited for 30 s at most."""
 
 
 class Witness(threading.Thread):
@@ -55,7 +55,7 @@ class Witness(threading.Thread):
         self.join()
 
 
-def _await_quiet(wait: float = 60.0) -> None:
+def _await_quiet(wait: float = 30.0) -> None:
     """Return after `QUIET` seconds in which the machine never stopped, or after `wait` seconds."""
     end = time.monotonic() + wait
     quiet_since = before = time.monotonic()

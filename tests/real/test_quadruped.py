@@ -28,7 +28,7 @@ from robot_rl.robots.go2 import GO2
 from sim.tasks import tasks
 
 WALK = tasks.get("go2-velocity")
-pytestmark = [pytest.mark.timeout(900), pytest.mark.unstalled]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.unstalled]
 START = 90.0
 """Seconds at most until a process has imported what it needs, on a busy machine."""
 REACTION = 0.1
