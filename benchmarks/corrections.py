@@ -25,8 +25,9 @@ from policies.bundle import load_bundle
 from policies.execution import ChunkExecutor
 from real.twin.arm import HiddenArm
 from robot_rl.evaluation import evaluate
-from robot_rl.operators.corrector import Corrector
-from robot_rl.operators.override import OverriddenEnv
+from robot_rl.operators.arm import CORRECTIONS
+from robot_rl.operators.intervention import InterventionWrapper
+from robot_rl.operators.scripted import ScriptedOperator
 from robot_rl.recipes.hil_serl import HilSerl
 from robot_rl.training.human_in_the_loop import play_episode
 from robot_rl.training.numerics import learning_floats
@@ -118,7 +119,7 @@ def study(run: Path, recipe: HilSerl, gain: float, steps: int, episodes: int, se
     skill = dataclasses.replace(experts.STEADY, gain=gain)
     pipeline = simulation.pipeline
     expert = getattr(experts, name)(pipeline.observer.spec, pipeline.controller, 1, skill, seed)
-    env = OverriddenEnv(simulation, Corrector(pipeline, expert))
+    env = InterventionWrapper(simulation, ScriptedOperator(expert, CORRECTIONS, seed))
     observation, _ = env.reset(seed=TRAINING + 1000 * seed)
     rng, helped, done = torch.Generator().manual_seed(seed), [], 0
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from real.standing import Standing
 from real.topics import TRUTH_TOPIC
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.interface.state import RobotState
-from robot_rl.rewards.judged import Seen
+from robot_rl.interface.success import SuccessHold
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,10 @@ class Judge:
     one, in place of the success test."""
 
     def __init__(self, rig: Rig, stance: Homing | Standing):
-        self.rig, self.stance, self.held = rig, stance, 0
+        self.rig, self.stance = rig, stance
+        self.hold = SuccessHold(rig.classifier.hold if rig.classifier else rig.interface.success_hold)
         self.asked = ""
         """The instruction that is judged."""
-        self.seen: Seen | None = None
-        """What the classifier has seen."""
-        if rig.classifier is not None:
-            self.seen = Seen(rig.classifier, 1)
         self.cause = ""
         """Which process stood still and so ended the episode; empty if none did."""
         self.falls = self.stalls = 0
@@ -51,9 +48,8 @@ class Judge:
 
     def reset(self) -> None:
         """Begin an episode."""
-        self.held, self.cause = 0, ""
-        if self.seen is not None:
-            self.seen.reset()
+        self.cause = ""
+        self.hold.reset()
 
     def __call__(self, state: RobotState, decision: Decision) -> Outcome:
         """Return the outcome of the episode up to this control period."""
@@ -71,33 +67,30 @@ class Judge:
         timed_out = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
         marked = operator is not None and operator.failure
         lost = failed or marked or (walks and halted) or decision.phase is Phase.STOPPED
-        endures = rig.pipeline.success is None and self.seen is None and timed_out
+        endures = rig.pipeline.success is None and rig.classifier is None and timed_out
         success = (won or endures) and not (lost or halted or (walks and loop.limp))
         return Outcome(success, won or marked or (failed and not_operator_stop), won or lost or timed_out)
 
     def _won(self, state: RobotState) -> bool:
         """Return whether the success test, or the classifier, has held for long enough."""
-        rig, test = self.rig, self.rig.pipeline.success
-        if rig.asked and rig.asked.text != self.asked:  # what held for another instruction does not count
-            self.asked, self.held = rig.asked.text, 0
-            if self.seen is not None:
-                self.seen.reset()
-        if self.seen is not None:
-            return self._seen(self.seen, state)
-        if rig.asked and rig.asked.index is None:
-            test = None
-        self.held = self.held + 1 if test and bool(test(state)) else 0
-        return test is not None and self.held >= rig.interface.success_hold
+        asked = self.rig.asked
+        if asked and asked.text != self.asked:  # what held for another instruction does not count
+            self.asked = asked.text
+            self.hold.reset()
+        return bool(self.hold(self._shown(state)))
 
-    def _seen(self, seen: Seen, state: RobotState) -> bool:
-        """Return whether the classifier has seen success for long enough; old pictures show none."""
-        rig, safety = self.rig, self.rig.loop.safety
-        known = rig.asked is None or seen.classifier.knows(rig.asked.text)
-        if not known or rig.pictures.age() > safety.picture_timeout:
-            seen.reset()
-            return False
-        observation = {STATE: rig.pipeline.observer(state)} | rig.pictures.read(safety.lost_timeout)
-        return bool(seen(observation | (rig.asked.read() if rig.asked else {})))
+    def _shown(self, state: RobotState) -> Tensor:
+        """Return whether success shows now, (1,); old pictures show none, and unknown instructions have no test."""
+        rig, safety, nothing = self.rig, self.rig.loop.safety, torch.zeros(1, dtype=torch.bool)
+        if rig.classifier is not None:
+            known = rig.asked is None or rig.classifier.knows(rig.asked.text)
+            if not known or rig.pictures.age() > safety.picture_timeout:
+                return nothing
+            observation = {STATE: rig.pipeline.observer(state)} | rig.pictures.read(safety.lost_timeout)
+            return rig.classifier.sees_success(observation | (rig.asked.read() if rig.asked else {}))
+        if rig.pipeline.success is None or (rig.asked and rig.asked.index is None):
+            return nothing
+        return rig.pipeline.success(state)
 
     def _failed(self, state: RobotState) -> bool:
         """Return the result of the task's failure test; false in a dry run. A robot does not measure its height: on a

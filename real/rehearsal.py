@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,26 +13,27 @@ from torch import Tensor
 from real.clock import Ticker
 from real.intervention import Arbiter, Decision, Phase
 from real.teleop.commands import FirstInput, OperatorInput
-from robot_rl.operators.override import OverriddenEnv
+from robot_rl.operators.intervention import InterventionWrapper
+from robot_rl.operators.scripted import OperatorView
 
 
 class _Hands:
-    """The operator of an `OverriddenEnv`: a device's input as actions, as on a robot."""
+    """The operator of an `InterventionWrapper`: a device's input as actions, as on a robot."""
 
     def __init__(self, env: Any, inputs: OperatorInput):
         self.env, self.arbiter = env, Arbiter(inputs, env.pipeline.controller)
         self.decision: Decision
 
-    def reset(self, now: float) -> None:
+    def reset(self) -> None:
         self.arbiter.reset()
 
-    def __call__(self, state: Any, now: float) -> tuple[bool, Tensor]:
+    def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
         hold = self.env.still()
         self.decision = self.arbiter.decide(hold, hold)
         return self.decision.phase is Phase.CORRECTING, self.decision.action
 
 
-class RehearsalEnv(OverriddenEnv):
+class RehearsalEnv(InterventionWrapper):
     """One simulation whose `step` returns one control period after the last one returned.
 
     As with `RobotEnv`, marks and the emergency stop end an episode, `observers` get a row per control period, and a
@@ -55,8 +56,6 @@ class RehearsalEnv(OverriddenEnv):
         """(height, width) of the recorded pictures by camera."""
         self._unseen = [c.name for c in env.task.scene.cameras if c.name not in self.sizes] if image_size else []
         self.sizes |= dict.fromkeys(self._unseen, (image_size, image_size))
-        self.observation: Mapping[str, Tensor] = {}
-        """The newest one."""
         self.seed = 0
         """That of the running episode."""
 
@@ -72,7 +71,6 @@ class RehearsalEnv(OverriddenEnv):
         self.note("phase", "resetting")
         first = super().reset(**kwargs)
         self.seed = kwargs.get("seed") or 0
-        self.observation = first[0]
         self.inputs.begin()
         self.ticker.next = time.monotonic() + self.period
         if (options or {}).get("await_operator"):
@@ -88,7 +86,6 @@ class RehearsalEnv(OverriddenEnv):
         """Execute the person's action if they have control, else `action` (1, A)."""
         before = self.env.pipeline.observer(self.env.state)
         observation, reward, terminated, truncated, infos = super().step(action)
-        self.observation = observation
         decision = self.hands.decision
         operator, stopped = decision.operator, decision.phase is Phase.STOPPED
         won, failed = (bool(operator and getattr(operator, mark)) for mark in ("success", "failure"))

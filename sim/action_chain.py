@@ -10,7 +10,7 @@ from torch import Tensor
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.shield import ramp
 from robot_rl.interface.state import ABSENT, RobotState
-from sim.rows import Rows
+from robot_rl.util.rows import Rows
 
 REASONS = ("nonfinite", "position", "workspace")
 """Reasons why the shield changes a goal."""

@@ -11,11 +11,12 @@ from torch import Tensor
 from robot_rl.interface.observations import Observer
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
+from robot_rl.interface.success import SuccessHold
+from robot_rl.util.rows import Rows, copy_rows
 from sim.action_chain import ActionChain
 from sim.engines.base import Engine
 from sim.feet import FootTracker
 from sim.judge import Judge, Verdict
-from sim.rows import Rows, copy_rows
 from sim.sampling import EpisodeSampler
 from sim.sensors import PARAMETERS, SensorModel
 from sim.tasks.base import Task
@@ -40,7 +41,8 @@ class Episodes(Rows):
         self.sensors = SensorModel(robot, boxes, n, 1 / self.rate, self.device)
         self.sampler = EpisodeSampler(task, robot, columns, self.sensors.biases, n, seed, self.device)
         self.chain = ActionChain(pipeline, n, tick, ticks)
-        self.judge = Judge(task, pipeline, n)
+        self.judge = Judge(task, pipeline)
+        self.success = SuccessHold(task.interface.success_hold, n, self.device)
         self.feet: FootTracker | None = None
         if base := robot.base:
             self.feet = FootTracker(n, len(base.feet), base.foot_radius, 1 / self.rate, self.device)
@@ -57,7 +59,7 @@ class Episodes(Rows):
     def parts(self) -> dict[str, Rows]:
         """Return all parts with rows."""
         parts: dict[str, Rows] = {"sampler": self.sampler, "chain": self.chain, "sensors": self.sensors}
-        parts["judge"] = self.judge
+        parts["success"] = self.success
         return parts | ({"feet": self.feet} if self.feet else {})
 
     # ---- resets ------------------------------------------------------------------------------------------------
@@ -74,7 +76,7 @@ class Episodes(Rows):
         self.engine.reset(rows, sample.joints, sample.objects)
         self.steps[ids] = 0
         self.chain.reset(ids)
-        self.judge.reset(ids)
+        self.success.reset(ids)
         if self.feet is not None:
             self.feet.reset(ids)
         if stagger:
@@ -134,7 +136,7 @@ class Episodes(Rows):
         # Keep the last valid state of diverged environments, so that no NaN reaches a learner.
         last, rows = before.views, broken[:, None]
         self.true = now.map(lambda name, view: torch.where(rows, last[name], view))
-        verdict = self.judge.judge(before, self.true, self.steps, broken, self.feet)
+        verdict = self.judge.judge(before, self.true, self.steps, broken, self.success, self.feet)
         measured = self.sensors.measure(self.true, self.sampler.noise(self.steps, self.sensors.noises))
         self.state = self.chain.refer(measured)
         episode = {"success": verdict.success, "diverged": broken, "episode_steps": self.steps.clone()}

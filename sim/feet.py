@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.state import RobotState
-from sim.rows import Rows
+from robot_rl.util.rows import Rows
 
 CONTACT_FORCE = 1.0
 """Smallest force that counts as contact, N."""

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
+from robot_rl.interface.success import SuccessHold
 from sim.feet import FootTracker
 from sim.rewards import Transition, total
-from sim.rows import Rows
 from sim.tasks.base import Task
 
 
@@ -28,26 +28,24 @@ class Verdict:
     """Reward terms and metrics, if the task has them."""
 
 
-class Judge(Rows):
+class Judge:
     """Reward transitions and end episodes: success and failure terminate, the horizon and divergence truncate."""
 
-    ROWS = ("held",)
-
-    def __init__(self, task: Task, pipeline: Pipeline, num_envs: int):
+    def __init__(self, task: Task, pipeline: Pipeline):
         self.task, self.pipeline = task, pipeline
         self.period = 1 / task.interface.controller.rate
         self.home = torch.tensor(pipeline.robot.home, device=pipeline.device)
-        self.held = torch.zeros(num_envs, dtype=torch.long, device=pipeline.device)
-        """Control periods (n,) for which the success predicate has held."""
         self.success_ends = True
         """Success ends an episode."""
 
-    def reset(self, ids: Tensor) -> None:
-        """Begin episodes `ids`."""
-        self.held[ids] = 0
-
     def judge(
-        self, before: RobotState, now: RobotState, steps: Tensor, broken: Tensor, feet: FootTracker | None
+        self,
+        before: RobotState,
+        now: RobotState,
+        steps: Tensor,
+        broken: Tensor,
+        hold: SuccessHold,
+        feet: FootTracker | None,
     ) -> Verdict:
         """Judge the control period from true state `before` to `now`, number `steps` (n,) of its episode.
 
@@ -57,10 +55,9 @@ class Judge(Rows):
         late = steps >= interface.horizon
         failed = pipeline.failure(now) & ~broken if pipeline.failure else torch.zeros_like(broken)
         if interface.instructions:  # what held for another instruction does not count
-            self.held = torch.where((before.instruction == now.instruction)[:, 0], self.held, 0)
+            hold.reset((before.instruction != now.instruction)[:, 0])
         if pipeline.success:
-            self.held = torch.where(pipeline.success(now) & ~broken, self.held + 1, 0)
-            success = (self.held >= interface.success_hold) & ~failed
+            success = hold(pipeline.success(now) & ~broken) & ~failed
             terminated = success | failed if self.success_ends else failed
         else:
             success, terminated = late & ~failed & ~broken, failed

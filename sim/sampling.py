@@ -13,11 +13,11 @@ from torch import Tensor
 
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.rows import Rows
 from sim.commands import PURPOSE as COMMAND
 from sim.placement import Placement
 from sim.randomization import episode_rng, quantiles
 from sim.randomization.noise import episode_keys, normals, uniforms
-from sim.rows import Rows
 from sim.tasks.base import Task
 
 _NOISE, _PUSH = 0, 2

@@ -12,7 +12,7 @@ from torch import Tensor
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.state import ABSENT, RobotState
-from sim.rows import Rows
+from robot_rl.util.rows import Rows
 
 PARAMETERS = (
     "sensor.joint_noise", "sensor.velocity_noise", "sensor.encoder_offset",

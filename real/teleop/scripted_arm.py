@@ -12,12 +12,14 @@ from real.bus import Node, Stamped, qos
 from real.robots.arm import ArmDriver
 from real.teleop.commands import RELEASED, Operator
 from real.topics import EPISODE_TOPIC
+from robot_rl.interface.environment import Demonstrator
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.operators.corrector import Corrector, Demonstrator
+from robot_rl.operators.arm import CORRECTIONS, arm_view
+from robot_rl.operators.scripted import ScriptedOperator
 
 
 class ArmOperator:
-    """A device with the input of a `Corrector`."""
+    """A device with the input of a `ScriptedOperator`."""
 
     help = "a scripted person takes over where the policy stalls or is about to miss"
 
@@ -29,7 +31,7 @@ class ArmOperator:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.pipeline, self.clock = pipeline, clock
-        self.corrector = Corrector(pipeline, demonstrator)
+        self.operator, self._began = ScriptedOperator(demonstrator, CORRECTIONS, 0), 0.0
         self._now: tuple[int, str] = (-1, "")
         """Number of the episode, and its phase."""
         self._watched = -1
@@ -50,13 +52,14 @@ class ArmOperator:
             self._watched = -1
             return RELEASED
         if episode != self._watched:
-            self._watched = episode
-            self.corrector.reset(now)
+            self._watched, self._began = episode, now
+            self.operator.reset()
         for name, seen in self._eyes.items():  # a person sees the true object, not the tracker's estimate
             if seen.latest is not None:
                 p = seen.latest.msg.pose.position
                 state.objects[name][0, :3] = torch.tensor([p.x, p.y, p.z])
-        held, self._action = self.corrector(state, now)
+        step = (now - self._began) * self.pipeline.interface.controller.rate
+        held, self._action = self.operator(arm_view(self.pipeline, state, self._action), step)
         twist, gripper = self.pipeline.controller.to_twist(self._action)
         x, y, z, roll, pitch, yaw = twist[0].tolist()
         return Operator(held=held, motion=(x, y, z), rotation=(roll, pitch, yaw), gripper=float(gripper))

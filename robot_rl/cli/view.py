@@ -111,7 +111,7 @@ class View:
 
         from real.teleop import Finished, Gamepad, Keyboard
         from robot_rl.cli.console import console, say_nominal
-        from robot_rl.operators.override import OverriddenEnv
+        from robot_rl.operators.intervention import InterventionWrapper
         from robot_rl.view import SimulationView, play
         from robot_rl.view.person import Person
         from robot_rl.view.simulation import SPEEDS
@@ -131,7 +131,7 @@ class View:
                 device = Keyboard() if self.teleop == "keyboard" else Gamepad()
             with closing(device) if device else nullcontext():
                 if device:
-                    env = OverriddenEnv(env, Person(env, device, view.reset))
+                    env = InterventionWrapper(env, Person(env, device, view.reset))
                     console.print(device.help, markup=False)
                 _say(view.page.address)
                 play(env, actor, view, self.episodes, self.seed)

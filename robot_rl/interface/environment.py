@@ -109,5 +109,38 @@ class VectorEnv(Protocol):
         """Release what the environments hold."""
 
 
+class EnvWrapper:
+    """An environment around another one, whose methods and attributes it passes on unless it has its own.
+
+    A wrapper with state overrides `wrapper_state` and `load_wrapper_state`; it is saved beside that of the environment.
+    """
+
+    def __init__(self, env: Any):
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # not set yet, as in a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def wrapper_state(self) -> dict[str, Any]:
+        """Return the wrapper's own tensors, numbers and lists."""
+        return {}
+
+    def load_wrapper_state(self, state: dict[str, Any]) -> None:
+        """Restore `wrapper_state`."""
+
+    @property
+    def state_dict(self) -> Callable[[], dict[str, Any]]:
+        """Return the function that saves the environment and the wrapper; AttributeError if it cannot be saved."""
+        save = self.env.state_dict
+        return lambda: {"env": save(), "wrapper": self.wrapper_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Restore what `state_dict` saved; return the current observation."""
+        self.load_wrapper_state(state["wrapper"])
+        return self.env.load_state_dict(state["env"])
+
+
 EnvFactory = Callable[[int], VectorEnv]
 """Make a number of environments."""

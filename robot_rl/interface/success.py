@@ -19,9 +19,31 @@ from robot_rl.interface.observations import down
 from robot_rl.interface.state import ABSENT, ObjectName, RobotState
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFloat
 from robot_rl.util.registry import Registry
+from robot_rl.util.rows import Rows
 
 Test = Callable[[RobotState], Tensor]
 """A function of a state; returns (n,) bool."""
+
+
+class SuccessHold(Rows):
+    """Count for how many control periods in a row each of n environments has shown success."""
+
+    ROWS = ("held",)
+
+    def __init__(self, periods: int, n: int = 1, device: torch.device | str = "cpu"):
+        """Args: `periods`: control periods that success must hold for."""
+        self.periods = periods
+        self.held = torch.zeros(n, dtype=torch.long, device=device)
+        """Control periods (n,) so far."""
+
+    def __call__(self, shown: Tensor) -> Tensor:
+        """Return where success, `shown` (n,) in this control period, has held for long enough, (n,) bool."""
+        self.held = torch.where(shown, self.held + 1, 0)
+        return self.held >= self.periods
+
+    def reset(self, where: Tensor | slice = slice(None)) -> None:
+        """Begin again, everywhere or at some indices or a mask (n,)."""
+        self.held[where] = 0
 
 
 def lifted(name: ObjectName, height: NonNegativeFloat) -> Test:

@@ -14,15 +14,16 @@ from policies.bundle import Bundle, load_bundle
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
+from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.judge import judge_of
-from robot_rl.operators.scripted import OperatedEnv, OperatorConfig, ScriptedOperator
+from robot_rl.operators.scripted import OperatorConfig, ScriptedOperator
 from robot_rl.rewards import RewardName
 from robot_rl.rewards.classifier_folder import load_classifier
-from robot_rl.rewards.judged import JudgedEnv, judged_info
-from robot_rl.rewards.written.env import PaidEnv, paid_info
+from robot_rl.rewards.judged import ClassifierWrapper, judged_info
+from robot_rl.rewards.written.env import RewardWrapper, paid_info
 from robot_rl.rewards.written.file import load_reward
 from robot_rl.robots import robots
-from robot_rl.training.choosing import ChoosingEnv
+from robot_rl.training.choosing import InstructionCurriculum
 from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
 from robot_rl.util.errors import ConfigError
@@ -117,7 +118,7 @@ class Job:
         self.base.check_robot(robots.get(self.base.interface.robot))
         return self.base
 
-    def operated(self, operator: OperatorConfig) -> OperatedEnv:
+    def operated(self, operator: OperatorConfig) -> InterventionWrapper:
         """Return one environment with a scripted operator; the critics of `base` judge if its rule takes a judge."""
         from sim.demonstrators import demonstrator
 
@@ -129,14 +130,16 @@ class Job:
         if operator.rule == "value-gap" and self.base is None:
             raise ConfigError("--operator.rule value-gap: name a run of rlpd, whose critics judge, with --base")
         judge = judge_of(self.improvable()) if operator.rule == "value-gap" else None
-        env: Any = self.make_env(1)
-        if operator.rule == "stall" and not (
-            hasattr(env, "progress") or (env.task.scene.objects and env.pipeline.robot.tool)
-        ):
+        env = self.make_env(1)
+        scripted = ScriptedOperator(demonstrator(env, operator.skill, self.seed), operator, self.seed, judge)
+        watched = InterventionWrapper(env, scripted)
+        if operator.rule not in watched.rules:
             env.close()
-            raise ConfigError(f"task {self.info.task!r} reports no progress; take another --operator.rule")
-        expert = demonstrator(env, operator.skill, self.seed)
-        return OperatedEnv(env, ScriptedOperator(expert, operator, self.seed, judge))
+            raise ConfigError(
+                f"task {self.info.task!r} does not report what --operator.rule {operator.rule} needs; take one of "
+                f"{', '.join(watched.rules)}"
+            )
+        return watched
 
     def bundle(self, agent: Any) -> Bundle:
         """Return what the agent has learned so far, with its value functions and settings."""
@@ -173,15 +176,15 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
             raise ConfigError("a classifier judges one instruction in an episode; leave out --changes")
         classifier, physics["success_ends"] = load_classifier(settings["classifier"]), False
         info = judged_info(info, classifier)
-        make_env = lambda count: JudgedEnv(make(task, count, python, **physics), classifier)  # noqa: E731
+        make_env = lambda count: ClassifierWrapper(make(task, count, python, **physics), classifier)  # noqa: E731
     if settings.get("reward"):
         if settings.get("classifier"):
             raise ConfigError("--classifier and --reward both say what is paid; leave out one")
         written, info = load_reward(settings["reward"]), paid_info(info)
-        make_env = lambda count: PaidEnv(make(task, count, python, **physics), written)  # noqa: E731
+        make_env = lambda count: RewardWrapper(make(task, count, python, **physics), written)  # noqa: E731
     if settings.get("choose"):
         plain = make_env
-        make_env = lambda count: ChoosingEnv(plain(count), settings["choose"])  # noqa: E731
+        make_env = lambda count: InstructionCurriculum(plain(count), settings["choose"])  # noqa: E731
     return Job(
         info,
         make_env,

@@ -18,7 +18,7 @@ from robot_rl.learning.grasp import check_gripper
 from robot_rl.learning.ppo import PPO
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
-from robot_rl.training.choosing import ChoosingEnv
+from robot_rl.training.choosing import InstructionCurriculum
 from robot_rl.training.group import GroupConfig, train_groups
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
@@ -140,7 +140,7 @@ class GroupRecipe(Recipe):
 
     def train(self, job: Job) -> Bundle:
         env = job.make_env(self.training.num_envs)
-        if isinstance(env, ChoosingEnv):
+        if isinstance(env, InstructionCurriculum):
             raise ConfigError("groups that always or never succeed teach nothing as it is; leave out --choose")
         agent = self.build(job, env)
         train_groups(env, agent, self.training, job.opened, job.seed, job.counting("rounds", self.training.rounds))

@@ -9,31 +9,11 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation
-from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.environment import EnvInfo, EnvWrapper
 from robot_rl.interface.observation_spec import ObservationSpec
+from robot_rl.interface.success import SuccessHold
 from robot_rl.rewards.classifier import Classifier
 from robot_rl.util.errors import ConfigError
-
-
-class Seen:
-    """For how many control periods each of n environments has shown success."""
-
-    def __init__(self, classifier: Classifier, n: int):
-        self.classifier = classifier
-        self.held = torch.zeros(n, dtype=torch.long)
-
-    def __call__(self, observation: Observation) -> Tensor:
-        """Return where success has been seen for long enough up to this observation, (n,) bool."""
-        shows = self.classifier.sees_success(observation)
-        self.held = torch.where(shows, self.held.to(shows.device) + 1, 0)
-        return self.held >= self.classifier.hold
-
-    def reset(self, ids: Tensor | None = None) -> None:
-        """Begin episodes `ids`, or all."""
-        if ids is None:
-            self.held = torch.zeros_like(self.held)
-        else:
-            self.held[ids] = 0
 
 
 def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
@@ -46,11 +26,11 @@ def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
     return replace(info, rewards=(), reports_success=True, success_terminates=True)
 
 
-class JudgedEnv:
-    """Copies of a task that end in success, and pay 1, when a classifier has seen it for long enough; else they pay 0.
+class ClassifierWrapper(EnvWrapper):
+    """Copies of a task whose success a classifier decides: seen for long enough, it ends an episode with reward 1.
 
     The simulator's own test ends nothing: infos["true_success"] (n,) says whether the episode has passed it by now, for
-    a comparison. Failures and time limits end episodes as ever. Everything else is delegated.
+    a comparison. Failures and time limits end episodes as ever.
 
     `env` is a `TaskEnv` that was made with `success_ends` False.
     """
@@ -60,20 +40,18 @@ class JudgedEnv:
 
     def __init__(self, env: Any, classifier: Classifier):
         """ConfigError where the classifier was fitted to other pictures or instructions."""
-        self.env, self.classifier = env, classifier
+        super().__init__(env)
+        self.classifier = classifier
         self.info = judged_info(env.info, classifier)
         classifier.network.to(env.device)
-        self.seen = Seen(classifier, env.num_envs)
+        self.success = SuccessHold(classifier.hold, env.num_envs, env.device)
         self.passed = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         """Where the simulator's own test has been passed in the running episode."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
 
     def reset(self, **kwargs: Any) -> Any:
         """Start episodes everywhere."""
         first = self.env.reset(**kwargs)
-        self.seen.reset()
+        self.success.reset()
         self.passed = torch.zeros_like(self.passed)
         return first
 
@@ -82,7 +60,8 @@ class JudgedEnv:
         observation, _, terminated, truncated, infos = self.env.step(actions)
         ended = terminated | truncated
         last = infos.get("final_obs", observation)
-        success = self.seen(last) & ~terminated & ~infos.get("diverged", torch.zeros_like(ended))
+        broken = infos.get("diverged", torch.zeros_like(ended))
+        success = self.success(self.classifier.sees_success(last)) & ~terminated & ~broken
         self.passed |= infos["success"]
         infos.pop("rewards", None)
         infos |= {"success": success, "true_success": self.passed.clone()}
@@ -94,16 +73,15 @@ class JudgedEnv:
             if len(ids := (success & ~ended).nonzero()[:, 0]):
                 observation = self.env.restart(ids, observation)
             over = done.nonzero()[:, 0]
-            self.seen.reset(over)
+            self.success.reset(over)
             self.passed[over] = False
         return observation, success.float(), terminated | success, truncated & ~success, infos
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed run needs."""
-        return {"env": self.env.state_dict(), "held": self.seen.held.clone(), "passed": self.passed.clone()}
+    def wrapper_state(self) -> dict[str, Any]:
+        """Return which tests have been passed, and for how long success has been seen."""
+        return {"success": self.success.state_dict(), "passed": self.passed.clone()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Restore `state_dict`; return its observation."""
-        self.seen.held = state["held"].to(self.passed.device, copy=True)
+    def load_wrapper_state(self, state: dict[str, Any]) -> None:
+        """Restore `wrapper_state`."""
+        self.success.load_state_dict(state["success"])
         self.passed = state["passed"].to(self.passed.device, copy=True)
-        return self.env.load_state_dict(state["env"])

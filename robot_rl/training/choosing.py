@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robot_rl.interface.environment import EnvWrapper
 from robot_rl.util.errors import ConfigError
 
 RECENT = 0.05
 """Weight of the last episode in an instruction's success rate."""
 
 
-class ChoosingEnv:
-    """An environment with instructions, whose episodes draw them by their success so far; it delegates all else.
+class InstructionCurriculum(EnvWrapper):
+    """An environment with instructions, whose episodes draw them by their success so far.
 
-    >>> env = ChoosingEnv(TaskEnv("tabletop", 64), temperature=0.2)
+    >>> env = InstructionCurriculum(TaskEnv("tabletop", 64), temperature=0.2)
     """
 
     def __init__(self, env: Any, temperature: float):
@@ -28,15 +29,13 @@ class ChoosingEnv:
         if not hasattr(env, "prefer") or len(env.chances) < 2:
             env.close()
             raise ConfigError(f"{env.info.task} has no instructions that can be chosen; leave out --choose")
-        self.env, self.temperature, self.ended = env, temperature, 0
+        super().__init__(env)
+        self.temperature, self.ended = temperature, 0
         self.begun: list[bool] = [True] * env.num_envs
         """Whether the running episode began at its first step; a staggered one does not tell what its policy can do."""
         self.rate = torch.full((len(env.chances),), 0.5, dtype=torch.double)
         """(K,) success of late of each instruction that is asked."""
         env.prefer(self.chances)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
 
     def reset(self, *, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
         """Start episodes everywhere."""
@@ -62,15 +61,12 @@ class ChoosingEnv:
         """Return the chance (K,) of each instruction."""
         return (-(self.rate - 0.5).abs() / self.temperature).softmax(0)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the environment's state, the success rates, and by which of them it draws."""
-        choice = {"rate": self.rate.clone(), "ended": self.ended, "chances": self.env.chances.clone()}
-        choice |= {"begun": list(self.begun)}
-        return self.env.state_dict() | {"choice": choice}
+    def wrapper_state(self) -> dict[str, Any]:
+        """Return the success rates, and by which of them instructions are drawn."""
+        state = {"rate": self.rate.clone(), "ended": self.ended, "chances": self.env.chances.clone()}
+        return state | {"begun": list(self.begun)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Restore what `state_dict` returned; return the current observation."""
-        choice = state["choice"]
-        self.rate, self.ended, self.begun = choice["rate"].clone(), choice["ended"], list(choice["begun"])
-        self.env.prefer(choice["chances"])
-        return self.env.load_state_dict(state)
+    def load_wrapper_state(self, state: dict[str, Any]) -> None:
+        """Restore `wrapper_state`."""
+        self.rate, self.ended, self.begun = state["rate"].clone(), state["ended"], list(state["begun"])
+        self.env.prefer(state["chances"])

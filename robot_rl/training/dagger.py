@@ -47,7 +47,7 @@ def aggregate(
     seed: int,
     progress: Progress,
 ) -> Cloning:
-    """Return the agent cloned from demonstrations and from what the operator of `env` (`OperatedEnv`) executed.
+    """Return the agent cloned from demonstrations and from what the operator of `env` (`InterventionWrapper`) executed.
 
     Resume from the run's checkpoint, with new episodes.
     """

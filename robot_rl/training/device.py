@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robot_rl.interface.environment import EnvWrapper
 from robot_rl.util.errors import ConfigError, UnknownName
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -19,14 +20,12 @@ def move(value: Any, device: torch.device) -> Any:
     return {k: move(v, device) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-class OnDevice:
-    """Return an environment's results on `device`; delegate everything else."""
+class DeviceWrapper(EnvWrapper):
+    """An environment whose results are on `device`."""
 
     def __init__(self, env: Any, device: torch.device):
-        self.env, self.device = env, device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
+        super().__init__(env)
+        self.device = device
 
     def reset(self, **kwargs: Any) -> Any:
         """Reset the environment."""
@@ -38,13 +37,13 @@ class OnDevice:
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
         """Restore the environment; return the current observation."""
-        return move(self.env.load_state_dict(state), self.device)
+        return move(super().load_state_dict(state), self.device)
 
 
 def on_device(env: Any, device: torch.device | str) -> Any:
     """Return the environment with results on `device`."""
     device = torch.device(device)
-    return env if device.type == "cpu" else OnDevice(env, device)
+    return env if device.type == "cpu" else DeviceWrapper(env, device)
 
 
 def learner_device(name: str) -> str:

@@ -43,7 +43,7 @@ class EpisodeRecord:
 
 
 def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress) -> None:
-    """Run human-in-the-loop learning in one simulated environment with an operator (`OverriddenEnv`).
+    """Run human-in-the-loop learning in one simulated environment with an operator (`InterventionWrapper`).
 
     Resume from the run's checkpoint with new episodes: the operator's state is not saved.
     """

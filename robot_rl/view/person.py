@@ -10,12 +10,12 @@ from torch import Tensor
 
 from real.teleop import Device
 from robot_rl.interface.control import NO_TOOL
-from robot_rl.interface.state import RobotState
+from robot_rl.operators.scripted import OperatorView
 from robot_rl.util.errors import ConfigError
 
 
 class Person:
-    """An operator for `OverriddenEnv`: in control while the dead-man is held, as on a robot."""
+    """An operator for `InterventionWrapper`: in control while the dead-man is held, as on a robot."""
 
     def __init__(self, env: Any, device: Device, reset: Callable[[], None]):
         """`reset` is called when the device's reset is pressed. Raises ConfigError if no action moves a tool."""
@@ -27,10 +27,10 @@ class Person:
         self.env, self.device, self._reset_pressed = env, device, reset
         self._down = False
 
-    def reset(self, now: float) -> None:
+    def reset(self) -> None:
         """Begin an episode; the device needs nothing."""
 
-    def __call__(self, state: RobotState, now: float) -> tuple[bool, Tensor]:
+    def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
         """Return whether the person has control, and the action (1, A); `Finished` when they quit."""
         operator = self.device.read()
         if operator.reset and not self._down:

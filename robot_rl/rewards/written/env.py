@@ -1,4 +1,4 @@
-"""An environment that pays a written reward in place of its own."""
+"""An environment with a written reward in place of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation
-from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.environment import EnvInfo, EnvWrapper
 from robot_rl.rewards.written.code import BadCode, pay
 from robot_rl.rewards.written.file import WrittenReward
 from robot_rl.rewards.written.views import Views, arrived
@@ -23,18 +23,16 @@ def paid_info(info: EnvInfo) -> EnvInfo:
     return replace(info, rewards=())
 
 
-class PaidEnv:
-    """Copies of a task with a written reward; 0 where physics diverged. Everything else is delegated."""
+class RewardWrapper(EnvWrapper):
+    """Copies of a task with a written reward; 0 where physics diverged."""
 
     def __init__(self, env: Any, reward: WrittenReward):
         """ConfigError where the reward was written for something else."""
-        self.env, self.written = env, reward
+        super().__init__(env)
+        self.written = reward
         self.info, self.views = paid_info(env.info), Views.of(env)
         reward.require_task(env.info.task, self.views)
         self.before: Observation = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
 
     def reset(self, **kwargs: Any) -> Any:
         """Start episodes everywhere."""
@@ -62,5 +60,5 @@ class PaidEnv:
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
         """Restore `state_dict`; return its observation."""
-        self.before = self.env.load_state_dict(state)
+        self.before = super().load_state_dict(state)
         return self.before

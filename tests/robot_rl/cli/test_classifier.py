@@ -13,7 +13,7 @@ from robot_rl.cli.main import main
 from robot_rl.recipes.job import open_job
 from robot_rl.rewards.classifier import Measured
 from robot_rl.rewards.classifier_folder import save_classifier
-from robot_rl.rewards.judged import JudgedEnv
+from robot_rl.rewards.judged import ClassifierWrapper
 
 Build = Callable[..., Any]
 SMALL = ["--network.encoder.channels", "8", "8", "--network.hidden", "16", "--held-out", "0.5", "--batch", "16"]
@@ -96,7 +96,7 @@ def test_train_learns_by_the_classifier(
     assert rows[-1]["train/success"] == 1.0 and rows[-1]["train/true_success"] == 0.0, "it is always fooled"
     job = open_job(settings, None, lambda *_: None)
     env = job.make_env(1)
-    assert isinstance(env, JudgedEnv) and job.info == env.info
+    assert isinstance(env, ClassifierWrapper) and job.info == env.info
     env.close()
     code, _, said = run(capsys, *TRAIN, "--out", "run", "--resume")
     assert code == 2 and "classifier was" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from policies.bundle import Bundle
 from policies.gaussian import GaussianConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.operators.arm import ABOVE, BESIDE, missing, progress
+from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.judge import judge_of
-from robot_rl.operators.scripted import OperatedEnv, OperatorConfig, ScriptedOperator, Seen
+from robot_rl.operators.scripted import OperatorConfig, OperatorView, ScriptedOperator
 from robot_rl.recipes.job import Job
 from robot_rl.util.errors import ConfigError, UnknownName
 from sim.make import describe, make
@@ -42,8 +45,8 @@ def watched(config: OperatorConfig, progress: list[float], judge: Any = None) ->
     hands = Hands()
     operator = ScriptedOperator(hands, config, 0, judge)
     held = []
-    for now in progress:
-        does, action = operator(Seen({}, torch.zeros(1, 2), lambda now=now: now), 0.0)  # type: ignore[misc]
+    for step, now in enumerate(progress):
+        does, action = operator(OperatorView({}, torch.zeros(1, 2), lambda now=now: now), step)  # type: ignore[misc]
         assert torch.equal(action, HANDS if does else torch.zeros(1, 2))
         held.append(does)
     rises = sum(b and not a for a, b in zip([False, *held], held, strict=False))
@@ -63,6 +66,28 @@ def test_progress_is_left_alone_and_less_than_counts_is_not() -> None:
     advance = OperatorConfig().advance
     assert not any(watched(OperatorConfig(patience=4), [1.5 * advance * k for k in range(50)]))
     assert any(watched(OperatorConfig(patience=4), [0.2 * advance * k for k in range(50)]))
+
+
+def test_open_fingers_that_come_down_beside_the_object_are_corrected(state_at: Any) -> None:
+    """Known distances on both sides of each limit; the approach itself goes on."""
+    low, rest = torch.tensor(ABOVE - 0.01), torch.zeros(1, 7)
+
+    def took_over(x: float, height: Tensor, width: float) -> bool:
+        state = state_at(rest, gripper_width=torch.tensor([[width]]))
+        operator = ScriptedOperator(Hands(), OperatorConfig("miss", patience=1000), 0)
+        held = []
+        for step in range(6):
+            cube = state.tool_position + torch.tensor([[x, 0.0, -float(height)]])
+            objects = {"cube": torch.cat([cube, torch.tensor([[1.0, 0.0, 0.0, 0.0]])], 1)}
+            moved = replace(state, objects=objects)
+            view = OperatorView({}, HANDS, lambda s=moved: progress(s), lambda s=moved: missing(s, 0.08))
+            held.append(operator(view, step)[0])
+        return held == [False, False, False, True, True, True]
+
+    assert took_over(BESIDE + 0.002, low, 0.08)
+    assert not took_over(BESIDE - 0.002, low, 0.08), "above the object"
+    assert not took_over(BESIDE + 0.002, low + 0.02, 0.08), "still high"
+    assert not took_over(BESIDE + 0.002, low, 0.02), "fingers closed"
 
 
 def test_no_rule_takes_over_in_the_first_step_and_none_never() -> None:
@@ -110,6 +135,8 @@ def test_who_cannot_be_had() -> None:
         job("testbed:push").operated(OperatorConfig(skill="STEDY"))
     with pytest.raises(ConfigError, match="--base"):
         job("testbed:push").operated(OperatorConfig("value-gap"))
+    with pytest.raises(ConfigError, match="miss"):
+        job("testbed:push").operated(OperatorConfig("miss"))
 
 
 def test_with_nobody_the_environment_is_the_same_to_the_bit() -> None:
@@ -125,7 +152,7 @@ def test_with_nobody_the_environment_is_the_same_to_the_bit() -> None:
 @pytest.mark.parametrize("task", ["testbed:insert", "testbed:push", "testbed:reach", "testbed:fork", "panda-lift"])
 def test_a_person_helps_a_policy_that_does_nothing(task: str) -> None:
     """Any task with a demonstrator: the executed action is theirs, and the episode succeeds."""
-    env: OperatedEnv = job(task).operated(OperatorConfig(patience=3, length=200))
+    env: InterventionWrapper = job(task).operated(OperatorConfig(patience=3, length=200))
     env.reset(seed=3)
     action, won = env.still(), []
     for _ in range(600):

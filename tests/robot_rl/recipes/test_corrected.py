@@ -12,7 +12,7 @@ from torch import Tensor
 
 from robot_rl.cli.main import main
 from robot_rl.learning.actor_critic import ActorCriticConfig
-from robot_rl.operators.override import OverriddenEnv
+from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes import corrected
 from robot_rl.recipes.bc import BC
@@ -137,17 +137,17 @@ def test_it_learns_what_leads_to_a_takeover_and_not_from_shuffled_labels(data: P
 class Nobody:
     """Never in control."""
 
-    def reset(self, now: float) -> None:
+    def reset(self) -> None:
         """Do nothing."""
 
     def __call__(self, seen: Any, now: float) -> tuple[bool, Tensor | None]:
         return False, None
 
 
-class Unseen(OverriddenEnv):
+class Unseen(InterventionWrapper):
     """An environment that is not watched."""
 
-    def seen(self, action: Tensor) -> None:
+    def view(self, action: Tensor) -> Any:
         """Return nothing."""
 
 

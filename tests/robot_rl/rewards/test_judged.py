@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robot_rl.interface.pipeline import Picture
-from robot_rl.rewards.judged import JudgedEnv, judged_info
+from robot_rl.rewards.judged import ClassifierWrapper, judged_info
 from robot_rl.util.errors import ConfigError
 from sim.env import TaskEnv
 from sim.make import describe
@@ -22,10 +22,10 @@ N, KEY = 2, "observation.images.front"
 def judged(task: Build, verdict: Build) -> Iterator[Build]:
     opened = []
 
-    def build(always: bool = True, horizon: int = 12, hold: int = 3, **interface: Any) -> JudgedEnv:
+    def build(always: bool = True, horizon: int = 12, hold: int = 3, **interface: Any) -> ClassifierWrapper:
         made = task(pictures=(Picture("front", 24, 32),), horizon=horizon, **interface)
         opened.append(TaskEnv(made, N, threads=1, success_ends=False))
-        return JudgedEnv(opened[-1], verdict(always, hold, front=(24, 32)))
+        return ClassifierWrapper(opened[-1], verdict(always, hold, front=(24, 32)))
 
     yield build
     for env in opened:
@@ -88,7 +88,7 @@ def test_a_timeout_forgets_what_was_seen(judged: Build) -> None:
         _, _, terminated, truncated, _ = env.step(torch.zeros(N, 4))
         assert not terminated.any() and truncated.tolist() == [step % 3 == 0] * N
     env.reset(seed=0)
-    assert env.seen.held.tolist() == [0] * N
+    assert env.success.held.tolist() == [0] * N
 
 
 def test_a_resumed_environment_goes_on_the_same(judged: Build, same: Callable[[Any, Any], bool]) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor
 from policies.execution import ChunkExecutor
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.interface.state import RobotState
-from robot_rl.operators.override import OverriddenEnv
+from robot_rl.operators.intervention import InterventionWrapper
+from robot_rl.operators.scripted import OperatorView
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig, Learner, play_episode
 from robot_rl.training.off_policy import demo_replay
 from robot_rl.training.practice import EpisodeRecord, practise
@@ -26,27 +26,28 @@ FIRST, LAST = 3, 7
 
 
 class Clockwork:
-    """An operator who moves one way between two times of an episode."""
+    """An operator who moves one way between two steps of an episode."""
 
-    def __init__(self, rate: float):
-        self.rate, self.action, self.seen = rate, torch.tensor([[0.5, -0.5, 0.25, 1.0]]), []
+    def __init__(self) -> None:
+        self.action = torch.tensor([[0.5, -0.5, 0.25, 1.0]])
+        self.seen: list[Tensor] = []
 
-    def reset(self, now: float) -> None:
+    def reset(self) -> None:
         self.seen = []
 
-    def __call__(self, state: RobotState, now: float) -> tuple[bool, Tensor]:
-        self.seen.append(state.objects["cube"][0, :3].clone())
-        return FIRST <= round(now * self.rate) < LAST, self.action
+    def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
+        self.seen.append(view.observation["observation.state"][0].clone())
+        return FIRST <= step < LAST, self.action
 
 
 @pytest.fixture
-def env() -> Iterator[OverriddenEnv]:
+def env() -> Iterator[InterventionWrapper]:
     env = TaskEnv("panda-lift", 1, threads=1)
-    yield OverriddenEnv(env, Clockwork(env.rate))
+    yield InterventionWrapper(env, Clockwork())
     env.close()
 
 
-def played(env: OverriddenEnv, policy: Any) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def played(env: InterventionWrapper, policy: Any) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """One episode: what was recorded, and the infos of its steps."""
     record, infos = EpisodeRecord(), []
     observation = env.reset(seed=3)[0]
@@ -59,7 +60,7 @@ def played(env: OverriddenEnv, policy: Any) -> tuple[dict[str, Tensor], list[dic
     return record.episode(), infos
 
 
-def test_the_executed_action_is_recorded_and_control_changes_hands_once(env: OverriddenEnv, residual: Build) -> None:
+def test_the_executed_action_is_recorded_and_control_changes_once(env: Any, residual: Build) -> None:
     episode, infos = played(env, residual(21, 4))
     held = episode["intervention"].tolist()
     assert held == [FIRST <= t < LAST for t in range(len(held))]
@@ -72,15 +73,16 @@ def test_the_executed_action_is_recorded_and_control_changes_hands_once(env: Ove
     assert not torch.equal(episode["final.observation.state"][0], episode["observation.state"][-1])
 
 
-def test_the_operator_sees_objects_where_they_are(env: OverriddenEnv) -> None:
+def test_the_operator_sees_objects_where_they_are(env: InterventionWrapper) -> None:
     env.reset(seed=5)
     env.step(torch.zeros(1, 4))
     true, told = env.true.objects["cube"][0, :3].clone(), env.state.objects["cube"][0, :3].clone()
     env.step(torch.zeros(1, 4))
-    assert torch.equal(env.operator.seen[-1], true) and not torch.equal(true, told), "the tracker is off"
+    cube = [k for k, name in enumerate(env.info.state.names) if name.startswith("cube_position.")]
+    assert torch.equal(env.operator.seen[-1][cube], true) and not torch.equal(true, told), "the tracker is off"
 
 
-def learner_of(agent: Any, env: OverriddenEnv, folder: Any, demonstration: dict[str, Tensor], steps: int) -> Learner:
+def learner_of(agent: Any, env: Any, folder: Any, demonstration: dict[str, Tensor], steps: int) -> Learner:
     config = HumanInTheLoopConfig(
         batch=16, updates_per_step=0.2, critic_only=50, capacity=2000, steps=steps, checkpoint_every=50
     )
@@ -89,7 +91,7 @@ def learner_of(agent: Any, env: OverriddenEnv, folder: Any, demonstration: dict[
 
 
 def test_it_learns_from_practice_and_goes_on_from_a_checkpoint(
-    env: OverriddenEnv, residual: Build, agent: Build, run: Build, tmp_path: Any
+    env: InterventionWrapper, residual: Build, agent: Build, run: Build, tmp_path: Any
 ) -> None:
     first = agent(residual(21, 4))
     demonstration, _ = played(env, first.policy)

@@ -194,7 +194,7 @@ def test_a_person_takes_over_and_resets() -> None:
     from policies.base import RandomPolicy
     from policies.execution import ChunkExecutor
     from real.teleop import Finished
-    from robot_rl.operators.override import OverriddenEnv
+    from robot_rl.operators.intervention import InterventionWrapper
     from robot_rl.view.person import Person
 
     env = TaskEnv("panda-lift", 1)
@@ -209,7 +209,7 @@ def test_a_person_takes_over_and_resets() -> None:
     view.show = shows  # type: ignore[method-assign]
     actor = ChunkExecutor(RandomPolicy(env.pipeline.actions.size, 0.0), 1, still=env.still)
     with pytest.raises(Finished):
-        play(OverriddenEnv(env, Person(env, Hands(), view.reset)), actor, view, seed=5)
+        play(InterventionWrapper(env, Person(env, Hands(), view.reset)), actor, view, seed=5)
     first = [height for number, height in heights if number == 0]
     assert len(first) == 21 and heights[-1][0] == 1, "one reset, although the button was down twice"
     assert first[19] - first[4] > 0.1 and abs(first[4] - first[0]) < 0.02

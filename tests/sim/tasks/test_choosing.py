@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.training.choosing import ChoosingEnv
+from robot_rl.training.choosing import InstructionCurriculum
 from robot_rl.util.errors import ConfigError
 from sim.env import TaskEnv
 from sim.tasks import tasks
@@ -20,7 +20,7 @@ BRIEF = replace(TASK, interface=replace(TASK.interface, pictures=(), horizon=4))
 
 
 def made(asks: str = "touch", num_envs: int = 20) -> Any:
-    env: Any = ChoosingEnv(TaskEnv(BRIEF, num_envs, threads=1, asks=asks), 0.1)
+    env: Any = InstructionCurriculum(TaskEnv(BRIEF, num_envs, threads=1, asks=asks), 0.1)
     return env
 
 
@@ -71,7 +71,7 @@ def test_a_resumed_run_asks_the_same(same: Any) -> None:
 def test_where_there_is_nothing_to_choose_it_is_refused() -> None:
     for env in (TaskEnv("panda-lift", 1), TaskEnv(BRIEF, 1, asks="touch the red cube")):
         with pytest.raises(ConfigError, match="no instructions that can be chosen; leave out --choose"):
-            ChoosingEnv(env, 0.2)
+            InstructionCurriculum(env, 0.2)
         env.close()
 
 

@@ -15,7 +15,7 @@ from robot_rl.cli.reward import default_file
 from robot_rl.recipes.job import open_job
 from robot_rl.rewards.written import vetting as vetting_module
 from robot_rl.rewards.written.code import BadCode, compile_reward, pay
-from robot_rl.rewards.written.env import PaidEnv
+from robot_rl.rewards.written.env import RewardWrapper
 from robot_rl.rewards.written.file import WrittenReward, load_reward, read_reward, save_reward
 from robot_rl.rewards.written.prompt import conversation
 from robot_rl.rewards.written.sandbox import check_rewards
@@ -182,7 +182,7 @@ def test_only_a_vetted_reward_is_loaded(tmp_path: Path) -> None:
 
 def test_an_environment_pays_the_reward_of_each_step_and_of_the_last_one_too(tmp_path: Path) -> None:
     written = load_reward(save(tmp_path / "reward.py"))
-    plain, paying = env(8), PaidEnv(env(8), written)
+    plain, paying = env(8), RewardWrapper(env(8), written)
     expert = demonstrator(plain, "STEADY", 0)
     observation, _ = plain.reset(seed=3)
     assert torch.equal(paying.reset(seed=3)[0]["observation.state"], observation["observation.state"])
@@ -200,20 +200,20 @@ def test_an_environment_pays_the_reward_of_each_step_and_of_the_last_one_too(tmp
     assert won > 8
     state = paying.state_dict()
     action = expert.act(observation)
-    again = PaidEnv(env(8), written)
+    again = RewardWrapper(env(8), written)
     again.load_state_dict(state)
     assert torch.equal(paying.step(action)[1], again.step(action)[1])
 
 
 def test_a_reward_of_another_task_or_without_its_views_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vetted on testbed:push, not testbed:reach"):
-        PaidEnv(env(1), load_reward(save(tmp_path / "push.py", task="testbed:push")))
+        RewardWrapper(env(1), load_reward(save(tmp_path / "push.py", task="testbed:push")))
     other = "def reward(now, before, action):\n    return now['puck'][:, 0]\n"
     with pytest.raises(ConfigError, match="reads 'puck', which testbed:reach no longer shows"):
-        PaidEnv(env(1), load_reward(save(tmp_path / "puck.py", other)))
+        RewardWrapper(env(1), load_reward(save(tmp_path / "puck.py", other)))
     root = "def reward(now, before, action):\n    return (now['target_to_tip'][:, 0] - 9).sqrt()\n"
     with pytest.raises(UserError, match="is not finite in 1 of 1 environments"):
-        paying = PaidEnv(env(1), load_reward(save(tmp_path / "root.py", root)))
+        paying = RewardWrapper(env(1), load_reward(save(tmp_path / "root.py", root)))
         paying.reset(seed=0)
         paying.step(torch.zeros(1, 2))
 
@@ -228,7 +228,7 @@ def test_train_takes_a_vetted_reward(tmp_path: Path, capsys: pytest.CaptureFixtu
     config = json.loads((run / "config.json").read_text())
     assert config["reward"] == str(file) and config["reward_sha256"] == load_reward(file).sha256
     job = open_job(config, None, lambda *_: None)
-    assert isinstance(job.make_env(1), PaidEnv) and job.info.rewards == ()
+    assert isinstance(job.make_env(1), RewardWrapper) and job.info.rewards == ()
     save(file, fenced(reply("reach-gentle")))
     assert main([*command, "--resume"]) == 2, "the reward has changed"
     assert "reward_sha256" in capsys.readouterr().err
