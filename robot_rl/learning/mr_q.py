@@ -164,7 +164,11 @@ class MRQ(ActorCritic):
             self.policy.encoder, self.average = now
 
     def _bootstrap(self, batch: Batch, out: Tensor, log_prob: Tensor) -> Tensor:
-        return super()._bootstrap(batch, out * self.scale["before"], log_prob) / self.scale["now"]
+        now = self.scale["now"]  # the parent works in units of the reward
+        return super()._bootstrap(batch, out * self.scale["before"], log_prob * now) / now
+
+    def _entropy_cost(self, log_prob: Tensor) -> Tensor:
+        return super()._entropy_cost(log_prob) / self.scale["now"]
 
     def _outputs(self, batch: Batch, following: Observation) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

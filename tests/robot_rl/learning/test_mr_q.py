@@ -23,9 +23,9 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def build(**changes: Any) -> MRQ:
+def build(std: float | None = 0.2, **changes: Any) -> MRQ:
     torch.manual_seed(0)
-    policy = EmbeddedPolicy(Size(2, 1), EmbeddedConfig(hidden=(32,), std=0.2, embedding=32))
+    policy = EmbeddedPolicy(Size(2, 1), EmbeddedConfig(hidden=(32,), std=std, embedding=32))
     return MRQ(policy, replace(ModelRepresentations().agent, **({"hidden": (32,), "synchronize": 20} | changes)))
 
 
@@ -97,6 +97,18 @@ def test_the_embedding_predicts_rewards_and_values_have_no_scale() -> None:
         assert 1 - (found - wanted).square().mean() / wanted.var() > 0.9
         sizes.append(float(q))
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
+
+
+def test_entropy_is_weighed_in_units_of_the_reward() -> None:
+    """A reward and a temperature 100 times as large move the actor by the same gradient, as values have no scale."""
+    gradients = []
+    for scale in (1.0, 100.0):
+        still = dict.fromkeys(("critic_lr", "model_lr"), 1e-30)
+        learner = build(std=None, entropy=True, initial_temperature=0.1 * scale, **still)
+        learner.update(episodes(learner, scale).sample(64, learner.sampling, rng()))
+        moments = learner.actor_optimizer.state_dict()["state"].values()
+        gradients.append(torch.cat([each["exp_avg"].flatten() for each in moments]))
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
 
 
 def test_resumed_equals_uninterrupted_and_a_bundle_builds_its_policy() -> None:
