@@ -185,8 +185,7 @@ class PPO:
         value, advantage and target (B,). Raises FloatingPointError before anything non-finite reaches the weights.
         """
         self._check(batch)
-        if self.critic.terms:
-            self.unit = batch["target"].var(0).clamp_min(1e-12)
+        self.unit = batch["target"].var(0).clamp_min(1e-12)
         data, old = self._prepare(batch), self._log_std().detach().clone()
         rows = len(batch["state"])
         size = -(-rows // self.config.minibatches)
