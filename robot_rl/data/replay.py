@@ -133,7 +133,7 @@ class Replay:
         rows = (self.head[lane] + torch.arange(steps + 1)) % self.length
         kept = slice(max(0, steps + 1 - self.length), steps)
         where = torch.full((steps,), lane)
-        values = {k: v[:steps][kept] for k, v in (episode | {"last": last, "switches": switches}).items()}
+        values = {k: v[:steps][kept] for k, v in {**episode, "last": last, "switches": switches}.items()}
         self._write(where[kept], rows[:-1][kept], values, starts=True)
         final = {k: episode[k][steps:] for k, c in self.spec.items() if c.observed and k in episode}
         self._write(torch.tensor([lane]), rows[-1:], final, starts=False)
