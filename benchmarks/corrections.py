@@ -33,6 +33,7 @@ from robot_rl.training.human_in_the_loop import play_episode
 from robot_rl.training.numerics import learning_floats
 from robot_rl.training.practice import EpisodeRecord
 from robot_rl.training.run import provenance, write_json
+from robot_rl.util.seeds import DEVELOPMENT
 from robot_rl.util.statistics import wilson
 from sim.env import TaskEnv
 from sim.randomization import Randomize
@@ -42,8 +43,8 @@ from sim.tasks.base import PLACE, Task
 
 RESULTS = Path(__file__).parent / "results" / "corrections.json"
 HIDDEN = HiddenArm()
-EPISODES, TRAINING = 500_000_000, 900_000_000
-"""First seeds of the 200 evaluated and of the corrected episodes; neither are held-out."""
+TRAINING = 900_000_000
+"""First seed of the corrected episodes."""
 
 
 def twin_of(task: Task) -> Task:
@@ -99,7 +100,7 @@ def success(task: Task, policy: ActorPolicy, episodes: int) -> float:
     policy.eval()
     explores, policy.explore = policy.explore, False
     env = Biased(task, episodes)
-    won = evaluate(policy, env, episodes, EPISODES).success
+    won = evaluate(policy, env, episodes, DEVELOPMENT).success
     env.close()
     policy.explore = explores
     return float(np.mean(won))
@@ -154,17 +155,19 @@ def main() -> int:
     parser.add_argument("--gain", type=float, default=1.0, help="the operator's share of the way in one action")
     parser.add_argument("--imitation", type=float, default=default.imitation, help="weight of the corrections")
     parser.add_argument("--l2", type=float, default=default.l2, help="weight of the pull to the starting actor")
+    parser.add_argument("--n_step", type=int, default=default.n_step, help="steps of reward before the bootstrap")
     parser.add_argument("--ema_decay", type=float, default=default.ema_decay, help="decay of the averaged actor")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     a = parser.parse_args()
     torch.set_num_threads(1)
-    settings = {"imitation": a.imitation, "l2": a.l2, "ema_decay": a.ema_decay}
+    settings = {name: getattr(a, name) for name in ("imitation", "l2", "n_step", "ema_decay")}
     recipe = HilSerl(agent=dataclasses.replace(default, **settings))
     rows = []
     for run in a.runs:
         for seed in range(a.operators):
             rows.append(study(run, recipe, a.gain, a.steps, a.episodes, seed))
             sys.stdout.write(json.dumps(rows[-1]) + "\n")
-    write_json(RESULTS, {"agent": settings, "rows": rows, "provenance": provenance()})
+    write_json(a.out, {"agent": settings, "rows": rows, "provenance": provenance()})
     return 0
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.suites import first_episode
 from policies.base import RandomPolicy, RunnablePolicy
 from policies.bundle import load_bundle
 from robot_rl.evaluation import Seldom, evaluate
@@ -37,10 +38,10 @@ def score(returns: list[float], floor: float, best: float) -> float:
     return float(np.trapezoid(normalized, INTERVALS) / (INTERVALS[-1] - INTERVALS[0]))
 
 
-def mean_return(task: str, policy: RunnablePolicy, episodes: int) -> float:
-    """Return the policy's mean return over held-out episodes."""
+def mean_return(task: str, policy: RunnablePolicy, episodes: int, first: int) -> float:
+    """Return the policy's mean return over episodes from `first` on."""
     env: Any = make(task, min(100, episodes))
-    result = evaluate(policy, env, episodes)
+    result = evaluate(policy, env, episodes, first)
     env.close()
     return statistics.fmean(result.returns)
 
@@ -49,7 +50,7 @@ def main() -> int:
     """Measure every policy at every interval; write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", help="run folders, or folders of seed runs")
-    parser.add_argument("--episodes", type=int, default=200, help="held-out episodes of each policy and interval")
+    parser.add_argument("--episodes", type=int, default=200, help="episodes of each policy and interval")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     arguments = parser.parse_args()
     for run in arguments.runs:
@@ -60,12 +61,13 @@ def main() -> int:
     if others:
         parser.error(f"policies of several tasks are not comparable: {', '.join(sorted([task, *others]))}")
     env: Any = make(task, 1)
-    floor = mean_return(task, RandomPolicy(env.info.action, 1.0), arguments.episodes)
+    size = arguments.episodes, first_episode(arguments.out, RESULTS)
+    floor = mean_return(task, RandomPolicy(env.info.action, 1.0), *size)
     env.close()
     rows: list[dict[str, Any]] = []
     for run, seed in bundles:
         policy = load_bundle(seed).policy
-        found = [mean_return(task, Seldom(policy, interval), arguments.episodes) for interval in INTERVALS]
+        found = [mean_return(task, Seldom(policy, interval), *size) for interval in INTERVALS]
         rows.append({"policy": run.name, "seed": seed.name, "returns": found})
     best = max(max(row["returns"]) for row in rows)
     if best <= floor:

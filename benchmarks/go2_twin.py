@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.suites import first_episode
 from robot_rl.training.run import provenance, write_json
-from robot_rl.util.seeds import HELD_OUT
 from robot_rl.util.statistics import mean_interval, wilson
 
 RESULTS = Path(__file__).parent / "results" / "go2_twin.json"
@@ -38,12 +38,14 @@ STANDING = 0.95
 """Minimum share of runs that end standing."""
 
 
-def one_run(index: int, bundle: Path, folder: Path, seconds: float, push_every: float, domain: int) -> dict[str, Any]:
+def one_run(
+    index: int, bundle: Path, folder: Path, seconds: float, push_every: float, domain: int, first: int
+) -> dict[str, Any]:
     """Walk for one episode and return its results; if a process failed, only the seed and the status."""
     out = folder / str(index)
     values = {
         "robot": "go2", "twin": "true", "task": TASK, "policy": bundle, "out": out, "episodes": 1, "seconds": seconds,
-        "push_every": push_every, "seed": index, "first_episode": HELD_OUT + SPREAD * index,
+        "push_every": push_every, "seed": index, "first_episode": first + SPREAD * index,
         "domain_id": FIRST_DOMAIN + (domain + index) % DOMAINS,
     }  # fmt: skip
     command = [sys.executable, "-m", "robot_rl.cli.main", "launch", "quadruped"]
@@ -130,7 +132,8 @@ def main() -> int:
     domain = random.SystemRandom().randrange(DOMAINS)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(a.jobs) as pool:
         walk = partial(one_run, bundle=a.bundle, folder=Path(folder), seconds=a.seconds, push_every=a.push_every)
-        rows = list(pool.map(partial(walk, domain=domain), range(a.runs)))
+        first = first_episode(a.out, RESULTS)
+        rows = list(pool.map(partial(walk, domain=domain, first=first), range(a.runs)))
     total = summary(rows)
     misses = missed(total)
     result = {"task": TASK, "seconds": a.seconds, "push_every": a.push_every, "jobs": a.jobs}

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.suites import first_episode
 from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "go2_velocity.json"
@@ -42,19 +43,19 @@ def robot_rl(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *words], check=True)
 
 
-def one_seed(seed: int, folder: Path, steps: int, episodes: dict[str, int]) -> dict[str, Any]:
+def one_seed(seed: int, folder: Path, steps: int, episodes: dict[str, int], first: int) -> dict[str, Any]:
     """Train, and evaluate in each engine; `seconds` is the wall-clock time of the whole `train` process."""
     start = time.monotonic()
     more = ("--training.steps", str(steps)) if steps else ()
     robot_rl("train", TASK, "--recipe", "ppo", "--out", str(folder), "--seed", str(seed), *more)
     row: dict[str, Any] = {"seed": seed, "seconds": round(time.monotonic() - start, 1)}
-    return row | {engine: measured(str(folder), engine, count, folder) for engine, count in episodes.items()}
+    return row | {engine: measured(str(folder), engine, count, folder, first) for engine, count in episodes.items()}
 
 
-def measured(policy: str, engine: str, count: int, folder: Path) -> dict[str, Any]:
-    """Return the results of a bundle, or of zero:TASK, over `count` episodes."""
+def measured(policy: str, engine: str, count: int, folder: Path, first: int) -> dict[str, Any]:
+    """Return the results of a bundle, or of zero:TASK, over `count` episodes from `first` on."""
     out = folder / f"{engine}.json"
-    size = ("--episodes", str(count), "--num-envs", str(min(SIDE_BY_SIDE[engine], count)))
+    size = ("--episodes", str(count), "--num-envs", str(min(SIDE_BY_SIDE[engine], count)), "--seed", str(first))
     robot_rl("evaluate", policy, "--engine", engine, *size, "--out", str(out))
     return reported(json.loads(out.read_text()))
 
@@ -128,11 +129,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     arguments = parser.parse_args()
     episodes = {engine: getattr(arguments, engine) for engine in EPISODES}
-    rows = []
+    rows, first = [], first_episode(arguments.out, RESULTS)
     with tempfile.TemporaryDirectory() as folder:
-        zero = measured(f"zero:{TASK}", "mujoco", episodes["mujoco"], Path(folder))
+        zero = measured(f"zero:{TASK}", "mujoco", episodes["mujoco"], Path(folder), first)
         for seed in range(arguments.first, arguments.first + arguments.seeds):
-            rows.append(one_seed(seed, Path(folder) / str(seed), arguments.steps, episodes))
+            rows.append(one_seed(seed, Path(folder) / str(seed), arguments.steps, episodes, first))
     misses = [text for row in rows for text in missed(row)]
     result = {
         "task": TASK,

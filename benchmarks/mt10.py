@@ -19,7 +19,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suites import Stages, versions
+from benchmarks.suites import Stages, first_episode, versions
 from robot_rl.training.run import provenance, write_json
 from robot_rl.util.statistics import wilson
 
@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of data and training")
     parser.add_argument("--demonstrations", type=int, default=40, help="of each task")
     parser.add_argument("--updates", type=int, default=6000, help="gradient steps")
-    parser.add_argument("--episodes", type=int, default=20, help="held-out episodes of each task")
+    parser.add_argument("--episodes", type=int, default=20, help="episodes of each task")
     parser.add_argument("--threads", type=int, default=0, help="of the learner; 0: as it chooses")
     parser.add_argument("--out", type=Path, help="file of the results")
     a = parser.parse_args()
@@ -80,8 +80,11 @@ def main() -> int:
            "--out", data)  # fmt: skip
     stages("train", "train", task, *where, "--recipe", "vla-sft", "--dataset", data, "--training.updates", a.updates,
            "--threads", a.threads, *seed, "--out", run)  # fmt: skip
-    found = run / "asked.json"
-    stages("evaluate", "evaluate", run, *where, "--episodes", a.episodes * count, "--num-envs", 20, "--out", found)
+    out, published = a.out or RESULTS / f"{a.tasks}.json", RESULTS / f"{a.tasks}.json"
+    first = first_episode(out, published)
+    found = run / f"asked-{first}.json"
+    stages(f"evaluate-{first}", "evaluate", run, *where, "--episodes", a.episodes * count, "--num-envs", 20, "--seed",
+           first, "--out", found)  # fmt: skip
     each = json.loads(found.read_text())["by_instruction"]
     made = json.loads((data / "meta" / "dataset.json").read_text())
     result = grouped(each) | {
@@ -92,7 +95,7 @@ def main() -> int:
         "suite": versions("metaworld", a.env_python),
         "provenance": provenance(),
     }
-    write_json(a.out or RESULTS / f"{a.tasks}.json", result)
+    write_json(out, result)
     line = "{success:.3f} [{success_low:.3f}, {success_high:.3f}]"
     for name, group in {**result["groups"], "all": result["all"]}.items():
         sys.stdout.write(f"{name}: {line.format(**group)}\n")

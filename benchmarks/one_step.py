@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.suites import first_episode
 from policies.bundle import load_bundle
 from policies.chunks import ChunkPolicy
 from robot_rl.cli.main import main as robot_rl
@@ -58,7 +59,7 @@ def latencies(policies: list[ChunkPolicy], inferences: int) -> list[float]:
     return [statistics.median(row) for row in times]
 
 
-def measure(task: str, seed: int, work: Path, episodes: int) -> dict[str, Any]:
+def measure(task: str, seed: int, work: Path, episodes: int, first: int) -> dict[str, Any]:
     """Return the results of one task and seed."""
     folder = work / task.replace(":", "-") / f"seed-{seed}"
     data, base, student = folder / "data", folder / "base", folder / "one-step"
@@ -70,7 +71,7 @@ def measure(task: str, seed: int, work: Path, episodes: int) -> dict[str, Any]:
     policies: list[Any] = [load_bundle(path).policy for path in (base, student)]
     torch.set_num_threads(1)
     slow, fast = latencies(policies, 300)
-    ten, one = (evaluate(policy, make(task, min(100, episodes)), episodes).success for policy in policies)
+    ten, one = (evaluate(policy, make(task, min(100, episodes)), episodes, first).success for policy in policies)
     gap = mean_interval([float(a) - float(b) for a, b in zip(one, ten, strict=True)])
     found = {"task": task, "seed": seed, "episodes": episodes, "base": sum(ten) / episodes}
     found |= {"one_step": sum(one) / episodes, "difference": gap, "base_ms": slow, "one_step_ms": fast}
@@ -82,14 +83,14 @@ def main() -> int:
     """Measure every task and seed; write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="training seeds: 0, 1, ...")
-    parser.add_argument("--episodes", type=int, default=200, help="held-out episodes of each seed")
+    parser.add_argument("--episodes", type=int, default=200, help="episodes of each seed")
     parser.add_argument("--work", type=Path, default=Path("runs/one-step"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     arguments = parser.parse_args()
-    rows = []
+    rows, first = [], first_episode(arguments.out, RESULTS)
     for task in TASKS:
         for seed in range(arguments.seeds):
-            rows.append(measure(task, seed, arguments.work, arguments.episodes))
+            rows.append(measure(task, seed, arguments.work, arguments.episodes, first))
             line = "{task} {seed}: {base:.3f} -> {one_step:.3f}, {faster:.1f} times faster\n"
             sys.stdout.write(line.format(**rows[-1]))
             sys.stdout.flush()

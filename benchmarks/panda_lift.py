@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.suites import robot_rl
 from robot_rl.training.run import provenance, read_metrics, write_json
+from robot_rl.util.seeds import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "panda_lift.json"
 ENOUGH = 0.99
@@ -42,8 +43,8 @@ def one_seed(seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def early(seed: int, folder: Path) -> dict[str, Any]:
-    """Take the shortest way for one seed; seconds count from the start of `collect`."""
+def early(seed: int, folder: Path, first: int = HELD_OUT) -> dict[str, Any]:
+    """Take the shortest way for one seed; seconds count from the start of `collect`, episodes from `first` on."""
     data, clone, run, begun = folder / "data", folder / "clone", folder / "early", time.monotonic()
     robot_rl("collect", "panda-lift", "--episodes", 15, "--image-size", 0, "--seed", seed, "--out", data)
     collected = time.monotonic() - begun
@@ -51,7 +52,7 @@ def early(seed: int, folder: Path) -> dict[str, Any]:
     robot_rl(*learn, "--recipe", "diffusion-bc", "--out", clone)
     robot_rl(*learn, "--recipe", "resfit", "--base", clone, "--training.stop-at", ENOUGH, "--out", run)
     seconds = time.monotonic() - begun
-    robot_rl("evaluate", run, "--episodes", 200)
+    robot_rl("evaluate", run, "--episodes", 200, "--seed", first)
     found = json.loads((run / "evaluation.json").read_text())
     steps = int(read_metrics(run)[-1]["train/steps"])
     times = {"seconds": round(seconds, 1), "collect_seconds": round(collected, 1)}

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suites import Stages, robot_rl
+from benchmarks.suites import Stages, first_episode, robot_rl
 from robot_rl.training.run import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "panda_lift_cameras.json"
@@ -23,7 +23,7 @@ TASK = "panda-lift-cameras"
 KEYS = ("success", "success_low", "success_high", "steps_of_successes")
 
 
-def one_seed(seed: int, folder: Path, episodes: int) -> dict[str, Any]:
+def one_seed(seed: int, folder: Path, episodes: int, first: int) -> dict[str, Any]:
     """Run the stages of one seed; return their seconds and both evaluations."""
     stages, data, clone, better = Stages(folder), folder / "data", folder / "clone", folder / "improved"
     train = ["train", TASK, "--dataset", data, "--seed", seed, "--resume"]
@@ -38,7 +38,7 @@ def one_seed(seed: int, folder: Path, episodes: int) -> dict[str, Any]:
         stages(name, *words)
     found: dict[str, Any] = {"seed": seed, "seconds": stages.seconds, "minutes": sum(stages.seconds.values()) / 60}
     for name, run in (("cloned", clone), ("improved", better)):
-        robot_rl("evaluate", run, "--episodes", episodes)
+        robot_rl("evaluate", run, "--episodes", episodes, "--seed", first)
         result = json.loads((run / "evaluation.json").read_text())
         found[name] = {key: result[key] for key in KEYS}
     return found
@@ -49,13 +49,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds")
     parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--episodes", type=int, default=1000, help="held-out episodes of each policy")
+    parser.add_argument("--episodes", type=int, default=1000, help="episodes of each policy")
     parser.add_argument("--work", type=Path, default=Path("runs/panda-lift-cameras"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the results")
     a = parser.parse_args()
-    rows = []
+    rows, first = [], first_episode(a.out, RESULTS)
     for seed in range(a.first, a.first + a.seeds):
-        rows.append(one_seed(seed, a.work / f"seed-{seed}", a.episodes))
+        rows.append(one_seed(seed, a.work / f"seed-{seed}", a.episodes, first))
         row, line = rows[-1], "{success:.3f} [{success_low:.3f}, {success_high:.3f}]"
         sys.stdout.write(f"seed {seed}: {line.format(**row['cloned'])} to {line.format(**row['improved'])}")
         sys.stdout.write(f" after {row['minutes']:.1f} minutes\n")

@@ -25,6 +25,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from benchmarks.panda_lift import early
+from benchmarks.suites import first_episode
 from policies.base import Policy
 from robot_rl.data.recording import load_episodes
 from robot_rl.evaluation import evaluate
@@ -106,8 +107,10 @@ def remember(model: SAC, episodes: list[dict[str, torch.Tensor]]) -> int:
 class Clock(BaseCallback):
     """Evaluate every so often, and stop when it is enough or time is over; evaluation stops the clock."""
 
-    def __init__(self, every: float, limit: float, since: float):
+    def __init__(self, every: float, limit: float, since: float, first: int):
+        """Evaluation is of the episodes from `first` on."""
         super().__init__()
+        self.first = first
         self.every, self.limit, self.spent, self.before = every, limit, since, time.monotonic()
         self.next, self.rows, self.judge = since + every, [], TaskEnv(TASK, 100)
 
@@ -117,7 +120,7 @@ class Clock(BaseCallback):
         if self.spent < self.next:
             return True
         self.next += self.every
-        found = evaluate(Mode(self.model), self.judge, 200).summary()  # type: ignore[arg-type]
+        found = evaluate(Mode(self.model), self.judge, 200, self.first).summary()  # type: ignore[arg-type]
         row = {"seconds": self.spent, "steps": self.num_timesteps}
         self.rows.append(row | {key: found[key] for key in ("success", "success_low", "success_high")})
         sys.stdout.write(json.dumps(self.rows[-1]) + "\n")
@@ -125,7 +128,7 @@ class Clock(BaseCallback):
         return found["success_low"] < ENOUGH and self.spent < self.limit
 
 
-def theirs(seed: int, data: Path, collected: float, a: argparse.Namespace) -> dict[str, Any]:
+def theirs(seed: int, data: Path, collected: float, a: argparse.Namespace, first: int) -> dict[str, Any]:
     """Train SAC; times are from the start of `collect`, as ours are, s."""
     start = time.monotonic()
     env = TaskEnv(TASK, a.num_envs)
@@ -134,7 +137,7 @@ def theirs(seed: int, data: Path, collected: float, a: argparse.Namespace) -> di
         gradient_steps=max(1, round(a.updates_per_step * a.num_envs)),
     )  # fmt: skip
     demonstrations = remember(model, load_episodes(data, env.info, "success"))
-    clock = Clock(a.every, a.limit, collected + time.monotonic() - start)
+    clock = Clock(a.every, a.limit, collected + time.monotonic() - start, first)
     model.learn(10**9, callback=clock)
     reached = [row["seconds"] for row in clock.rows if row["success_low"] >= ENOUGH]
     return {"demonstrations": demonstrations, "updates": model._n_updates, "curve": clock.rows,
@@ -154,14 +157,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     a = parser.parse_args()
     torch.set_num_threads(2)
-    rows = []
+    rows, first = [], first_episode(a.out, RESULTS)
     for seed in range(a.first, a.first + a.seeds):
         folder = a.work / str(seed)
-        kept = folder / "ours.json"
+        kept = folder / f"ours-{first}.json"
         if not kept.exists():
-            write_json(kept, early(seed, folder))
+            write_json(kept, early(seed, folder, first))
         ours = json.loads(kept.read_text())
-        sac = theirs(seed, folder / "data", ours["collect_seconds"], a)
+        sac = theirs(seed, folder / "data", ours["collect_seconds"], a, first)
         rows.append({"seed": seed, "robot-rl": ours, "stable-baselines3": sac})
         options = {key: getattr(a, key) for key in ("num_envs", "updates_per_step", "every", "limit")}
         table = {"task": TASK, "enough": ENOUGH, "options": options, "rows": rows}

@@ -19,6 +19,7 @@ from typing import Any
 from robot_rl.data import Dataset
 from robot_rl.training.run import provenance, read_metrics, write_json
 from robot_rl.util.files import file_name
+from robot_rl.util.seeds import evaluation_seed
 
 CURVE = 40
 """Most rows of a curve, about."""
@@ -66,6 +67,11 @@ def robot_rl(*words: object) -> None:
     subprocess.run([sys.executable, "-m", "robot_rl.cli.main", *map(str, words)], check=True)
 
 
+def first_episode(out: Path, published: Path) -> int:
+    """Return the first seed to evaluate at: held-out episodes are for the file of the published results."""
+    return evaluation_seed(out.resolve() == published.resolve())
+
+
 class Stages:
     """Run stages once, and keep how long each took."""
 
@@ -95,10 +101,10 @@ def versions(package: str, python: Path | None) -> dict[str, str]:
 
 
 def measure(
-    suite: Suite, task: str, work: Path, name: str, points: Sequence[int], episodes: int, seed: int,
+    suite: Suite, task: str, work: Path, name: str, points: Sequence[int], episodes: int, first: int, seed: int,
     python: Path | None, more: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return data, curve and evaluations of one task, after running what is missing."""
+    """Return data, curve and evaluations of one task, from episode `first` on, after running what is missing."""
     called, method = f"gym:{task}", suite.methods[name]
     folder = work / file_name(task)
     data, base, run = folder / f"data-{seed}", folder / f"{name}-base-{seed}", folder / f"{name}-{seed}"
@@ -118,8 +124,11 @@ def measure(
         if not result.exists():
             words = [*method.train.split(), *more.split()]
             robot_rl(*train, "--recipe", *words, "--training.steps", steps, "--out", run)
-            robot_rl("evaluate", run, *where, "--episodes", episodes, "--num-envs", min(episodes, 10), "--out", result)
+            size = ("--episodes", episodes, "--num-envs", min(episodes, 10), "--seed", first)
+            robot_rl("evaluate", run, *where, *size, "--out", result)
         found = json.loads(result.read_text())
+        if found["seed"] != first:
+            sys.exit(f"{result} is of episodes from {found['seed']} on, not {first}: name another --work or --out")
         evaluations[str(steps)] = {key: found[key] for key in KEPT if key in found}
     rows = [(r["step"], r["seconds"], r["train/success"]) for r in read_metrics(run)
             if r.get("train/success") is not None]  # fmt: skip
@@ -140,16 +149,18 @@ def main(suite: Suite, description: str | None) -> int:
     parser.add_argument("--task", nargs="*", default=list(suite.tasks), help="tasks; default: all of the benchmark")
     parser.add_argument("--method", default=next(iter(suite.methods)), choices=list(suite.methods), help="what learns")
     parser.add_argument("--points", nargs="*", type=int, default=list(suite.points), help="steps of evaluations")
-    parser.add_argument("--episodes", type=int, default=50, help="held-out episodes of an evaluation")
+    parser.add_argument("--episodes", type=int, default=50, help="episodes of an evaluation")
     parser.add_argument("--seed", type=int, default=0, help="seed of training")
     parser.add_argument("--train", default="", help="further options of train, to try the benchmark short")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / f"{suite.name}.json")
+    published = Path(__file__).parent / "results" / f"{suite.name}.json"
+    parser.add_argument("--out", type=Path, default=published, help="another than the published: other episodes")
     parser.add_argument("--env-python", type=Path, required=suite.own_python, help="Python that has the suite")
     a = parser.parse_args()
     results = json.loads(a.out.read_text()) if a.out.exists() else {}
     for task in a.task:
         points = sorted(a.points)
-        found = measure(suite, task, a.work, a.method, points, a.episodes, a.seed, a.env_python, a.train)
+        first = first_episode(a.out, published)
+        found = measure(suite, task, a.work, a.method, points, a.episodes, first, a.seed, a.env_python, a.train)
         results.setdefault(task, {})[f"{a.method}-seed{a.seed}"] = found
         write_json(a.out, results)
         sys.stdout.write(f"{task}: {json.dumps(found['evaluations'])}\n")

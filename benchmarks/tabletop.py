@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suites import Stages, robot_rl
+from benchmarks.suites import Stages, first_episode, robot_rl
 from robot_rl.training.run import provenance, write_json
 from robot_rl.util.statistics import wilson
 from sim.tasks.tabletop import HELD_OUT
@@ -29,12 +29,13 @@ CHANGED = "changed"
 """Seen instructions of which each is to change on the way; those that did before the first was done count."""
 
 
-def ask(run: Path, instructions: str, episodes: int) -> dict[str, Any]:
+def ask(run: Path, instructions: str, episodes: int, first: int) -> dict[str, Any]:
     """Return how a policy does what is asked, after measuring it if that is missing; of a verb, what it has seen."""
-    out = run / f"asked-{instructions}.json"
+    out = run / f"asked-{instructions}-{first}.json"
     if not out.exists():
         how = ("--changes", 1) if instructions == CHANGED else ("--instructions", instructions)
-        robot_rl("evaluate", run, *how, "--episodes", episodes, "--num-envs", min(episodes, 100), "--out", out)
+        size = ("--episodes", episodes, "--num-envs", min(episodes, 100), "--seed", first)
+        robot_rl("evaluate", run, *how, *size, "--out", out)
     whole = json.loads(out.read_text())
     if instructions == CHANGED:
         changed: dict[str, Any] = whole["changed"]
@@ -69,7 +70,8 @@ def main() -> int:
         run = a.work / name
         words = ("train", "tabletop", "--recipe", "vla-sft", "--dataset", data, "--seed", a.seed, "--resume")
         stages(name, *words, "--training.updates", a.updates, *options, "--out", run)
-        policies[name] = {which: ask(run, which, a.episodes) for which in (*VERBS, "training", "held-out", CHANGED)}
+        asked, first = (*VERBS, "training", "held-out", CHANGED), first_episode(a.out, RESULTS)
+        policies[name] = {which: ask(run, which, a.episodes, first) for which in asked}
         shown = "  ".join(f"{which} {found['success']:.2f}" for which, found in policies[name].items())
         sys.stdout.write(f"{name}: {shown}\n")
         result = {"options": vars(a) | {"work": "", "out": ""}, "seconds": stages.seconds, "policies": policies}

@@ -54,6 +54,11 @@ class ActorPolicy(Policy):
         """Return the size of u."""
         return self.actor.actions
 
+    @property
+    def grasps(self) -> bool:
+        """Return whether it opens and shuts its gripper by values."""
+        return isinstance(self.actor, GaussianActor) and self.actor.values is not None
+
     def features(self, observation: Observation) -> Tensor:
         """Return a critic's features (B, F)."""
         return self.encoder(self.normalizer(observation["observation.state"]), observation)

@@ -39,7 +39,7 @@ class BinValues(nn.Module):
         sizes = [features + actions + config.levels, *config.hidden]
         self.trunk = nn.Sequential(mlp(sizes, norm=True), nn.LayerNorm(sizes[-1], elementwise_affine=False), nn.SiLU())
         self.value, self.advantage = (nn.Linear(sizes[-1], actions * n * atoms) for n in (1, config.bins))
-        for head in (self.value, self.advantage):  # every return is equally likely at first
+        for head in (self.value, self.advantage):  # all bins are alike at first
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
 

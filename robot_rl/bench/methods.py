@@ -27,6 +27,7 @@ from robot_rl.recipes import recipes
 from robot_rl.report.folders import read_json
 from robot_rl.training.run import SEED, has_ended
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.seeds import evaluation_seed
 
 ARMS = ("control", "method")
 ROOT = Path(robot_rl.__file__).parents[1]
@@ -50,8 +51,13 @@ class Step:
     done: Callable[[], bool]
 
 
-def steps(name: str, check: Check, work: Path, seed: int, episodes: int) -> Iterator[Step]:
-    """Yield the commands of one seed in order; each goes on where it was interrupted."""
+def steps(
+    name: str, check: Check, work: Path, seed: int, episodes: int, published: bool = False
+) -> Iterator[Step]:
+    """Yield the commands of one seed in order; each goes on where it was interrupted.
+
+    Arms are evaluated on held-out episodes if the results are `published`, else on those for development.
+    """
     folder, common = work / name, ("--seed", str(seed), "--resume")
     data, note = (folder / "data" / f"{SEED}{seed}{suffix}" for suffix in ("", ".facts"))
 
@@ -68,12 +74,13 @@ def steps(name: str, check: Check, work: Path, seed: int, episodes: int) -> Iter
 
     def evaluate(part: str, arm: Arm) -> Step:
         run = folder / part / f"{SEED}{seed}"
-        file, how = run / "evaluation.json", ("--episodes", episodes, "--num-envs", min(100, episodes))
+        file, first = run / "evaluation.json", evaluation_seed(published)
+        how = ("--episodes", episodes, "--num-envs", min(100, episodes), "--seed", first)
         who = (f"expert:{check.task}", *arm.flags, "--out", file) if arm.recipe == EXPERT else (run,)
         if check.evaluate:
             who = (*who, *check.evaluate, *(() if "--out" in who else ("--out", file)))
         words = ("evaluate", *who, *how, "--threads", 1)
-        return step(f"{part} evaluated", run, lambda: _evaluated(file, episodes), *words)
+        return step(f"{part} evaluated", run, lambda: _evaluated(file, episodes, first), *words)
 
     if check.data:
         words = ("collect", check.task, *check.data, *common, "--out", data, "--log", note)
@@ -96,9 +103,9 @@ def needed(arm: Arm, optional: bool = False) -> tuple[str, ...]:
     return (*recipe.needs, *(recipe.may_use if optional else ()))
 
 
-def _evaluated(file: Path, episodes: int) -> bool:
+def _evaluated(file: Path, episodes: int, first: int) -> bool:
     found = read_json(file, dict, [])
-    return found.get("episodes") == episodes and "per_episode" in found
+    return (found.get("episodes"), found.get("seed")) == (episodes, first) and "per_episode" in found
 
 
 class Runner:
@@ -155,14 +162,15 @@ class Runner:
 
 
 def run_check(
-    name: str, check: Check, runner: Runner, seeds: Sequence[int], episodes: int, jobs: int, progress: Progress
-) -> dict[str, str]:
+    name: str, check: Check, runner: Runner, seeds: Sequence[int], episodes: int, jobs: int, progress: Progress,
+    published: bool = False,
+) -> dict[str, str]:  # fmt: skip
     """Run what is not done of a check; return the parts that failed, each with the last lines of its log.
 
     Seeds run side by side in `jobs` threads. KeyboardInterrupt stops the running commands and waits for them.
     """
     finished: list[Step] = []
-    chains = [list(steps(name, check, runner.work, seed, episodes)) for seed in seeds]
+    chains = [list(steps(name, check, runner.work, seed, episodes, published)) for seed in seeds]
     total = sum(map(len, chains))
     errors: dict[str, str] = {}
 

@@ -51,6 +51,7 @@ def judge(name: str, check: Check, work: Path, seeds: Sequence[int], errors: Map
         else:
             for part, row in zip(ARMS, measured["arms"], strict=True):
                 record[part] |= {k: row[k] for k in ("seeds", "episodes", "mean", "low", "high", "per_seed")}
+                record[part]["first_episode"] = read_json(runs[part][0] / "evaluation.json", dict, []).get("seed")
                 record[part] |= learning(runs[part])
             record["difference"] = found = measured["arms"][1]["difference"]
             reached = {part: record[part]["mean"] >= check.at_least for part in ARMS}

@@ -13,7 +13,7 @@ from robot_rl.util.limits import PositiveInt
 @dataclass
 class Methods:
     """Train and evaluate each method and its control on the task where they should differ, with the same data, seeds
-    and held-out episodes. What is finished is not run again: the same command goes on after Ctrl-C or a kill."""
+    and episodes. What is finished is not run again: the same command goes on after Ctrl-C or a kill."""
 
     only: tuple[str, ...] = ()
     """Checks to run; default all."""
@@ -24,7 +24,7 @@ class Methods:
     jobs: PositiveInt = 1
     """Seeds that run side by side, with a core each."""
     episodes: PositiveInt = 200
-    """Held-out episodes of each seed."""
+    """Episodes of each seed: held-out ones with --publish, else others, by which settings may be chosen."""
     publish: bool = False
     """Also put what was measured into benchmarks/results/methods.json."""
     table: bool = False
@@ -57,7 +57,8 @@ class Methods:
         try:
             for name in self.only or checks:
                 with bar(f"bench methods {len(records) + 1}/{len(self.only or checks)}") as update:
-                    errors = run_check(name, checks[name], runner, seeds, self.episodes, self.jobs, update)
+                    todo = name, checks[name], runner, seeds, self.episodes, self.jobs
+                    errors = run_check(*todo, update, self.publish)
                 records[name] = judge(name, checks[name], work, seeds, errors)
                 merge(work / "results.json", {name: records[name]})
                 if self.publish:

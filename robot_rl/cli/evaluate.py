@@ -25,7 +25,7 @@ class Evaluate:
     episodes: PositiveInt = 200
     """Episodes; number k has seed + k, so all policies face the same ones."""
     seed: Seed = HELD_OUT
-    """First seed; held-out seeds start at 1000000000."""
+    """First seed; held-out seeds start at 1000000000, those for choosing settings at 1500000000."""
     num_envs: PositiveInt = 100
     """Parallel simulations."""
     video: Path | None = None

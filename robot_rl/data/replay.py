@@ -32,11 +32,13 @@ class Sampling:
     """How transitions are sampled for an agent."""
 
     n_step: int = 1
-    """Steps of reward before the bootstrap (n-step return)."""
+    """Steps of reward before the bootstrap (n-step return); fewer where the episode ends, or a person takes over or
+    hands back: what somebody else did next says nothing of the action that is judged."""
     discount: float = 0.99
     """Per step."""
     chunk: int = 1
-    """Actions per sample; above 1 they come as (B, chunk, A), with `valid` (B, chunk) up to the end of the episode."""
+    """Actions per sample; above 1 they come as (B, chunk, A), with `valid` (B, chunk) up to the end of the episode and
+    `intervention` (B, chunk), and are judged as a whole, whoever acted."""
     sequence: bool = False
     """All columns come as (B, chunk, ...), also `terminated`, observed ones as (B, chunk + 1, ...)."""
 
@@ -66,10 +68,11 @@ class Replay:
         self.columns = {
             name: torch.zeros(*shape, *c.shape, dtype=c.dtype, device=self.device) for name, c in self.spec.items()
         }
-        names = ("starts", "decides", "last", "terminated")
+        names = ("starts", "decides", "switches", "last", "terminated")
         self.flags = {name: torch.zeros(shape, dtype=torch.bool) for name in names}
         """`starts`: the row starts a transition; `decides`: samples may begin there (not where a chunk goes on that the
-        agent judges as a whole); `last`: the step that ended its episode; `terminated`: not by time."""
+        agent judges as a whole); `switches`: a person takes over or hands back after the step; `last`: the step that
+        ended its episode; `terminated`: not by time."""
         self.head = torch.zeros(lanes, dtype=torch.long)
         self.filled = torch.zeros(lanes, dtype=torch.long)
         self.transitions = 0
@@ -88,7 +91,7 @@ class Replay:
             column[at] = values[name].to(self.device, column.dtype) if name in values else 0
         self.flags["starts"][lane, row] = starts
         self.flags["decides"][lane, row] = values["decides"].cpu() if starts and "decides" in values else starts
-        for name in ("last", "terminated"):
+        for name in ("switches", "last", "terminated"):
             self.flags[name][lane, row] = values[name].cpu() if starts and name in values else False
 
     def _advance(self, lane: Tensor, rows: int) -> None:
@@ -123,12 +126,14 @@ class Replay:
     def add_episode(self, episode: Mapping[str, Tensor], lane: int = 0) -> None:
         """Add an episode to one lane; observed columns have T + 1 rows, the others T. A long one loses its start."""
         steps = len(episode["action"])
-        last = torch.zeros(steps, dtype=torch.bool)
+        last, switches = torch.zeros(2, steps, dtype=torch.bool)
         last[-1] = True
+        if "intervention" in episode:
+            switches[:-1] = episode["intervention"].bool().diff().cpu()
         rows = (self.head[lane] + torch.arange(steps + 1)) % self.length
         kept = slice(max(0, steps + 1 - self.length), steps)
         where = torch.full((steps,), lane)
-        values = {k: v[:steps][kept] for k, v in episode.items()} | {"last": last[kept]}
+        values = {k: v[:steps][kept] for k, v in {**episode, "last": last, "switches": switches}.items()}
         self._write(where[kept], rows[:-1][kept], values, starts=True)
         final = {k: episode[k][steps:] for k, c in self.spec.items() if c.observed and k in episode}
         self._write(torch.tensor([lane]), rows[-1:], final, starts=False)
@@ -148,7 +153,7 @@ class Replay:
 
     # ---- sampling ----------------------------------------------------------------------------------------------
     def sample(self, count: int, how: Sampling, rng: torch.Generator) -> Batch:
-        """Draw `count` transitions over up to `how.n_step` steps, cut at the end of the episode.
+        """Draw `count` transitions over up to `how.n_step` steps, see `Sampling`.
 
         Returns the columns, reward (discounted sum), discount (0 after a termination) and `next.<observed column>`.
         """
@@ -159,7 +164,7 @@ class Replay:
         for _ in range(how.n_step):
             path.append((at, torch.where(running, factor, 0.0)))
             factor = torch.where(running, factor * how.discount * ~terminates[lane, at], factor)
-            over = ends[lane, at]
+            over = ends[lane, at] if how.chunk > 1 else ends[lane, at] | self.flags["switches"][lane, at]
             at = torch.where(running, (at + 1) % self.length, at)
             running = running & ~over
         where = lane.to(self.device)
@@ -178,8 +183,8 @@ class Replay:
         return batch | {"discount": factor.to(self.device)}
 
     def _windows(self, lane: Tensor, row: Tensor, how: Sampling) -> Batch:
-        """Return the actions, or all columns, of `how.chunk` steps from each row on, and which belong to the
-        episode."""
+        """Return actions and interventions, or all columns, of `how.chunk` steps from each row on, and which of these
+        belong to the episode."""
         rows = (row[:, None] + torch.arange(how.chunk + 1)) % self.length
         ended = self.flags["last"][lane[:, None], rows].long().cumsum(1)
         valid = torch.cat([torch.ones(len(row), 1, dtype=torch.bool), ended[:, :-1] == 0], 1)  # row k is of the episode
@@ -189,7 +194,7 @@ class Replay:
         first = torch.where(final.bool(), steps, how.chunk + 1).amin(1, keepdim=True)
         rows = (row[:, None] + torch.minimum(steps, first)) % self.length
         where, at = lane[:, None].to(self.device), rows.to(self.device)
-        names = self.spec if how.sequence else ("action",)
+        names = [name for name in self.spec if how.sequence or name in ("action", "intervention")]
         span = {name: how.chunk + 1 if self.spec[name].observed else how.chunk for name in names}
         flags = {"valid": valid[:, : how.chunk]}
         flags |= {"terminated": self.flags["terminated"][lane[:, None], rows[:, : how.chunk]]} if how.sequence else {}

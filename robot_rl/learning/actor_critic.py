@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from robot_rl.learning.agent import Phase
 from robot_rl.learning.chunking import ActionQueue, flatten_chunks
 from robot_rl.learning.critics import Critic
 from robot_rl.learning.explore import ExplorationConfig, Noise, explored
-from robot_rl.learning.grasp import GraspValues, grasps
 from robot_rl.learning.heads import Head, HeadName, build_head
 from robot_rl.learning.objectives import (
     Pooling,
@@ -102,14 +101,24 @@ class ActorCriticConfig:
     target_actor: bool = False
     """Take target actions from the averaged actor (TD3) instead of the latest one (SAC)."""
     value_low: float | None = None
-    """Least possible return, which targets are clipped to; None: what follows from the reward."""
+    """Least possible value, which targets are clipped to; None: that of the return, by the reward, and none with
+    `entropy_backup`, which adds to it."""
     value_high: float | None = None
-    """Greatest possible return; None: what follows from the reward."""
+    """Greatest possible value; None: the same."""
     grad_clip: PositiveFloat | None = 10.0
     """Largest gradient norm; None: no limit."""
     ema_decay: Fraction = 0.9995
     """Decay per actor update of the averaged actor, which is deployed (Polyak and Juditsky 1992)."""
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+
+
+def limits_of(config: ActorCriticConfig, returns: Limits) -> Limits:
+    """Return the range of values, where returns have the range `returns`. The entropy in a soft value has no limit."""
+    low, high = UNLIMITED if config.entropy_backup else returns
+    return (
+        low if config.value_low is None else config.value_low,
+        high if config.value_high is None else config.value_high,
+    )
 
 
 @dataclass
@@ -123,6 +132,9 @@ class Updates:
 class ActorCritic:
     """Updates a policy's actor against an ensemble of critics, on the device that the policy is on."""
 
+    learns_gripper: ClassVar[bool] = False
+    """Learns the values by which a policy with `grasp` opens and shuts its gripper."""
+
     def __init__(
         self,
         policy: ActorPolicy,
@@ -132,10 +144,7 @@ class ActorCritic:
     ):
         self.policy, self.config = policy, config
         size, self.device = policy.size, next(policy.actor.parameters()).device
-        low, high = value_limits
-        low = low if config.value_low is None else config.value_low
-        high = high if config.value_high is None else config.value_high
-        head = build_head(config.head, low, high, config.bins)
+        head = build_head(config.head, *limits_of(config, value_limits), config.bins)
         if config.optimism != 0.5 and config.head != "scalar":
             raise ConfigError(f"expectiles need --agent.head scalar, not {config.head}; or --agent.optimism 0.5")
         self.judged = config.critic_on
@@ -155,14 +164,8 @@ class ActorCritic:
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.actor_lr) if config.entropy else None
         self.extra: dict[str, nn.Module | torch.optim.Optimizer] = {}
         """Networks and optimizers of a method besides actor and critics, by name, for the checkpoint."""
-        self.grasp: GraspValues | None = None
-        if grasps(policy):
-            if type(self) is not ActorCritic:
-                raise ConfigError(
-                    "this recipe learns no values of the gripper: leave out grasp, or take rlpd or hil-serl"
-                )
-            self.grasp = GraspValues(self, low, high)
-            self.extra["grasp_optimizer"] = self.grasp.optimizer
+        if policy.grasps and not self.learns_gripper:
+            raise ConfigError("this recipe learns no values of the gripper: leave out grasp, or take rlpd or hil-serl")
         self.rng = torch.Generator().manual_seed(seed)
         self.updates = Updates()
         self.noise = Noise(config.exploration.noise_memory, self.device)
@@ -231,7 +234,6 @@ class ActorCritic:
             batch = flatten_chunks(batch, self.rng)
         batch = encoder.augment(encoder.augment(batch, self.rng), self.rng, NEXT)
         metrics = self._update_models(batch) | self._update_critic(batch)
-        metrics |= self.grasp.update(batch) if self.grasp else {}
         self.updates.critic += 1
         if phase == Phase.LEARN and self.updates.critic % self.config.actor_delay == 0:
             metrics |= self._update_actor(batch)
@@ -267,8 +269,12 @@ class ActorCritic:
         c, head = self.config, self.critic.head
         reward = batch["reward"]
         if c.entropy_backup:
-            reward = reward - batch["discount"] * self.log_alpha.exp() * log_prob
+            reward = reward - batch["discount"] * self._entropy_cost(log_prob)
         return head.target(reward, batch["discount"], pessimistic(head, out, c.subset, self.rng))
+
+    def _entropy_cost(self, log_prob: Tensor) -> Tensor:
+        """Return alpha log pi (B,) in units of the value, for the backup and the actor's loss."""
+        return self.log_alpha.exp().detach() * log_prob
 
     def _outputs(self, batch: Batch, following: Observation) -> tuple[Tensor, Tensor]:
         """Return the critics' outputs (E, B, outputs) for the batch, and the head's targets."""
@@ -320,7 +326,7 @@ class ActorCritic:
         if c.imitation and (distance := imitation_loss(policy, policy.actor.mean(features), batch)) is not None:
             loss = loss + c.imitation * distance.mean()
         if c.entropy:
-            loss = loss + (self.log_alpha.exp().detach() * log_prob).mean()
+            loss = loss + self._entropy_cost(log_prob).mean()
         return loss, log_prob, {"actor/q": q.detach().mean(), "actor/u": u.detach().abs().mean()}
 
     def _update_actor(self, batch: Batch) -> dict[str, Tensor]:

@@ -46,7 +46,7 @@ class BestOf(BehaviorFlow):
         q = self._actor_value(batch, seen, edited)
         loss = -q.mean()
         if self.config.entropy:
-            loss = loss + (self.log_alpha.exp().detach() * log_prob).mean()
+            loss = loss + self._entropy_cost(log_prob).mean()
         return loss, log_prob, {"actor/q": q.detach().mean()}
 
     def finish(self) -> None:

@@ -6,15 +6,14 @@ The weights that are deployed are averaged over updates (as Chi et al. 2023 do f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from policies.actor import ActorPolicy
-from policies.base import Observation, Policy
+from policies.base import Policy
 from robot_rl.data.replay import Batch
-from robot_rl.learning.grasp import grasps
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
@@ -35,15 +34,6 @@ class CloningConfig:
     """Largest gradient norm."""
 
 
-class ClonedPolicy(Protocol):
-    """A policy that can be cloned."""
-
-    horizon: int
-
-    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the loss (B,) of demonstrated chunks (B, horizon, A) in [-1, 1]."""
-
-
 class Cloning:
     """Fit a policy's trainable parameters to demonstrated chunks."""
 
@@ -54,7 +44,7 @@ class Cloning:
 
         if not hasattr(policy, "loss"):
             raise TypeError(f"{type(policy).__name__} has no loss to clone it by")
-        if isinstance(policy, ActorPolicy) and grasps(policy):
+        if isinstance(policy, ActorPolicy) and policy.grasps:
             raise ConfigError("cloning learns no values of the gripper; leave out grasp")
         self.policy, self.config = policy, config
         self.parameters = [p for p in policy.parameters() if p.requires_grad]

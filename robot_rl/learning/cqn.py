@@ -28,7 +28,7 @@ class CQNConfig(ValueBasedConfig):
     atoms: PositiveInt = 51
     """Atoms of a distribution of returns."""
     value_low: float | None = None
-    """Least return of the atoms; None: minus the greatest, so that values start at 0."""
+    """Least return of the atoms; None: what follows from the reward."""
     value_high: float | None = None
     """Greatest return of the atoms; None: what follows from the reward."""
     td_weight: NonNegativeFloat = 0.1
@@ -40,15 +40,16 @@ class CQNConfig(ValueBasedConfig):
 
 
 class CQN(ValueBased):
-    """A value-based agent of distributions over returns."""
+    """A value-based agent of distributions over returns. Its policy's values begin anew, at 0."""
 
     policy: CoarseToFinePolicy
     config: CQNConfig
 
     def __init__(self, policy: CoarseToFinePolicy, config: CQNConfig, seed: int = 0):
-        super().__init__(policy, config, seed)
         atoms = policy.atoms
         self.head = C51(atoms.low, atoms.high, atoms.count)
+        self.head.start(policy.network.value)
+        super().__init__(policy, config, seed)
 
     def _target(self, batch: Batch, after: Tensor) -> Tensor:
         """Return target distributions (B, L, A, atoms)."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from policies.base import RunningNormalizer, elu, mlp
 from policies.embedded import embedding
 from policies.ensemble import ActionValues, EnsembleBatchNorm, EnsembleLinear, Skip
-from robot_rl.learning.heads import Head
+from robot_rl.learning.heads import Bins, Head
 from robot_rl.util.errors import ConfigError
 
 
@@ -22,6 +22,12 @@ class Critic(ActionValues):
     ):
         super().__init__(features, actions, members, hidden, layer_norm, head.outputs)
         self.head = head
+        self._start()
+
+    def _start(self) -> None:
+        last = self.net[-1]
+        if isinstance(self.head, Bins) and isinstance(last, EnsembleLinear):
+            self.head.start(last)
 
     def value(self, features: Tensor, action: Tensor) -> Tensor:
         """Return values (E, B)."""
@@ -40,8 +46,9 @@ class BatchNormCritic(Critic):
         layers: list[nn.Module] = []
         for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
             block = [EnsembleBatchNorm(members, a), *([nn.ReLU()] if k else []), EnsembleLinear(members, a, b)]
-            layers += [Skip(*block)] if a == b else block
+            layers += [Skip(*block)] if a == b and k < len(hidden) else block
         self.net = nn.Sequential(*layers)
+        self._start()
         self.eval()
 
 

@@ -87,7 +87,8 @@ class GoRL(PPO):
             cloning.update(seen | {"action": data["action"][pick][:, None]}, self.rng)
         cloning.finish()
         self.policy.anchor()
-        self.optimizer.state.clear()
+        for parameter in self.actor_parameters:  # the critic goes on, and so do its moments
+            self.optimizer.state.pop(parameter, None)
         self.optimizer.param_groups[0]["lr"] = c.actor_lr
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,8 @@ Qbar are the values of the averaged actor. The price of moving the gripper is `g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,53 +19,53 @@ from policies.actor import ActorPolicy
 from policies.base import Observation
 from policies.gaussian import GaussianActor
 from robot_rl.data.replay import NEXT, Batch
+from robot_rl.learning.actor_critic import UNLIMITED, ActorCritic, ActorCriticConfig, Limits, limits_of
 from robot_rl.util.errors import ConfigError
-
-if TYPE_CHECKING:
-    from robot_rl.learning.actor_critic import ActorCritic
 
 GRIPPER = "gripper."
 """What the name of an action that moves a gripper begins with."""
 
 
-def grasps(policy: ActorPolicy) -> bool:
-    """Return whether a policy decides on its gripper by values."""
-    return isinstance(policy.actor, GaussianActor) and policy.actor.values is not None
-
-
 def check_gripper(policy: ActorPolicy, actions: list[str]) -> None:
     """Raise ConfigError where a policy decides on a gripper, and the last of the named actions is none."""
-    if grasps(policy) and not actions[-1].startswith(GRIPPER):
+    if policy.grasps and not actions[-1].startswith(GRIPPER):
         raise ConfigError(f"grasp needs a gripper as the last action, and this task's is {actions[-1]!r}; leave it out")
 
 
-class GraspValues:
-    """Updates the values of an agent's policy."""
+class GraspingActorCritic(ActorCritic):
+    """An actor-critic that also learns the values of a gripper, where its policy decides by them."""
 
-    def __init__(self, agent: ActorCritic, low: float, high: float):
-        """Returns lie within [low, high]."""
-        self.agent, self.low, self.high = agent, low, high
-        self.optimizer = torch.optim.Adam(self._values(agent.policy.actor).parameters(), agent.config.critic_lr)
+    learns_gripper: ClassVar[bool] = True
+
+    def __init__(self, policy: ActorPolicy, config: ActorCriticConfig, seed: int = 0, value_limits: Limits = UNLIMITED):
+        super().__init__(policy, config, seed, value_limits)
+        self.returns = limits_of(replace(config, entropy_backup=False), value_limits)
+        """The range of the gripper's values, which hold no entropy."""
+        if policy.grasps:
+            values = self._values(policy.actor).parameters()
+            self.grasp_optimizer = torch.optim.Adam(values, config.critic_lr)
+            self.extra["grasp_optimizer"] = self.grasp_optimizer
 
     @staticmethod
     def _values(actor: object) -> torch.nn.Sequential:
         assert isinstance(actor, GaussianActor) and actor.values is not None
         return actor.values
 
-    def update(self, batch: Batch) -> dict[str, Tensor]:
-        """Learn from B rows as `ActorCritic.update` gets them; return metrics."""
-        policy, rows = self.agent.policy, torch.arange(len(batch["action"]), device=self.agent.device)
+    def _update_models(self, batch: Batch) -> dict[str, Tensor]:
+        policy, rows = self.policy, torch.arange(len(batch["action"]), device=self.device)
+        if not policy.grasps:
+            return {}
         following: Observation = {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)}
         with torch.no_grad():
             seen, features = policy.actor_features(batch), policy.actor_features(following)
             chosen = policy.transform(policy.actor.mean(features), following)[:, -1] > 0
-            after = self._values(self.agent.average)(features)[rows, chosen.long()]
-            target = (batch["reward"] + batch["discount"] * after).clamp(self.low, self.high)
+            after = self._values(self.average)(features)[rows, chosen.long()]
+            target = (batch["reward"] + batch["discount"] * after).clamp(*self.returns)
         values = self._values(policy.actor)(seen)
         did = (batch["action"][:, -1] > 0).long()
         loss = (values[rows, did] - target).square().mean()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.grasp_optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self.optimizer.step()
+        self.grasp_optimizer.step()
         gap = (values[:, 1] - values[:, 0]).detach().abs().mean()
         return {"grasp/loss": loss.detach(), "grasp/gap": gap}

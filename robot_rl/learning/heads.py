@@ -11,12 +11,15 @@ A head's outputs are (..., outputs). Targets come from the outputs `following` a
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from policies.ensemble import EnsembleLinear
+from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import PositiveInt
 
 HeadName = Literal["scalar", "hl-gauss", "c51", "gaussian"]
@@ -64,12 +67,15 @@ class Bins:
     low: float
     high: float
     outputs: int = 101
+    LEAST: ClassVar[float] = 1e-5
+    """Probability that every bin starts with at least; more would move the mean."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise ValueError(
-                f"a head of bins needs the range of returns, not [{self.low:g}, {self.high:g}]; name it with "
-                "--agent.value-low and --agent.value-high, or use --agent.head scalar"
+            raise ConfigError(
+                f"a head of bins needs the range of values, not [{self.low:g}, {self.high:g}]: name it with "
+                "--agent.value-low and --agent.value-high (entropy in the backup adds to that of the return), or use "
+                "--agent.head scalar"
             )
 
     def centers(self, like: Tensor) -> Tensor:
@@ -80,6 +86,18 @@ class Bins:
 
     def loss(self, out: Tensor, target: Tensor) -> Tensor:
         return -(target * out.log_softmax(-1)).sum(-1)
+
+    @abstractmethod
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        """Return target distributions (B, ..., outputs)."""
+
+    @torch.no_grad()
+    def start(self, layer: nn.Linear | EnsembleLinear) -> None:
+        """Let a last layer begin at the value 0, or the nearest in the range: at random it would be the middle."""
+        zero = torch.zeros(1, device=layer.bias.device)
+        code = self.target(zero, zero, zero.expand(1, self.outputs))[0]
+        layer.weight.zero_()
+        layer.bias.copy_(code.clamp_min(self.LEAST).log().repeat(layer.bias.shape[-1] // self.outputs))
 
 
 @dataclass(frozen=True)

@@ -80,12 +80,15 @@ def two_hot(value: Tensor, bins: Tensor) -> Tensor:
 def transitions(batch: Batch, steps: int, discount: float) -> Batch:
     """Return the first steps of sequences (B, unroll, ...) as one transition each, as `Sampling(steps)` gives them."""
     valid, terminated = batch["valid"][:, :steps], batch["terminated"][:, :steps]
+    person = batch["intervention"][:, :steps]
+    valid = valid & (person == person[:, :1]).cumprod(1).bool()
+    row, last = torch.arange(len(valid), device=valid.device), valid.sum(1)
     factor = discount ** torch.arange(steps, device=valid.device)
     out = {k: v[:, 0] for k, v in batch.items() if k not in ("valid", "terminated", "discount")}
     observed = {k for k, v in batch.items() if v.dim() > 1 and v.shape[1] == batch["valid"].shape[1] + 1}
-    out |= {NEXT + k: batch[k][:, steps] for k in observed}
+    out |= {NEXT + k: batch[k][row, last] for k in observed}
     out["reward"] = (batch["reward"][:, :steps] * valid * factor).sum(1)
-    return out | {"discount": discount ** valid.sum(1) * ~(valid & terminated).any(1)}
+    return out | {"discount": discount**last * ~(valid & terminated).any(1)}
 
 
 class MRQ(ActorCritic):
@@ -164,7 +167,11 @@ class MRQ(ActorCritic):
             self.policy.encoder, self.average = now
 
     def _bootstrap(self, batch: Batch, out: Tensor, log_prob: Tensor) -> Tensor:
-        return super()._bootstrap(batch, out * self.scale["before"], log_prob) / self.scale["now"]
+        now = self.scale["now"]  # the parent works in units of the reward
+        return super()._bootstrap(batch, out * self.scale["before"], log_prob * now) / now
+
+    def _entropy_cost(self, log_prob: Tensor) -> Tensor:
+        return super()._entropy_cost(log_prob) / self.scale["now"]
 
     def _outputs(self, batch: Batch, following: Observation) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

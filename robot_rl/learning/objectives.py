@@ -50,10 +50,15 @@ def masked_mean(errors: Tensor, batch: Batch) -> Tensor:
 
 
 def imitation_loss(policy: ActorPolicy, mean: Tensor, batch: Batch) -> Tensor | None:
-    """Return the squared distance (B,) of the actor's mean u from the u of a person's action, 0 in rows
-    that no person executed; None where the transform lets u have no effect."""
-    target = policy.invert(batch["action"], batch)
-    return None if target is None else batch["intervention"] * (mean - target).square().sum(-1)
+    """Return the squared distance (B,) of the actor's mean u from the u of a person's actions, without those that no
+    person executed; None where the transform lets u have no effect."""
+    target, person = policy.invert(batch["action"], batch), batch["intervention"]
+    if target is None:
+        return None
+    if person.ndim == 1:
+        return person * (mean - target).square().sum(-1)
+    errors = (mean - target).square().unflatten(1, (person.shape[1], -1)).sum(-1)
+    return (errors * (person & batch["valid"])).sum(-1)
 
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:

@@ -2,7 +2,7 @@
 
     r     = pi(a|s) / pi_old(a|s)
     actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy_coef H(pi)      equation 7, without the shared loss
-    critic:  mean (V(s) - target)^2
+    critic:  mean (V(s) - target)^2 / variance of the targets
 
 With several rewards, each has its own value, and A is the weighted sum of their advantages, each in units of its own
 standard deviation, so that none drowns another (SLIM).
@@ -185,8 +185,7 @@ class PPO:
         value, advantage and target (B,). Raises FloatingPointError before anything non-finite reaches the weights.
         """
         self._check(batch)
-        if self.critic.terms:
-            self.unit = batch["target"].var(0).clamp_min(1e-12)
+        self.unit = batch["target"].var(0).clamp_min(1e-12)
         data, old = self._prepare(batch), self._log_std().detach().clone()
         rows = len(batch["state"])
         size = -(-rows // self.config.minibatches)

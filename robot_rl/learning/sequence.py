@@ -88,9 +88,8 @@ class SequenceRL(ActorCritic):
         self.model_optimizer.step()
         return {"model/loss": loss.detach()}
 
-    def _next_action(self, following: Observation) -> tuple[Tensor, Tensor]:
-        u, log_prob = super()._next_action(following)
-        return u, log_prob / self.policy.horizon
+    def _entropy_cost(self, log_prob: Tensor) -> Tensor:
+        return super()._entropy_cost(log_prob) / self.policy.horizon
 
     def _judged(self, u: Tensor, observation: Observation) -> Tensor:
         return super()._judged(u, observation)[:, : self.policy.size.action]

@@ -117,7 +117,7 @@ class Switching:
         factor = self.config.discount ** torch.arange(h, device=self.device)
         out = {k: v[:, 0] for k, v in batch.items() if k in self.chunks.columns}
         out |= {NEXT + k: batch[k][:, h] for k, c in self.chunks.columns.items() if c.observed}
-        out |= {"action": batch["action"][:, :h], "valid": valid}
+        out |= {name: batch[name][:, :h] for name in ("action", "intervention")} | {"valid": valid}
         going = ~(valid & terminated).any(1)
         out |= {"reward": (batch["reward"][:, :h] * valid * factor).sum(1)}
         return out | {"discount": self.config.discount ** valid.sum(1) * going}

@@ -14,8 +14,8 @@ import torch
 from policies.actor import GaussianPolicy
 from policies.best_of import BestOfConfig
 from policies.gaussian import GaussianConfig
-from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.learning.best_of import BestOf
+from robot_rl.learning.grasp import GraspingActorCritic
 from robot_rl.learning.switching import Switching, SwitchingConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.qc import QChunking, best_of_policy
@@ -46,4 +46,4 @@ class ChunksToSteps(OffPolicyRecipe):
         chunk = best_of_policy(job.size, self.chunk, self.agent.chunks).to(job.device)
         chunks = BestOf(chunk, self.agent.chunks, job.seed, limits)
         step = GaussianPolicy(job.size, self.step).to(job.device)
-        return Switching(chunks, ActorCritic(step, self.agent.steps, job.seed, limits), self.agent, job.seed)
+        return Switching(chunks, GraspingActorCritic(step, self.agent.steps, job.seed, limits), self.agent, job.seed)

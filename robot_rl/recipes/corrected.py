@@ -19,7 +19,7 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.learning.critics import check_critics
-from robot_rl.learning.grasp import check_gripper
+from robot_rl.learning.grasp import GraspingActorCritic, check_gripper
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
@@ -63,7 +63,7 @@ class CorrectedRecipe(Recipe):
         return bool(bundle.critic) and isinstance(self.reward, SuccessReward)
 
     def _agent(self, policy: ActorPolicy, seed: int) -> ActorCritic:
-        return ActorCritic(policy, self.agent, seed, self.reward.limits(self.agent.discount))
+        return GraspingActorCritic(policy, self.agent, seed, self.reward.limits(self.agent.discount))
 
     def from_bundle(self, bundle: Bundle, seed: int, device: str = "cpu") -> ActorCritic:
         """Return an agent on `device` that goes on from a bundle's policy and critics."""

@@ -32,9 +32,9 @@ class CoarseToFineQ(OffPolicyRecipe):
     training: OffPolicyConfig = field(default_factory=lambda: replace(ONE_ENV, batch=64, keep_successes=True))
 
     def make_policy(self, job: Job) -> CoarseToFinePolicy:
-        c, most = self.agent, reward_source(self.training.reward, job.info).limits(self.agent.discount)[1]
-        high = most if c.value_high is None else c.value_high
-        low = -high if c.value_low is None else c.value_low
+        c, (low, high) = self.agent, reward_source(self.training.reward, job.info).limits(self.agent.discount)
+        low = low if c.value_low is None else c.value_low
+        high = high if c.value_high is None else c.value_high
         if not (math.isfinite(low) and low < high):
             raise ConfigError("cqn needs the range of returns: name it with --agent.value-low and --agent.value-high")
         return CoarseToFinePolicy(job.size, self.policy, Atoms(c.atoms, low, high))

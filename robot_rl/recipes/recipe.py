@@ -12,9 +12,8 @@ from policies.actor import ActorPolicy
 from policies.base import Policy
 from policies.bundle import Bundle
 from robot_rl.data.sources import Demonstrations
-from robot_rl.learning.actor_critic import ActorCritic
 from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.grasp import check_gripper
+from robot_rl.learning.grasp import GraspingActorCritic, check_gripper
 from robot_rl.learning.ppo import PPO
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
@@ -59,7 +58,7 @@ class OffPolicyRecipe(Recipe):
     agent: Any
     """Hyperparameters of `agent_class`."""
     training: OffPolicyConfig = field(default_factory=OffPolicyConfig)
-    agent_class: ClassVar[type[Any]] = ActorCritic
+    agent_class: ClassVar[type[Any]] = GraspingActorCritic
     extendable_setting: ClassVar[str] = "training.steps"
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,23 +50,30 @@ class OfflineConfig:
 
 
 class Gate:
-    """Keeps the weights of the largest estimate so far."""
+    """Keeps the policy of the largest estimate so far, with its moments and learning rate.
+
+    The value network learns from chains of the kept policy, so what it learned in a rejected round stays.
+    """
 
     def __init__(self, agent: DPPO, estimate: float):
         self.agent, self.best = agent, estimate
         self.kept = self._weights()
 
-    def _weights(self) -> dict[str, dict[str, object]]:
+    def _weights(self) -> dict[str, Any]:
         agent = self.agent
         return copy.deepcopy({"policy": agent.policy.state_dict(), "optimizer": agent.optimizer.state_dict()})
 
     def judge(self, estimate: float) -> bool:
-        """Accept the agent's weights if their estimate is above the best; else take back policy and optimizer."""
+        """Accept the agent's policy if its estimate is above the best; else take it back."""
         if estimate > self.best:
             self.best, self.kept = estimate, self._weights()
             return True
-        self.agent.policy.load_state_dict(self.kept["policy"])
-        self.agent.optimizer.load_state_dict(copy.deepcopy(self.kept["optimizer"]))
+        now, kept = self._weights()["optimizer"], copy.deepcopy(self.kept)
+        actor, critic = kept["optimizer"]["param_groups"][0], now["param_groups"][1]
+        state = {k: kept["optimizer"]["state"][k] for k in actor["params"] if k in kept["optimizer"]["state"]}
+        state |= {k: now["state"][k] for k in critic["params"]}
+        self.agent.policy.load_state_dict(kept["policy"])
+        self.agent.optimizer.load_state_dict({"state": state, "param_groups": [actor, critic]})
         return False
 
 

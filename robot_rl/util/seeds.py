@@ -7,7 +7,9 @@ import re
 from robot_rl.util.errors import ConfigError
 
 HELD_OUT = 1_000_000_000
-"""First seed of held-out episodes; learning uses smaller ones."""
+"""First seed of held-out episodes, which results are published of; learning uses smaller ones."""
+DEVELOPMENT = 1_500_000_000
+"""First seed of the episodes by which settings are chosen; held-out ones are before it."""
 LEARNING = HELD_OUT - 2**20
 """Seeds for learning start below this: environment i has seed + i, with room for a million of them."""
 
@@ -19,6 +21,11 @@ def training_seed(seed: int, recorded: int = 0) -> int:
     125,067. A collection that continues after `recorded` episodes gets fresh ones.
     """
     return (7_654_321 * seed + 1_000_003 * recorded) % LEARNING
+
+
+def evaluation_seed(published: bool) -> int:
+    """Return the first seed to evaluate at: held-out episodes are for results that are published."""
+    return HELD_OUT if published else DEVELOPMENT
 
 
 def seed_list(text: str) -> list[int]:

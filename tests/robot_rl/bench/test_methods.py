@@ -37,6 +37,7 @@ from robot_rl.cli.main import main, parse
 from robot_rl.cli.train import Train
 from robot_rl.recipes import recipes
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.seeds import DEVELOPMENT, HELD_OUT
 from sim.make import describe
 
 pytestmark = pytest.mark.timeout(400)
@@ -47,8 +48,10 @@ TINY = Check(
 )  # fmt: skip
 
 
-def run(work: Path, check: Check = TINY, seeds: tuple[int, ...] = (0,)) -> dict[str, str]:
-    return run_check("tiny", check, Runner(work), seeds, 8, 1, lambda *_: None)
+def run(
+    work: Path, check: Check = TINY, seeds: tuple[int, ...] = (0,), published: bool = False
+) -> dict[str, str]:
+    return run_check("tiny", check, Runner(work), seeds, 8, 1, lambda *_: None, published)
 
 
 def logs(work: Path) -> dict[str, int]:
@@ -120,6 +123,19 @@ def test_what_is_finished_is_not_run_again(work: Path) -> None:
     assert record["difference"]["paired"] and len(record["method"]["per_seed"]) == 1
     assert record["method"]["minutes"] > 0 and record["commit"] and record["machine"]["cores"]
     assert str(work) not in json.dumps(record)
+
+
+def test_only_what_is_published_is_scored_on_held_out_episodes(work: Path) -> None:
+    def first() -> list[int]:
+        return [json.loads(file.read_text())["seed"] for file in sorted((work / "tiny").glob("*/*/evaluation.json"))]
+
+    before = logs(work)
+    assert first() == [DEVELOPMENT] * 2 and DEVELOPMENT >= HELD_OUT + 1_000_000
+    assert run(work, published=True) == {} and first() == [HELD_OUT] * 2
+    assert {name for name, size in logs(work).items() if size != before[name]} <= {
+        "control-evaluated-seed-0.log", "method-evaluated-seed-0.log"
+    }, "nothing is trained again"  # fmt: skip
+    assert judge("tiny", TINY, work, (0,), {})["method"]["first_episode"] == HELD_OUT
 
 
 def test_a_verdict_needs_the_interval_and_the_level(work: Path) -> None:

@@ -266,6 +266,24 @@ def test_interventions_are_marked() -> None:
     assert torch.equal(batch["intervention"], batch["observation.state"][:, 0].long() % 2 == 1)
 
 
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_return_ends_where_another_acts_unless_all_actions_are_judged(chunk: int) -> None:
+    """What a person does after a takeover is no merit of the policy's action before it, nor the other way round."""
+    acted, steps = [False, False, True, True, True, False, True], 7
+    replay, state = Replay(30, 1, COLUMNS), torch.arange(8.0)[:, None]
+    episode = {"observation.state": state, "base": state, "action": state[:7], "reward": 1 + torch.arange(7.0)}
+    replay.add_episode(episode | {"intervention": torch.tensor(acted)})
+    batch = replay.sample(200, Sampling(3, 0.5, chunk), rng())
+    switches = [t for t in range(1, steps) if acted[t] != acted[t - 1]] if chunk == 1 else []
+    for k, start in enumerate(int(s) for s in batch["observation.state"]):
+        stop = min([start + 3, steps, *(t for t in switches if t > start)])
+        reward = sum(0.5 ** (t - start) * (1 + t) for t in range(start, stop))
+        found = [float(batch[name][k]) for name in ("reward", "discount", "next.observation.state")]
+        assert found == pytest.approx([reward, 0.5 ** (stop - start), stop])
+        if chunk > 1:
+            assert batch["intervention"][k][batch["valid"][k]].tolist() == acted[start:stop]
+
+
 def test_the_episode_that_has_just_ended_is_what_was_added() -> None:
     columns = {"observation.state": Column((1,), observed=True), "action": Column((1,))}
     replay, other = Replay(16, 2, columns), Replay(40, 1, columns)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from policies.actor import GaussianPolicy
+from policies.base import Size
 from robot_rl.learning.agent import Phase
+from robot_rl.recipes import recipes
+from robot_rl.util.errors import ConfigError
 
 Build = Callable[..., Any]
 
@@ -95,6 +100,33 @@ def test_targets_are_clipped_to_known_returns(residual: Build, agent: Build) -> 
     for _ in range(300):
         learner.update(chain(generator, 64, 0.8), Phase.WARMUP)
     assert values(learner).max() < 0.3
+
+
+@pytest.mark.parametrize("name", ["sac", "dsac-t", "annealed-q", "i-qn", "flash-sac", "srl"])
+def test_values_of_a_fixed_policy_hold_its_entropy_though_no_reward_is_paid(name: str) -> None:
+    """V = sum over k > 0 of discount^k alpha H = discount alpha H / (1 - discount), beyond the returns in [0, 1]."""
+    recipe, discount, rows = recipes.get(name)(), 0.5, 64
+    policy = GaussianPolicy(Size(2, 4), replace(recipe.policy, hidden=(16,), horizon=2 if name == "srl" else 1))
+    numbers: dict[str, Any] = dict(hidden=(32,), entropy=False, discount=discount, tau=0.2, critic_lr=1e-2)
+    config = replace(recipe.agent, **numbers, initial_temperature=1.0, anneal_updates=1)
+    learner, generator = recipe.agent_class(policy, config, 0, (0.0, 1.0)), rng()
+    for _ in range(150):
+        here, after = torch.randn(2, rows, 2, generator=generator)
+        batch = {"observation.state": here, "next.observation.state": after, "reward": torch.zeros(rows)}
+        batch |= {"action": 2 * torch.rand(rows, 4, generator=generator) - 1, "discount": torch.full((rows,), discount)}
+        metrics = learner.update(batch, Phase.WARMUP)
+    log_prob = policy.actor.sample(torch.randn(9999, 2, generator=generator), generator)[1].detach()
+    known = -discount / (1 - discount) * float(log_prob.mean()) / policy.horizon
+    assert known > 1.5 and metrics["critic/q"].item() == pytest.approx(known, rel=0.1)
+
+
+@pytest.mark.parametrize("head", ["hl-gauss", "c51"])
+def test_bins_take_soft_values_only_in_a_range_that_is_named(residual: Build, agent: Build, head: str) -> None:
+    soft = dict(head=head, entropy=True, entropy_backup=True)
+    with pytest.raises(ConfigError, match="--agent.value-low"):
+        agent(residual(std=None), **soft)
+    learner = agent(residual(std=None), **soft, value_low=-6.0, value_high=5.0)
+    assert learner.target.value(torch.randn(9, 3), torch.rand(9, 2)).abs().max() < 11 / 100, "they begin at 0"
 
 
 def test_target_is_the_minimum_over_the_subset(residual: Build, agent: Build) -> None:

@@ -14,6 +14,7 @@ from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.learning.agent import Phase
 from robot_rl.learning.cal_ql import returns_to_go
 from robot_rl.learning.chunking import ActionQueue, flatten_chunks
+from robot_rl.learning.objectives import imitation_loss
 
 
 @given(st.integers(1, 5), st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
@@ -83,6 +84,16 @@ def test_an_actor_of_chunks_is_judged_on_chunks() -> None:
     batch |= {"action": torch.zeros(8, 4, 3), "valid": torch.ones(8, 4, dtype=torch.bool)}
     batch |= {"reward": torch.zeros(8), "discount": torch.ones(8), "intervention": torch.zeros(8)}
     assert torch.isfinite(agent.update(batch)["critic/loss"])
+
+
+def test_of_a_chunk_only_what_a_person_executed_is_imitated() -> None:
+    """The chunks (a person's, the policy's, beyond the end) and (the policy's, a person's twice)."""
+    policy = GaussianPolicy(Size(2, 1), GaussianConfig(hidden=(8,), horizon=3))
+    batch = {"action": torch.tensor([[0.5, 0.9, 0.9], [0.9, 0.1, 0.2]])}
+    batch |= {"intervention": torch.tensor([[True, False, True], [False, True, True]])}
+    batch |= {"valid": torch.tensor([[True, True, False], [True, True, True]])}
+    distance = imitation_loss(policy, torch.zeros(2, 3), batch)
+    assert distance is not None and torch.allclose(distance, torch.tensor([0.25, 0.05]))
 
 
 def test_returns_to_go() -> None:

@@ -68,7 +68,8 @@ def test_a_fit_begins_with_the_flow_itself_and_leaves_the_critic() -> None:
     assert agent.policy.fits == 0
     flow = copy.deepcopy(agent.policy.decoder.state_dict())
     agent.update(rollout(agent, seed=1))
-    policy = agent.policy
+    policy, optimizer = agent.policy, agent.optimizer.state_dict()
+    assert set(optimizer["state"]) == set(optimizer["param_groups"][1]["params"]), "the critic's moments are kept"
     assert policy.fits == 1 and any(not torch.equal(v, flow[k]) for k, v in policy.decoder.state_dict().items())
     seen, policy.explore = {"observation.state": torch.randn(6, 2)}, True
     chosen = policy.act(seen, rng())

@@ -18,9 +18,9 @@ from policies.gaussian import GaussianConfig
 from policies.residual import BASE, ResidualConfig, ResidualPolicy, residual_from
 from policies.steered import SteeredConfig, SteeredPolicy
 from robot_rl.data.replay import NEXT
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.actor_critic import ActorCriticConfig
 from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.grasp import check_gripper
+from robot_rl.learning.grasp import GraspingActorCritic, check_gripper
 from robot_rl.learning.iql import IQL, IQLConfig
 from robot_rl.util.errors import ConfigError
 
@@ -61,7 +61,7 @@ def test_at_the_start_it_acts_as_without() -> None:
 
 
 def test_the_gripper_learns_what_pays_and_the_arm_goes_its_own_way() -> None:
-    agent = ActorCritic(gaussian(), ActorCriticConfig(hidden=(32,), entropy=True, critic_lr=3e-3), value_limits=(0, 1))
+    agent = GraspingActorCritic(gaussian(), ActorCriticConfig(hidden=(32,), entropy=True, critic_lr=3e-3), 0, (0, 1))
     for k in range(400):
         metrics = agent.update(batch(seed=k))
     assert float(metrics["grasp/loss"]) < 0.05 < 0.5 < float(metrics["grasp/gap"])
@@ -70,7 +70,7 @@ def test_the_gripper_learns_what_pays_and_the_arm_goes_its_own_way() -> None:
     assert (actions[:, :-1].abs() < 1).all()
     agent.finish()  # the averaged actor has them as well
     assert agent.policy.act(observed(1.0, -1.0), torch.Generator())[:, 0, -1].tolist() == [1.0, -1.0]
-    twin = ActorCritic(gaussian(), agent.config, value_limits=(0, 1))
+    twin = GraspingActorCritic(gaussian(), agent.config, value_limits=(0, 1))
     twin.load_state_dict(agent.state_dict())
     again, here = (a.update(batch(seed=7)) for a in (twin, agent))
     assert all(torch.equal(again[name], here[name]) for name in here), "a checkpoint holds the gripper's optimizer"
@@ -78,7 +78,7 @@ def test_the_gripper_learns_what_pays_and_the_arm_goes_its_own_way() -> None:
 
 def test_values_of_later_steps_count() -> None:
     """A step without reward leads to one where an open gripper pays; its value is the discounted one of the best."""
-    agent = ActorCritic(gaussian(), ActorCriticConfig(hidden=(32,), critic_lr=3e-3, ema_decay=0.9), value_limits=(0, 1))
+    agent = GraspingActorCritic(gaussian(), ActorCriticConfig(hidden=(32,), critic_lr=3e-3, ema_decay=0.9), 0, (0, 1))
     last = batch()
     last |= {"observation.state": last["observation.state"].abs() + 0.2}
     last |= {"reward": (last["action"][:, -1] > 0).float()}

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from robot_rl.learning.critics import BatchNormCritic, Critic
 from robot_rl.learning.heads import C51, GaussianHead, HLGauss, Scalar, build_head, clipped_square
 from robot_rl.learning.targets import pessimistic
+from robot_rl.util.errors import ConfigError
 
 LOW, HIGH, BINS = -2.0, 3.0, 51
 WIDTH = (HIGH - LOW) / (BINS - 1)
@@ -141,8 +143,18 @@ def test_targets_stay_within_the_known_returns(name: Any) -> None:
 @pytest.mark.parametrize("name", ["hl-gauss", "c51"])
 @pytest.mark.parametrize("limits", [(0.0, float("inf")), (-float("inf"), 0.0), (1.0, 1.0)])
 def test_bins_without_a_range_are_refused(name: Any, limits: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match="--agent.value-low"):
+    with pytest.raises(ConfigError, match="--agent.value-low"):
         build_head(name, *limits, BINS)
+
+
+@pytest.mark.parametrize("name", ["hl-gauss", "c51"])
+@pytest.mark.parametrize("limits", [(LOW, HIGH), (0.0, 1.0), (-4.0, 0.0), (1.0, 2.0)])
+@pytest.mark.parametrize("kind", [Critic, BatchNormCritic])
+def test_values_of_bins_begin_at_0_or_the_nearest_of_their_range(name: Any, limits: Any, kind: Any) -> None:
+    critic = kind(3, 2, members=3, hidden=(16, BINS), head=build_head(name, *limits, BINS))
+    values = critic.value(9 * torch.randn(40, 3, generator=rng()), torch.rand(40, 2, generator=rng()))
+    low, high = limits
+    assert (values - min(max(0.0, low), high)).abs().max() < (high - low) / (BINS - 1)
 
 
 @pytest.mark.parametrize("name", HEADS)

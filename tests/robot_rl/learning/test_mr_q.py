@@ -23,14 +23,15 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def build(**changes: Any) -> MRQ:
+def build(std: float | None = 0.2, **changes: Any) -> MRQ:
     torch.manual_seed(0)
-    policy = EmbeddedPolicy(Size(2, 1), EmbeddedConfig(hidden=(32,), std=0.2, embedding=32))
+    policy = EmbeddedPolicy(Size(2, 1), EmbeddedConfig(hidden=(32,), std=std, embedding=32))
     return MRQ(policy, replace(ModelRepresentations().agent, **({"hidden": (32,), "synchronize": 20} | changes)))
 
 
 def episodes(learner: MRQ, scale: float = 1.0) -> Replay:
-    """A point in [-1, 1] that actions push; the reward is 1 - |place|, and some episodes terminate."""
+    """A point in [-1, 1] that actions push, some of them a person's; the reward is 1 - |place|, and some episodes
+    terminate."""
     generator, replay = rng(), Replay(4000, 1, learner.columns)
     for _ in range(60):
         action = 2 * torch.rand(20, 1, generator=generator) - 1
@@ -40,8 +41,9 @@ def episodes(learner: MRQ, scale: float = 1.0) -> Replay:
         state = torch.stack([torch.cat([x, x * x]) for x in place])
         ended = torch.zeros(20, dtype=torch.bool)
         ended[-1] = bool(torch.rand(1, generator=generator) < 0.5)
-        reward = scale * (1 - state[1:, 0].abs())
-        replay.add_episode({"observation.state": state, "action": action, "reward": reward, "terminated": ended})
+        reward, person = scale * (1 - state[1:, 0].abs()), torch.rand(20, generator=generator) < 0.3
+        row = {"observation.state": state, "action": action, "reward": reward, "terminated": ended}
+        replay.add_episode(row | {"intervention": person})
     return replay
 
 
@@ -61,11 +63,10 @@ def test_transitions_are_those_of_the_replay(steps: int) -> None:
     learner = build()
     replay = episodes(learner)
     whole = replay.sample(300, Sampling(1, 0.9, 5, sequence=True), rng(1))
-    wanted = replay.sample(300, replace(Sampling(steps, 0.9), chunk=5), rng(1))
+    wanted = replay.sample(300, Sampling(steps, 0.9), rng(1))
     found = transitions(whole, steps, 0.9)
-    for name in ("observation.state", "next.observation.state", "reward", "discount"):
+    for name in ("observation.state", "next.observation.state", "action", "reward", "discount"):
         torch.testing.assert_close(found[name], wanted[name])
-    torch.testing.assert_close(found["action"], wanted["action"][:, 0])
 
 
 def test_values_leave_the_embedding_as_it_is_between_synchronizations() -> None:
@@ -97,6 +98,18 @@ def test_the_embedding_predicts_rewards_and_values_have_no_scale() -> None:
         assert 1 - (found - wanted).square().mean() / wanted.var() > 0.9
         sizes.append(float(q))
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
+
+
+def test_entropy_is_weighed_in_units_of_the_reward() -> None:
+    """A reward and a temperature 100 times as large move the actor by the same gradient, as values have no scale."""
+    gradients = []
+    for scale in (1.0, 100.0):
+        still = dict.fromkeys(("critic_lr", "model_lr"), 1e-30)
+        learner = build(std=None, entropy=True, initial_temperature=0.1 * scale, **still)
+        learner.update(episodes(learner, scale).sample(64, learner.sampling, rng()))
+        moments = learner.actor_optimizer.state_dict()["state"].values()
+        gradients.append(torch.cat([each["exp_avg"].flatten() for each in moments]))
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
 
 
 def test_resumed_equals_uninterrupted_and_a_bundle_builds_its_policy() -> None:

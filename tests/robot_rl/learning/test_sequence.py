@@ -59,6 +59,20 @@ def test_a_sequence_of_one_is_the_parent() -> None:
         assert torch.equal(*acted)
 
 
+def test_the_actor_counts_the_entropy_of_a_sequence_once_per_action() -> None:
+    """As the backup does: where nothing else moves it, its gradient is a fourth of the parent's, whose chunk is one."""
+    gradients = []
+    for kind, width in ((ActorCritic, 4), (SequenceRL, 1)):
+        agent = kind(policy(4), replace(SequenceSAC().agent, **(SMALL | {"critic_lr": 1e-30})))  # type: ignore[arg-type]
+        for parameter in agent.critic.parameters():
+            torch.nn.init.zeros_(parameter)
+        agent.update(batch(0) | {"action": batch(0)["action"].expand(-1, width)})
+        moments = agent.actor_optimizer.state_dict()["state"].values()
+        gradients.append(torch.cat([each["exp_avg"].flatten() for each in moments]))
+    assert gradients[0].abs().max() > 1e-3
+    torch.testing.assert_close(gradients[1], gradients[0] / 4)
+
+
 def test_later_actions_are_right_for_the_states_that_earlier_ones_lead_to() -> None:
     """Two steps of 0.5 reach 0 from 1; then the third has to stay."""
     agent = learner(3, entropy=False, entropy_backup=False)

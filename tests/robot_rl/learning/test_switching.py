@@ -38,7 +38,8 @@ def recorded(learner: Switching) -> Replay:
             "observation.state": torch.rand(steps + 1, 1, generator=rng),
             "reward": torch.rand(steps, generator=rng),
         }
-        replay.add_episode(episode | {"action": torch.rand(steps, 2, generator=rng), "terminated": terminated})
+        episode |= {"action": torch.rand(steps, 2, generator=rng), "intervention": torch.arange(steps) % 3 == 1}
+        replay.add_episode(episode | {"terminated": terminated})
     return replay
 
 

@@ -58,6 +58,16 @@ def arsq(conditional: bool = True, actions: int = 2, **changes: Any) -> ARSQ:
     return ARSQ(AutoregressivePolicy(Size(2, actions), shape), ARSQConfig(**({"lr": 3e-3, "noise": 0.0} | changes)))
 
 
+@pytest.mark.parametrize("low", [-1.0, 0.0])
+def test_values_of_atoms_begin_at_0(low: float) -> None:
+    policy = CoarseToFinePolicy(Size(2, 2), BinsConfig(2, 3, hidden=(32, 32)), Atoms(11, low, 1.0))
+    agent, seen = CQN(policy, CQNConfig()), torch.randn(9, 2, generator=rng())
+    bins = policy.codec.encode(torch.rand(9, 2, generator=rng()))
+    for network in (policy.network, agent.online):
+        values = policy.atoms.mean(policy.logits(network, seen, bins))  # type: ignore[arg-type]
+        assert values.abs().max() < (1 - low) / 10
+
+
 def test_the_best_action_of_a_bandit_is_found_without_demonstrations() -> None:
     agent = cqn(imitation=0.0, td_weight=1.0)
     for seed in range(300):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,28 @@ def test_the_gate_keeps_exactly_the_rounds_that_raise_the_estimate() -> None:
         kept = found if accepted else kept
         assert all(torch.equal(value, kept[name]) for name, value in agent.policy.state_dict().items())
     assert gate.best == 0.5
+
+
+@pytest.mark.parametrize("mixing", [None, 0.5])
+def test_a_rejected_round_takes_back_the_policy_with_its_moments_and_leaves_the_values_theirs(
+    mixing: float | None, same: Callable[[Any, Any], bool]
+) -> None:
+    """The policy goes on as if the round had not been, the value network as if there were no gate."""
+    agent, free = make(mixing=mixing), make(mixing=mixing)
+    gate = Gate(agent, 0.0)
+    for each in (agent, free):
+        learn(each, 0)
+    assert gate.judge(0.3)
+    accepted = copy.deepcopy(agent.state_dict())
+    for each in (agent, free):
+        learn(each, 1)
+    assert not gate.judge(0.2)
+    found, other = agent.state_dict(), free.state_dict()
+    assert same(found["policy"], accepted["policy"]) and same(found["critic"], other["critic"])
+    found, accepted, other = (state["optimizer"] for state in (found, accepted, other))
+    assert found["param_groups"] == accepted["param_groups"]
+    for group, wanted in zip(found["param_groups"], (accepted, other), strict=True):
+        assert all(same(found["state"][k], wanted["state"][k]) for k in group["params"])
 
 
 def bandit(count: int = 200) -> list[dict[str, Tensor]]:
