@@ -237,7 +237,9 @@ class TopicRobot:
             if self.silent:
                 continue
             position = np.concatenate([self.position, np.full(len(fingers), self.width / len(fingers))])
-            self.states.publish(make("sensor_msgs/msg/JointState", name=names, position=position))
+            self.states.publish(
+                make("sensor_msgs/msg/JointState", name=names, position=position, velocity=0 * position)
+            )
             if self.blind:
                 continue
             x, y, z = (float(v) for v in self.cube)
