@@ -245,7 +245,7 @@ class RobotEnv(Rig, VectorEnv):
     def summary(self) -> dict[str, Any]:
         """Return loop timing, inference latency, shield events, rejected messages and the guard's counts."""
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
-        rejected["jumps"] = self.driver.jumps.count
+        rejected |= {"jumps": self.driver.jumps.count, "repeated": self.driver.repeated}
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
         asked = {"instructions": {"changed": self.asked.changes, "refused": self.asked.refused}} if self.asked else {}
         timing = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}

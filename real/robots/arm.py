@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from real.bus import Node, Stamped, make, qos
-from real.robots.base import Driver, JointReading
+from real.robots.base import Driver, JointReading, seconds
 from real.robots.velocity import VelocityEstimate
 from real.robots.wiring import driver_names, suggestion
 from robot_rl.interface.kinematics import Kinematics
@@ -38,8 +38,6 @@ class ArmDriver(Driver):
         self._stamp = np.full(len(self._index), -np.inf)
         """When each joint's last complete state came, monotonic s."""
         self._estimate = VelocityEstimate(len(self._index), 0.5 / robot.state_rate)
-        self.repeated = 0
-        """Number of states with the stamp of the one before: they count as silence."""
         self._named: list[set[str]] = []
         """Joints that arrive in one message, one set for each publisher: a second one of the same joints is refused."""
         self._settled = False
@@ -72,7 +70,7 @@ class ArmDriver(Driver):
         reported = np.full(len(there), np.nan)
         told = there < len(given)
         reported[told] = given[there[told]]
-        stamp = msg.header.stamp.sec + 1e-9 * msg.header.stamp.nanosec
+        stamp = seconds(msg.header.stamp)
         arm = here < len(self.robot.joints)  # fingers close faster than any limit says, and no one asks for their speed
         with self._lock:
             if len(here) and self._estimate.repeats(here, stamp):

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,6 +84,10 @@ class Driver(ABC):
         }
         self.rejected = 0
         """Number of malformed or non-finite states."""
+        self.repeated = 0
+        """Number of states and object poses with the stamp of the one before: they count as silence."""
+        self._stamps: dict[str, float] = {}
+        """Stamp of the newest pose of each object, s."""
         self.rejected_poses = 0
         """Number of object poses that are not finite, have no orientation, or are in another frame."""
         self._frames = frames(node, robot)
@@ -154,6 +159,11 @@ class Driver(ABC):
         if foreign and foreign != self._foreign.get(name):
             self.node.log("warn", f"refused the pose of {name}: {foreign}")
         self._foreign[name] = foreign
+        stamp = seconds(sample.msg.header.stamp)
+        if stamp > 0 and stamp == self._stamps.get(name):
+            self.repeated += 1
+            return
+        self._stamps[name] = stamp
         norm = pose[:, 3:].norm(dim=1, keepdim=True)
         if foreign or not (pose.isfinite().all() and abs(norm - 1.0) < UNIT):
             self.rejected_poses += 1
@@ -282,6 +292,11 @@ class Driver(ABC):
             why = f" ({self._foreign[name]})" if self._foreign.get(name) else ""
             missing += [] if self.accepted[name] else [f"pose on {s.topic}{why}"]
         return missing + [f"picture on {s.topic}" for s in self.images.values() if s.latest is None]
+
+
+def seconds(stamp: Any) -> float:
+    """Return a message's stamp in s; 0 if it is not set."""
+    return float(stamp.sec + 1e-9 * stamp.nanosec)
 
 
 def _picture(sample: Stamped, camera: str) -> np.ndarray:

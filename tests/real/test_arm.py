@@ -81,15 +81,22 @@ class Wire:
         if known or driver.rejected != done[0]:
             self.eventually(lambda: (driver.rejected, float(driver._stamp.max())) != done)
 
-    def say_pose(self, position: tuple[float, ...], quat: tuple[float, ...], frame: str = "") -> None:
+    def say_pose(
+        self, position: tuple[float, ...], quat: tuple[float, ...], frame: str = "", stamp: int = 0
+    ) -> None:
         pub = self.robot.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", profiles.SENSOR)
         assert self.robot.wait_for(lambda: pub.matched == 1, 30)
         w, x, y, z = quat
         where = dict(zip("xyz", position, strict=True))
         pose = {"position": where, "orientation": {"w": w, "x": x, "y": y, "z": z}}
-        driver, heard = self.driver, self.driver.accepted["cube"] + self.driver.rejected_poses
-        pub.publish(make("geometry_msgs/msg/PoseStamped", header={"frame_id": frame}, pose=pose))
-        self.eventually(lambda: driver.accepted["cube"] + driver.rejected_poses > heard)
+        driver = self.driver
+
+        def heard() -> int:
+            return driver.accepted["cube"] + driver.rejected_poses + driver.repeated
+
+        before, header = heard(), {"frame_id": frame, "stamp": {"sec": stamp}}
+        pub.publish(make("geometry_msgs/msg/PoseStamped", header=header, pose=pose))
+        self.eventually(lambda: heard() > before)
         pub.close()
 
 
@@ -313,6 +320,18 @@ def test_a_pose_counts_in_the_base_frame(wire: Callable[..., Wire], frame: str, 
     if not accepted:
         with pytest.raises(NotReady, match=f"(?s)pose on /objects/cube/pose.*{frame!r}.*'base'.*transform"):
             w.driver.wait_ready(0.05)
+
+
+def test_a_pose_with_the_stamp_of_the_one_before_ages(wire: Callable[..., Wire]) -> None:
+    """A tracker that lost its object may repeat the last pose; a stamp of 0 is none."""
+    w = wire(objects=("cube",))
+    w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0), stamp=7)
+    _, received = w.driver.object_poses()
+    w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0), stamp=7)
+    assert w.driver.object_poses()[1] == received and w.driver.repeated == 1
+    for stamp in (8, 0, 0):
+        w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0), stamp=stamp)
+    assert w.driver.object_poses()[1] > received and w.driver.accepted["cube"] == 4
 
 
 def test_a_frame_that_changes_is_warned_of_once(wire: Callable[..., Wire], caplog: pytest.LogCaptureFixture) -> None:
