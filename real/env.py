@@ -23,6 +23,7 @@ from real.intervention import Phase
 from real.judge import Judge
 from real.rig import Rig
 from real.robots.base import NotReady
+from real.robots.wiring import frames
 from real.safety import SafetyConfig
 from real.standing import Standing
 from real.steering import Schedule, Steering
@@ -68,7 +69,9 @@ class RobotEnv(Rig, VectorEnv):
         super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
         self.steering: Steering | None = None
         if self.pipeline.command.fields:
-            self.steering = Steering(node, self.pipeline.command, self.period, schedule)
+            self.steering = Steering(
+                node, self.pipeline.command, self.period, schedule, frames(node, self.pipeline.robot)
+            )
         self.stance: Homing | Standing = Standing(self) if self.pipeline.robot.base else Homing(self)
         self.judge = Judge(self, self.stance)
         self.rehearsals.append(self._rehearse)
@@ -242,7 +245,7 @@ class RobotEnv(Rig, VectorEnv):
     def summary(self) -> dict[str, Any]:
         """Return loop timing, inference latency, shield events, rejected messages and the guard's counts."""
         rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
-        rejected["jumps"] = self.driver.jumps.count
+        rejected |= {"jumps": self.driver.jumps.count, "repeated": self.driver.repeated}
         guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.walks else {}
         asked = {"instructions": {"changed": self.asked.changes, "refused": self.asked.refused}} if self.asked else {}
         timing = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from real.backends import BACKEND, BACKENDS
+from real.topics import JOINT_PREFIX
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError
 
@@ -63,7 +64,7 @@ class NodeProcess:
     Fields:
         name: unique in its launch file; the prefix of its output.
         command: arguments of the `robot-rl` executable.
-        namespace, log_level: passed on as ROS arguments.
+        namespace, log_level, parameters: passed on as ROS arguments.
         environment: variables set on top of the launcher's own.
         condition: False skips the node.
         required: when it exits, everything stops, and its exit status is the launch's.
@@ -79,6 +80,7 @@ class NodeProcess:
     command: tuple[str, ...]
     namespace: str = ""
     log_level: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     condition: bool = True
     required: bool = False
@@ -91,12 +93,14 @@ class NodeProcess:
 
     def ros_arguments(self) -> tuple[str, ...]:
         """Return the ROS arguments after the command, as in ROS 2's launch; empty if all are default."""
-        found: list[str] = []
-        if self.namespace:
-            found += ["-r", f"__ns:={self.namespace}"]
-        if self.log_level:
-            found += ["--log-level", self.log_level]
+        namespace = ["-r", f"__ns:={self.namespace}"] if self.namespace else []
+        found = [*namespace, *self.own_arguments()]
         return ("--ros-args", *found) if found else ()
+
+    def own_arguments(self) -> list[str]:
+        """Return those besides the namespace."""
+        parameters = [word for name, value in self.parameters.items() for word in ("-p", f"{name}:={value}")]
+        return [*parameters, *(["--log-level", self.log_level] if self.log_level else [])]
 
 
 _WRITES = 60.0
@@ -110,6 +114,9 @@ _TASK = Argument(
     "task", "", "task of twin and operator, see `robot-rl tasks`; empty: the policy's, else the robot's first"
 )
 _OUT = Argument("out", "", "folder for what is recorded; empty: a new one under runs/")
+_PREFIX = Argument(
+    JOINT_PREFIX, "", "what the arm's driver puts before the names of joints and frames, such as fr3_ or a tf_prefix"
+)
 _COMMON = (
     Argument("robot", "panda", "robot to drive, of `robot-rl robots`, or its import path"),
     _TASK,
@@ -269,10 +276,10 @@ class _File:
 
 
 _FILES = {
-    "twin": _File("a simulated robot behind the robot's own topics", _COMMON, _describe_twin),
+    "twin": _File("a simulated robot behind the robot's own topics", (_PREFIX, *_COMMON), _describe_twin),
     "arm": _File(
         "run a policy on an arm",
-        (*_DEPLOY, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, *_COMMON),
+        (*_DEPLOY, _INSTRUCTION, _THEN, _AFTER, _CLASSIFIER, _EXECUTION, _PREFIX, *_COMMON),
         _describe_arm,
     ),
     "quadruped": _File(
@@ -310,6 +317,7 @@ _FILES = {
                 "continue the session in out, or the latest: its dataset, weights and learner",
                 _BOOL,
             ),
+            _PREFIX,
             *_COMMON,
         ),
         _describe_finetune,
@@ -325,6 +333,7 @@ _FILES = {
             Argument("out", "", "folder of the dataset; empty: datasets/<task>"),
             Argument("resume", "false", "continue the dataset", _BOOL),
             Argument("keep_failures", "false", "keep failed episodes too", _BOOL),
+            _PREFIX,
             *(replace(a, default=None, description="task to demonstrate") if a is _TASK else a for a in _COMMON),
         ),
         _describe_record,
@@ -349,8 +358,10 @@ def describe(file: str, arguments: Mapping[str, str]) -> list[NodeProcess]:
     environment |= {BACKEND: values["bus"]} if values["bus"] != "auto" else {}
     namespace = "/" + values["namespace"].strip("/") if values["namespace"] else ""
     level = "" if values["log_level"] == "info" else values["log_level"]
+    prefix = values.get(JOINT_PREFIX, "")
+    parameters = {JOINT_PREFIX: prefix} if prefix else {}
     return [
-        replace(node, namespace=namespace, environment=environment, log_level=level)
+        replace(node, namespace=namespace, environment=environment, log_level=level, parameters=parameters)
         for node in _file(file).describe(values)
     ]
 
@@ -405,6 +416,9 @@ def _resolve(file: str, given: Mapping[str, str]) -> dict[str, str]:
             f"namespace:={values['namespace']} is no ROS namespace; "
             "write names of letters, digits and _, joined by /, such as arm_left"
         )
+    prefix = values.get(JOINT_PREFIX, "")
+    if not re.fullmatch(r"([A-Za-z_][\w./-]*)?", prefix):
+        raise LaunchError(f"{JOINT_PREFIX}:={prefix} begins no name; write letters, digits and _, such as fr3_")
     if values["domain_id"] and int(values["domain_id"]) > 232:
         raise LaunchError(f"domain_id:={values['domain_id']} is above 232, the last there is; take 0 to 101")
     return values

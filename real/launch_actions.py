@@ -78,7 +78,7 @@ def _process(node: NodeProcess) -> Any:
             executable="robot-rl",
             arguments=list(node.command),
             namespace=node.namespace or None,
-            ros_arguments=["--log-level", node.log_level] if node.log_level else [],
+            ros_arguments=node.own_arguments(),
             **options,
         )
     command = [sys.executable, "-m", "robot_rl.cli.main", *node.command, *node.ros_arguments()]

@@ -121,10 +121,12 @@ class Rig:
         return state
 
     def _watch(self, now: float) -> None:
-        """Stop for foreign writers, looked for every `WATCH` seconds, and for joint states that jump."""
+        """Stop for foreign writers and warn of peers that cannot talk, looked for every `WATCH` seconds; stop for joint
+        states that jump."""
         jumps = self.driver.jumps.many(now)
         if jumps or now - self._watched >= WATCH:
             self._watched = now
+            self.driver.warn_of_mismatches()  # of those that have joined since the start, too
             self.intruder = self.driver.intruder() or self._second_device()
             if found := self.intruder or self.driver.unheard():
                 self.note("intruder" if self.intruder else "unheard", found)

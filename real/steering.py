@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from real.bus import Node, qos
+from real.bus import BusError, Node, Subscription, qos
 from real.teleop.commands import Operator
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from robot_rl.interface.spec import VectorSpec
 from robot_rl.util.errors import UserError
 
+logger = logging.getLogger(__name__)
 TOPIC = "cmd_vel"
-"""geometry_msgs/Twist: m/s forward and to the left, rad/s to the left; trunk frame."""
+"""m/s forward and to the left, rad/s to the left; trunk frame."""
+TYPES = ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped")
+"""Planners send either."""
+FOOTPRINT = "base_footprint"
+"""The trunk's frame without its tilt, in which planners command."""
 TIMEOUT = 0.5
 """Oldest Twist to obey, s."""
 
@@ -31,7 +37,15 @@ class Steering:
     `COMMAND_RAMP`; a reversal takes twice that.
     """
 
-    def __init__(self, node: Node, spec: VectorSpec, period: float, schedule: Schedule | None = None):
+    def __init__(
+        self,
+        node: Node,
+        spec: VectorSpec,
+        period: float,
+        schedule: Schedule | None = None,
+        frames: Sequence[str] = ("base", "base_link"),
+    ):
+        """Args: `frames`: names of the trunk's frame."""
         if spec.size != 3:
             raise UserError(
                 f"this policy's command is {spec.names}; a person and {TOPIC} can command only x, y and yaw"
@@ -43,7 +57,13 @@ class Steering:
         self.command_source = "none"
         """Source of the last command: operator, operator_lost, cmd_vel, schedule, none; or end, in the last second of
         an episode."""
-        self.twist = node.subscribe("geometry_msgs/msg/Twist", TOPIC, qos.DEFAULT)
+        self.frames, self._foreign = (*frames, FOOTPRINT), ""
+        self.twists: list[Subscription] = []
+        for kind in TYPES:
+            try:
+                self.twists.append(node.subscribe(kind, TOPIC, qos.DEFAULT))
+            except BusError as error:  # not every middleware has two types on one topic
+                logger.warning("%s with %s is not heard: %s", TOPIC, kind, error)
 
     def __call__(self, operator: Operator | None, seed: int, step: int, rest: bool = False) -> Tensor:
         """Return the command (1, 3), within the ranges of the policy's interface, for control period `step` of an
@@ -66,11 +86,23 @@ class Steering:
         if operator is not None and operator.held:
             motion = torch.tensor([operator.motion])
             return "operator", torch.where(motion < 0, -motion * self.low, motion * self.high)
-        sample = self.twist.latest
-        if sample is not None and time.monotonic() - sample.received <= TIMEOUT:
-            linear, angular = sample.msg.linear, sample.msg.angular
-            values = (linear.x, linear.y, angular.z)
-            # A non-finite Twist counts as zero.
-            twist = torch.tensor([values if all(map(math.isfinite, values)) else (0.0,) * 3])
+        if (twist := self._twist()) is not None:
             return "cmd_vel", twist.clamp(self.low, self.high)
         return ("schedule", self.schedule(seed, step)) if self.schedule else ("none", torch.zeros_like(self.low))
+
+    def _twist(self) -> Tensor | None:
+        """Return the newest Twist (1, 3), None without a new one; zero if it is not finite or in another frame."""
+        sample = max((t.latest for t in self.twists if t.latest), key=lambda latest: latest.received, default=None)
+        if sample is None or time.monotonic() - sample.received > TIMEOUT:
+            return None
+        frame = sample.msg.header.frame_id.removeprefix("/") if hasattr(sample.msg, "header") else ""
+        foreign = frame if frame and frame not in self.frames else ""
+        if foreign and foreign != self._foreign:
+            logger.warning(
+                "%s is in frame %r, not in the trunk's %r: the robot stands; transform it before publishing",
+                TOPIC, foreign, self.frames[0],
+            )  # fmt: skip
+        self._foreign = foreign
+        twist = getattr(sample.msg, "twist", sample.msg)
+        values = (twist.linear.x, twist.linear.y, twist.angular.z)
+        return torch.tensor([values if all(map(math.isfinite, values)) and not foreign else (0.0,) * 3])

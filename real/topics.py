@@ -1,4 +1,4 @@
-"""Topics of episodes and of a twin, besides the robot's own interface."""
+"""Topics of episodes and of a twin, besides the robot's own interface; and the one ROS parameter."""
 
 from __future__ import annotations
 
@@ -12,3 +12,6 @@ EPISODE_TOPIC = "episode"
 """std_msgs/String, JSON: phase and number of the running episode, for operators and recorders."""
 INSTRUCTION_TOPIC = "instruction"
 """std_msgs/String: what the robot is asked to do from now on, in words."""
+JOINT_PREFIX = "joint_prefix"
+"""ROS parameter: what the robot's driver puts before the names of joints and frames, such as fr3_ of Franka's, or the
+tf_prefix of Universal Robots'."""

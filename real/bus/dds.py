@@ -77,12 +77,15 @@ class _Endpoint:
         peers = participant.endpoints("readers" if self.writer else "writers", dds_topic(self.topic))
         # Another of this node's endpoints on the topic may have what this one is denied.
         beside = [e for e in self.owner.endpoints() if (e.topic, e.writer) == (self.topic, self.writer)]
+        types = {dds_type(e.type_name) for e in beside}
         matched = {h & _UNSIGNED for endpoint in beside for h in endpoint.handles()}
         ours, theirs = ("publisher", "subscription of") if self.writer else ("subscription", "publisher")
         said, strangers = [], []
         for peer in peers:
             name = participant.owner(peer.key.bytes)
             if peer.type_name != dds_type(self.type_name):
+                if peer.type_name in types:
+                    continue
                 said.append(
                     f"{ours} on {self.topic} uses {self.type_name}, but the {theirs} {name} uses"
                     f" {peer.type_name}: nothing passes. Use the same type, or another topic."

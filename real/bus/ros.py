@@ -143,9 +143,14 @@ class RosSubscription(Subscription):
 
         # Since Iron rclpy counts the callback's parameters; Humble always passes one.
         on_bytes = informed if hasattr(rclpy.subscription.Subscription, "CallbackType") else plain
-        self._sub = owner.ros.create_subscription(
-            _ros_type(type_name), topic, on_bytes, _profile(qos), raw=True, event_callbacks=events
-        )
+        cls = _ros_type(type_name)
+        try:
+            self._sub = owner.ros.create_subscription(
+                cls, topic, on_bytes, _profile(qos), raw=True, event_callbacks=events
+            )
+        except Exception as error:  # for instance another type on the topic, with Fast DDS
+            raise BusError(f"ROS refused a subscription of {type_name} on {topic}: {error}") from error
+        owner.subscriptions.append(self)
 
     @property
     def matched(self) -> int:
@@ -155,8 +160,14 @@ class RosSubscription(Subscription):
     def writers(self, process: bool = False) -> list[str]:
         return _names(self._owner.ros.get_publishers_info_by_topic(self.topic), process)
 
+    def types(self) -> set[str]:
+        """Return the types of the topic's publishers."""
+        return {e.topic_type for e in self._owner.ros.get_publishers_info_by_topic(self.topic)}
+
     def close(self) -> None:
-        self._owner.ros.destroy_subscription(self._sub)
+        if self in self._owner.subscriptions:
+            self._owner.subscriptions.remove(self)
+            self._owner.ros.destroy_subscription(self._sub)
 
 
 class RosNode(Node):
@@ -165,6 +176,8 @@ class RosNode(Node):
     def __init__(self, args: RosArgs, domain: int | None) -> None:
         self._domain, self._closed = domain, False
         self._mismatches: list[str] = []
+        self.subscriptions: list[RosSubscription] = []
+        """Those that are open."""
         with _lock:
             if domain not in _shared:
                 _shared[domain] = _Shared(domain)
@@ -209,7 +222,13 @@ class RosNode(Node):
         return held
 
     def incompatible(self) -> list[str]:
-        return list(dict.fromkeys(self._mismatches))
+        said = [
+            f"subscription on {mine.topic} uses {mine.type_name}, but a publisher uses {other}: nothing passes."
+            " Use the same type, or another topic."
+            for mine in list(self.subscriptions)
+            for other in sorted(mine.types() - {s.type_name for s in self.subscriptions if s.topic == mine.topic})
+        ]
+        return list(dict.fromkeys(self._mismatches + said))
 
     def close(self) -> None:
         with _lock:

@@ -11,14 +11,17 @@ import torch
 from torch import Tensor
 
 from real.bus import Node, Stamped, make, qos
-from real.robots.base import Driver, JointReading
+from real.robots.base import Driver, JointReading, seconds
+from real.robots.velocity import VelocityEstimate
+from real.robots.wiring import driver_names, suggestion
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.spec import RobotSpec, RosInterface
 from robot_rl.interface.state import ABSENT, RobotState
 
 
 class ArmDriver(Driver):
-    """Driver of an arm. Joints are matched by name; a message may hold more joints, or only some of them."""
+    """Driver of an arm. Joints are matched by name; a message may hold more joints, or only some of them. A state of
+    which the velocity cannot be known is not complete."""
 
     def __init__(
         self,
@@ -30,11 +33,11 @@ class ArmDriver(Driver):
     ):
         super().__init__(node, robot, objects, cameras, dry_run)
         self.kinematics = Kinematics(robot)
-        fingers = robot.gripper.joints if robot.gripper else ()
-        self._index = {name: k for k, name in enumerate((*robot.joint_names, *fingers))}
-        self._position = np.full(len(self._index), np.nan)
-        self._velocity = np.zeros(len(self._index))
+        self._index = {name: k for k, name in enumerate(driver_names(node, robot))}
+        self._position, self._velocity = (np.full(len(self._index), np.nan) for _ in range(2))
         self._stamp = np.full(len(self._index), -np.inf)
+        """When each joint's last complete state came, monotonic s."""
+        self._estimate = VelocityEstimate(len(self._index), 0.5 / robot.state_rate)
         self._named: list[set[str]] = []
         """Joints that arrive in one message, one set for each publisher: a second one of the same joints is refused."""
         self._settled = False
@@ -54,23 +57,33 @@ class ArmDriver(Driver):
         self._heed()
         msg = sample.msg
         position = np.asarray(msg.position)
-        if len(msg.name) != len(position) or not np.isfinite(position).all():
+        if len(msg.name) != len(position):
             self.rejected += 1
             return
         if msg.name != self._order[0]:
             self._remember(list(msg.name))
         _, there, here = self._order
-        position = position[there]
-        velocity = np.asarray(msg.velocity)
-        told = there[there < len(velocity)]
+        position, given = position[there], np.asarray(msg.velocity)
+        if not np.isfinite(position).all():
+            self.rejected += 1
+            return
+        reported = np.full(len(there), np.nan)
+        told = there < len(given)
+        reported[told] = given[there[told]]
+        stamp = seconds(msg.header.stamp)
+        arm = here < len(self.robot.joints)  # fingers close faster than any limit says, and no one asks for their speed
         with self._lock:
-            arm = here < len(self.robot.joints)  # fingers close faster than any limit says
+            if len(here) and self._estimate.repeats(here, stamp):
+                self.repeated += 1
+                return
             moved, since = position[arm] - self._position[here[arm]], sample.received - self._stamp[here[arm]]
             if self.jumps.refuses(moved, since, sample.received, here[arm]):
                 return
-            self._position[here], self._stamp[here] = position, sample.received
-            velocity = velocity[told]
-            self._velocity[here[: len(told)][np.isfinite(velocity)]] = velocity[np.isfinite(velocity)]
+            velocity = self._estimate(here, position, reported, stamp, sample.received)
+            known = ~arm | np.isfinite(velocity)
+            here = here[known]
+            self._position[here], self._velocity[here] = position[known], velocity[known]
+            self._stamp[here] = sample.received
 
     def _remember(self, names: list[str]) -> None:
         """Keep where our joints are in messages with these names."""
@@ -129,8 +142,13 @@ class ArmDriver(Driver):
             unseen = [name for name, k in self._index.items() if self._stamp[k] == -np.inf]
         if not unseen:
             return []
-        heard = f" (heard of {', '.join(self._order[0][:20])})" if self._order[0] else ""
-        return [f"state of {', '.join(unseen)} on {self.joints.topic}{heard}"]
+        heard = self._order[0]
+        if set(unseen) <= set(heard):
+            why = f"{self.repeated} repeated a stamp, {self.rejected} were not finite"
+            return [f"position and velocity of {', '.join(unseen)} on {self.joints.topic} ({why})"]
+        heard_of = "; ".join(filter(None, (", ".join(heard[:20]), suggestion(self.robot, heard))))
+        named = f" (heard of {heard_of})" if heard else ""
+        return [f"state of {', '.join(unseen)} on {self.joints.topic}{named}"]
 
 
 def _array(values: np.ndarray) -> Any:

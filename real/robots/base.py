@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +17,13 @@ from torch import Tensor
 from real.bus import Node, Publisher, Stamped, Subscription, qos
 from real.clock import prefer_realtime_bus
 from real.robots.jumps import JumpCheck
+from real.robots.wiring import frames
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.util.errors import UserError
+
+UNIT = 0.1
+"""Largest difference of an orientation's norm from 1; a quaternion of zeros is no orientation."""
 
 
 class NotReady(UserError):  # noqa: N818 - it reads as a sentence
@@ -32,7 +37,7 @@ class JointReading:
     position: np.ndarray
     """(J,) rad"""
     velocity: np.ndarray
-    """(J,) rad/s, zeros if the driver reports none"""
+    """(J,) rad/s"""
     gripper: float
     """Distance between the fingers, m."""
     received: float
@@ -79,8 +84,16 @@ class Driver(ABC):
         }
         self.rejected = 0
         """Number of malformed or non-finite states."""
+        self.repeated = 0
+        """Number of states and object poses with the stamp of the one before: they count as silence."""
+        self._stamps: dict[str, float] = {}
+        """Stamp of the newest pose of each object, s."""
         self.rejected_poses = 0
-        """Number of non-finite object poses."""
+        """Number of object poses that are not finite, have no orientation, or are in another frame."""
+        self._frames = frames(node, robot)
+        self._foreign: dict[str, str] = {}
+        """What is wrong with the frame of each object's poses."""
+        self._warned: set[str] = set()
         # From here on poses may arrive.
         self.poses = {
             name: node.subscribe(
@@ -142,11 +155,31 @@ class Driver(ABC):
     def _on_pose(self, name: str, sample: Stamped) -> None:
         p, q = sample.msg.pose.position, sample.msg.pose.orientation
         pose = torch.tensor([[p.x, p.y, p.z, q.w, q.x, q.y, q.z]], dtype=torch.float32)
-        if not bool(pose.isfinite().all()):
+        foreign = self._foreign_frame(sample.msg.header.frame_id)
+        if foreign and foreign != self._foreign.get(name):
+            self.node.log("warn", f"refused the pose of {name}: {foreign}")
+        self._foreign[name] = foreign
+        stamp = seconds(sample.msg.header.stamp)
+        if stamp > 0 and stamp == self._stamps.get(name):
+            self.repeated += 1
+            return
+        self._stamps[name] = stamp
+        norm = pose[:, 3:].norm(dim=1, keepdim=True)
+        if foreign or not (pose.isfinite().all() and abs(norm - 1.0) < UNIT):
             self.rejected_poses += 1
             return
+        pose[:, 3:] /= norm
         self._seen[name] = pose, sample.received
         self.accepted[name] += 1
+
+    def _foreign_frame(self, frame: str) -> str:
+        """Return what to do about a frame that is not the robot's base; empty if it is, or if none is named."""
+        if frame.removeprefix("/") in ("", *self._frames):
+            return ""
+        return (
+            f"in frame {frame!r}, not in the robot's base frame {self._frames[0]!r}: transform it before publishing "
+            "(tf2), or name the frame in the spec's ros.base_frames if it is the base"
+        )
 
     def object_poses(self) -> tuple[dict[str, Tensor], float]:
         """Return poses (1, 7) w x y z of the tracked objects, and the monotonic time of the oldest; empty before the
@@ -191,14 +224,20 @@ class Driver(ABC):
                 f"no {' and no '.join(missing)} within {timeout:g} s; is the robot's driver running on this domain "
                 f"(for a rehearsal: robot-rl twin {self.robot.name})? {mismatches}".rstrip()
             )
-        for mismatch in self.node.incompatible():
-            self.node.log("warn", mismatch)
+        self.warn_of_mismatches()
         for publisher in self.commands:
             if others := publisher.other_writers():
                 raise NotReady(f"{', '.join(others)} already sends commands on {publisher.topic}; stop it first")
         self.check_alone(deadline - time.monotonic())  # a killed publisher is remembered for some seconds
         if not self.node.wait_for(lambda: not self.unheard(), max(1.0, deadline - time.monotonic())):
             raise NotReady(self.unheard())
+
+    def warn_of_mismatches(self) -> None:
+        """Log each peer that cannot talk with this node, once."""
+        for mismatch in self.node.incompatible():
+            if mismatch not in self._warned:
+                self._warned.add(mismatch)
+                self.node.log("warn", mismatch)
 
     def check_alone(self, patience: float = 0.0) -> None:
         """Raise NotReady if two publishers report the same for `patience` seconds: two robots would be mixed."""
@@ -249,8 +288,15 @@ class Driver(ABC):
 
     def _missing(self) -> list[str]:
         missing = self._missing_state()
-        missing += [f"pose on {s.topic}" for name, s in self.poses.items() if not self.accepted[name]]
+        for name, s in self.poses.items():
+            why = f" ({self._foreign[name]})" if self._foreign.get(name) else ""
+            missing += [] if self.accepted[name] else [f"pose on {s.topic}{why}"]
         return missing + [f"picture on {s.topic}" for s in self.images.values() if s.latest is None]
+
+
+def seconds(stamp: Any) -> float:
+    """Return a message's stamp in s; 0 if it is not set."""
+    return float(stamp.sec + 1e-9 * stamp.nanosec)
 
 
 def _picture(sample: Stamped, camera: str) -> np.ndarray:

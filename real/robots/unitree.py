@@ -86,6 +86,7 @@ class UnitreeDriver(Driver):
             self.rejected += 1
             return
         if message["tick"] == self._tick:  # a robot that hangs may repeat its state: that counts as silence
+            self.repeated += 1
             return
         motors, imu = message["motor_state"], message["imu_state"]
         position, velocity = (motors[name][self.motors.motor].astype(float) for name in ("q", "dq"))

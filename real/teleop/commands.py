@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from real.bus import Node, QoS, Stamped, make
+from real.teleop.pads import pad_of
 
 logger = logging.getLogger(__name__)
 TYPE = "sensor_msgs/msg/Joy"
@@ -24,6 +25,7 @@ PRESSES = BUTTONS[1:]
 DEAD_BAND = 0.03  # of full deflection
 RELEASE = 0.05  # s without `held` before control goes back, to ignore flicker of the button
 TIMEOUT = 0.1  # s
+REPLACED = 1.0  # s of silence after which another device may speak
 LATEST = 500_000_000  # ns within which an older sample was resent; beyond, its writer's clock was set
 
 
@@ -81,48 +83,10 @@ def to_joy(operator: Operator) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class _Pad:
-    """Places of an Xbox pad's axes and buttons in the messages of one of ROS's joystick nodes."""
-
-    sticks: tuple[int, int, int, int]
-    """Left stick forward and left, right stick forward and left; all positive there."""
-    triggers: tuple[int, int]
-    """LT and RT."""
-    released: float
-    """Value of a released trigger; 0 too before it was first touched. Pulled it is 1 away."""
-    buttons: tuple[int, int, int, int, int, int]
-    """LB, A, X, B, Menu: `BUTTONS`; and RB."""
-
-
-_JOY_NODE = _Pad((1, 0, 4, 3), (2, 5), 1.0, (4, 0, 2, 1, 7, 5))
-_GAME_CONTROLLER_NODE = _Pad((1, 0, 3, 2), (4, 5), 0.0, (9, 0, 2, 1, 6, 10))
-
-
-def _pad(axes: int, buttons: int) -> _Pad | None:
-    """Return the layout of a message of the package joy, by its size: `joy_node` with an Xbox pad has 8 axes and 11
-    buttons or a few more, `game_controller_node` 6 axes and SDL's 15 to 21 buttons."""
-    if axes == 8 and 11 <= buttons <= 13:
-        return _JOY_NODE
-    return _GAME_CONTROLLER_NODE if axes == 6 and 15 <= buttons <= 21 else None
-
-
 def understood(msg: Any) -> bool:
     """Return whether a Joy is one of ours, or of a known joystick node."""
     ours = len(msg.axes) in (4, len(AXES)) and len(msg.buttons) == len(BUTTONS)
-    return ours or _pad(len(msg.axes), len(msg.buttons)) is not None
-
-
-def _as_ours(pad: _Pad, axes: list[float], buttons: list[int], walks: bool) -> tuple[list[float], list[int]]:
-    """Return a pad's axes and buttons as `AXES` and `BUTTONS`, bound as those of `real/teleop/gamepad.py`."""
-    forward, left, up, turn = (axes[k] for k in pad.sticks)
-    motion, rotation = (forward, left, turn), (0.0, 0.0, 0.0)
-    *ours, tilts = (buttons[k] for k in pad.buttons)
-    if not walks:
-        motion, rotation = stick_motion((forward, left), (up, turn), tilts == 1)
-    span = -2.0 if pad.released else 1.0
-    opened, closed = ((axes[k] - pad.released) / span if axes[k] else 0.0 for k in pad.triggers)
-    return [*motion, opened - closed, *rotation], ours
+    return ours or pad_of(msg) is not None
 
 
 def from_joy(msg: Any, walks: bool = False) -> Operator:
@@ -139,8 +103,8 @@ def from_joy(msg: Any, walks: bool = False) -> Operator:
         buttons = [int(value) for value in msg.buttons]
     except (AttributeError, TypeError, ValueError, OverflowError):
         return RELEASED
-    if (pad := _pad(len(axes), len(buttons))) is not None:
-        axes, buttons = _as_ours(pad, axes, buttons, walks)
+    if (pad := pad_of(msg)) is not None:
+        axes, buttons = pad.as_ours(axes, buttons, walks)
     hold, success, failure, stop, reset = buttons
     finite = all(math.isfinite(value) for value in axes)
     axes = [min(max(value, -1.0), 1.0) for value in axes] if finite else []
@@ -153,19 +117,6 @@ def _calm(axes: tuple[float, float, float]) -> tuple[float, float, float]:
     """Return the axes with 0 inside the dead-band."""
     x, y, z = (value if abs(value) >= DEAD_BAND else 0.0 for value in axes)
     return x, y, z
-
-
-def stick_motion(
-    left: tuple[float, float], right: tuple[float, float], tilts: bool
-) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    """Return motion and rotation of an arm for two sticks (forward, left), each -1 to 1; the bindings of every gamepad.
-
-    The left stick moves, or with `tilts` leans the tool's upper end the same way. The right stick moves up and down,
-    and turns about the vertical, seen from above.
-    """
-    (forward, leftward), (up, turn) = left, right
-    motion, lean = ((0.0, 0.0), (-leftward, forward)) if tilts else ((forward, leftward), (0.0, 0.0))
-    return (*motion, up), (*lean, turn)
 
 
 def _told(pressed: set[str]) -> dict[str, Any]:
@@ -210,6 +161,11 @@ class OperatorInput:
         self._newest = 0
         """Time of the newest sample by its writer's clock, ns."""
         self._understood = True
+        self._rested: tuple[int, int] | None = None
+        """Size of the messages of a device whose sticks and triggers have been seen released."""
+        self._warned = False
+        self._heard = -math.inf
+        """Time of the last sample, monotonic s."""
         # A short press is resent until it arrives, and a best-effort publisher's stop counts too.
         profiles = (QOS, replace(QOS, reliable=False))
         self._subscriptions = (
@@ -242,15 +198,35 @@ class OperatorInput:
             self._understood = not self._understood
             if not self._understood:
                 logger.warning(
-                    "ignored a Joy of %d axes and %d buttons on %s: use `robot-rl teleop` or an Xbox pad",
+                    "ignored a Joy of %d axes and %d buttons on %s: use `robot-rl teleop gamepad`, or joy's "
+                    "game_controller_node, whose layout is the same for every pad",
                     len(sample.msg.axes), len(sample.msg.buttons), self._topic,
                 )  # fmt: skip
+        operator = self._once_released(operator, sample)
         if 0 < self._newest - sample.source_ns < LATEST:
             with self._lock:
                 self._pressed |= {name for name in PRESSES if getattr(operator, name)}
             return
         self._newest = sample.source_ns
         self.receive(operator, sample.received)
+
+    def _once_released(self, operator: Operator, sample: Stamped) -> Operator:
+        """Return the input without `held` until the device has been seen with nothing touched."""
+        size = len(sample.msg.axes), len(sample.msg.buttons)
+        if size != self._rested or sample.received - self._heard > REPLACED:
+            pad = pad_of(sample.msg)
+            away = pad.unreleased(sample.msg.axes) if pad else ""
+            if away and operator.held and not self._warned:
+                logger.warning(
+                    "no control by the Joy on %s until its sticks and triggers are released: %s. If nobody touches "
+                    "it, it is of another layout: use `robot-rl teleop gamepad`, or joy's game_controller_node",
+                    self._topic, away,
+                )  # fmt: skip
+            self._warned = bool(away) and (self._warned or operator.held)
+            self._rested = None if away else size
+            operator = replace(operator, held=operator.held and not away)
+        self._heard = sample.received
+        return operator
 
     def receive(self, operator: Operator, now: float) -> None:
         """Store a reading that arrived at ``now``, in seconds of the monotonic clock."""

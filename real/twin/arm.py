@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from real.bus import Node, make, qos
+from real.robots.wiring import driver_names, frames
 from real.twin.base import STATE, Twin, pose
 from robot_rl.interface.spec import RosInterface
 from robot_rl.robots import robots
@@ -70,6 +71,8 @@ class ArmTwin(Twin):
         self.hidden = hidden or HiddenArm()
         ros = self.robot.ros
         assert isinstance(ros, RosInterface)
+        self.names, self.frame = list(driver_names(node, self.robot)), frames(node, self.robot)[0]
+        """Joints and base frame, as the robot's driver names them."""
         self.states = node.publisher("sensor_msgs/msg/JointState", ros.joint_states, STATE)
         self.poses = {
             b.name: node.publisher("geometry_msgs/msg/PoseStamped", ros.object_pose.format(object=b.name), STATE)
@@ -151,20 +154,19 @@ class ArmTwin(Twin):
 
     def _publish_joints(self) -> None:
         q, v = self.engine.joint_state()
-        fingers = self.robot.gripper.joints if self.robot.gripper else ()
+        fingers = self.robot.fingers
         half = float(self.engine.gripper_width()[0]) / max(1, len(fingers))
         noise = self.rng.normal(0, self.hidden.joint_noise, q.shape[1])
         position = np.concatenate([q[0].double().numpy() + noise, np.full(len(fingers), half)])
         velocity = np.concatenate([v[0].double().numpy(), np.zeros(len(fingers))])
-        names = [*self.robot.joint_names, *fingers]
         self.states.publish(
             make(
                 "sensor_msgs/msg/JointState",
-                header=self._header("base"),
-                name=names,
+                header=self._header(self.frame),
+                name=self.names,
                 position=position,
                 velocity=velocity,
-                effort=np.zeros(len(names)),
+                effort=np.zeros(len(self.names)),
             )  # fmt: skip
         )
 
@@ -172,5 +174,5 @@ class ArmTwin(Twin):
         for name, seven in poses.items():
             error = self.hidden.object_bias + self.rng.normal(0, self.hidden.object_noise, 3)
             for publisher, position in ((self.poses[name], seven[:3] + error), (self.truths[name], seven[:3])):
-                fields = {"header": self._header("base"), "pose": pose(position, seven[3:])}
+                fields = {"header": self._header(self.frame), "pose": pose(position, seven[3:])}
                 publisher.publish(make("geometry_msgs/msg/PoseStamped", **fields))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -20,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from robot_rl.cli.console import show
+from robot_rl.util.errors import UserError
 
 INSTALL = "run `make`, or: pip install -c constraints.txt -e '.[all]'"
 _MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
@@ -195,11 +197,15 @@ def gpu() -> Check:
 
 
 def gamepad() -> Check:
-    """Look for a readable gamepad."""
-    pads = sorted(Path("/dev/input").glob("js*"))
-    if not pads:
+    """Open the gamepad as `teleop` does."""
+    if not list(Path("/dev/input").glob("js*")):
         return Check("gamepad", "warn", "none at /dev/input/js*", "plug one in, or use the keyboard: teleop:=keyboard")
-    if not any(os.access(pad, os.R_OK) for pad in pads):
-        remedy = "sudo usermod -aG input $USER, then log in again"
-        return Check("gamepad", "warn", f"{pads[0]} may not be read", remedy)
-    return Check("gamepad", "ok", ", ".join(map(str, pads)))
+    try:
+        from real.teleop import Gamepad
+
+        with contextlib.closing(Gamepad(settle=0.5)) as pad:
+            return Check("gamepad", "ok", f"{pad.device.path}, {pad.device.identity}")
+    except ImportError as error:
+        return Check("gamepad", "warn", f"not looked at: {error}", INSTALL)
+    except UserError as error:
+        return Check("gamepad", "warn", str(error), "see what it sends: robot-rl teleop gamepad --check")

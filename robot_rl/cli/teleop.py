@@ -42,6 +42,10 @@ class Teleop:
     """Seed of the scripted operator."""
     path: str = ""
     """Device file of the gamepad; default the first at /dev/input/js*."""
+    map: str = ""
+    """File with the gamepad's layout, a line of SDL's gamecontrollerdb.txt; default: known pads need none."""
+    check: bool = False
+    """Show what arrives from the gamepad and what it would command, and send nothing; makes the --map if absent."""
     ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
 
     def run(self) -> int:
@@ -53,9 +57,13 @@ class Teleop:
         if self.device == "none":
             _say("no device, nothing to publish")
             return 0
+        if self.device != "gamepad" and (self.check or self.map):
+            raise ConfigError(f"--check and --map are for a gamepad, not for {self.device}")
         from robot_rl.robots import robots
 
         robot = robots.get(self.robot)
+        if self.check:
+            return self._check(robot.base is not None)
         return self._scripted(robot) if self.device == "scripted" else self._publish(robot)
 
     def _scripted(self, robot: RobotSpec) -> int:
@@ -87,13 +95,22 @@ class Teleop:
         pipeline = Pipeline(task.expert_interface)
         return ArmOperator(node, pipeline, task.make_expert(pipeline, 1, "STEADY", self.seed))
 
+    def _check(self, walks: bool) -> int:
+        from real.teleop.check import check
+        from real.teleop.joystick import Joystick
+        from real.teleop.stream import until_signal
+
+        with until_signal() as wait, closing(Joystick(self.path)) as device:
+            check(device, walks, self.map, wait, _say)
+        return 0
+
     def _publish(self, robot: RobotSpec) -> int:
         from real.bus import BusError, open_node
         from real.teleop import Gamepad, Keyboard, stream, until_signal
 
         walks = robot.base is not None
         with until_signal() as wait:  # before the terminal is changed, so that no signal leaves it changed
-            device = Keyboard(walks=walks) if self.device == "keyboard" else Gamepad(self.path, walks)
+            device = Keyboard(walks=walks) if self.device == "keyboard" else Gamepad(self.path, walks, self.map)
             try:
                 with closing(device), open_node("teleop", ros_args=self.ros_args) as node:
                     _say(device.help)

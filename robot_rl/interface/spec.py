@@ -221,6 +221,9 @@ class SceneTopics:
     image: str = "{camera}/image_raw"
     object_pose: str = "objects/{object}/pose"
     """geometry_msgs/PoseStamped in the robot's base frame, as a tag tracker publishes it."""
+    base_frames: tuple[str, ...] = ("base", "base_link")
+    """Names that the robot's base frame has in tf; the twin uses the first. An object pose in another frame is refused,
+    one without a frame is accepted."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,9 @@ class RosInterface(SceneTopics):
     """std_msgs/Float64MultiArray: joint positions in the spec's joint order, rad."""
     gripper_command: str = "gripper_controller/commands"
     """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
+    joint_names: tuple[tuple[str, str], ...] = ()
+    """Joints, also of the gripper, whose names in the driver's messages are others: (the spec's, the driver's). For a
+    common prefix of all there is the launch argument `joint_prefix`."""
 
 
 @dataclass(frozen=True)
@@ -289,6 +295,12 @@ class RobotSpec:
         if isinstance(self.ros, UnitreeInterface):
             _check_order(f"{what}, ros.motors", self.ros.motors, "joint", self.joint_names)
             _check_order(f"{what}, ros.feet", self.ros.feet, "foot", self.base.feet if self.base else ())
+        else:
+            for name, _ in self.ros.joint_names:
+                if name not in (*self.joint_names, *self.fingers):
+                    hint = nearest(name, (*self.joint_names, *self.fingers))
+                    raise ValueError(f"{what}, ros.joint_names: no joint {name!r}; {hint}")
+            _check_unique("joint", self.driver_names())
 
     def _check_posture(self, name: str, angles: tuple[float, ...]) -> None:
         if len(angles) != len(self.joints):
@@ -304,6 +316,16 @@ class RobotSpec:
         return tuple(j.name for j in self.joints)
 
     @property
+    def fingers(self) -> tuple[str, ...]:
+        """Return the joints of the gripper, if it has one."""
+        return self.gripper.joints if self.gripper else ()
+
+    def driver_names(self, prefix: str = "") -> tuple[str, ...]:
+        """Return the names of joints, then fingers, in the messages of a driver that puts a prefix before all."""
+        renamed = dict(self.ros.joint_names) if isinstance(self.ros, RosInterface) else {}
+        return tuple(prefix + renamed.get(name, name) for name in (*self.joint_names, *self.fingers))
+
+    @property
     def compliant(self) -> bool:
         """Return whether joint targets are setpoints of the motors' springs and not a path of a stiff controller."""
         return all(j.stiffness > 0 for j in self.joints)
@@ -315,7 +337,9 @@ class RobotSpec:
         return torch.tensor([getattr(j, name) for j in self.joints])
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, topics."""
+        """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, and the order of
+        motors and contacts in messages. Topics, frames and a driver's names of the joints are not among them: they may
+        differ between two robots of one kind."""
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
             "name": self.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from robot_rl.interface.spec import Gripper, Joint, RobotSpec, Tool
+from robot_rl.interface.spec import Gripper, Joint, RobotSpec, RosInterface, Tool
 
 _S = math.sqrt(0.5)
 _ABOUT_X = (_S, _S, 0.0, 0.0)
@@ -38,4 +38,6 @@ PANDA = RobotSpec(
     model="xml/franka_emika_panda/panda.xml",
     collision_bodies=("hand", "left_finger", "right_finger"),
     cameras=("front", "wrist"),
+    # Where the arm is mounted, base_link may be the platform's.
+    ros=RosInterface(base_frames=("base", "link0", "panda_link0")),
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from robot_rl.interface.spec import Joint, RobotSpec, Tool
+from robot_rl.interface.spec import Joint, RobotSpec, RosInterface, Tool
 
 _S = math.sqrt(0.5)
 _ABOUT_Y = (_S, 0.0, _S, 0.0)
@@ -54,4 +54,6 @@ UR5E = RobotSpec(
     model="xml/universal_robots_ur5e/ur5e.xml",
     state_rate=500.0,
     command_rate=500.0,
+    # Not its frame "base", which is turned by half a turn about z.
+    ros=RosInterface(base_frames=("base_link",)),
 )

@@ -56,7 +56,7 @@ class LiveView:
         self._qpos = model.qpos0.copy()
         self._joints = [model.joint(name).qposadr[0] for name in robot.joint_names]
         self._qpos[self._joints] = robot.home
-        self._fingers = [model.joint(n).qposadr[0] for n in (robot.gripper.joints if robot.gripper else ())]
+        self._fingers = [model.joint(n).qposadr[0] for n in robot.fingers]
         self._objects = {box.name: model.joint(box.name).qposadr[0] for box in scene.objects}
         self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
         self.page = Page("robot-rl", port)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.spec import RobotSpec, RosInterface
 from robot_rl.util.errors import UserError
 from sim.engines.model import compile_model, foot_shapes, read_robot_file
 from sim.engines.mujoco import MujocoEngine
@@ -43,7 +43,15 @@ def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
             found += _compare(model, robot) + list(_moves(robot, scene, mjcf))
         except UserError as error:
             found.append(Finding("error", "file", str(error)))
+    found += _driver(robot)
     return sorted(found, key=lambda f: ("error", "warning", "ok").index(f.severity))
+
+
+def _driver(robot: RobotSpec) -> Iterator[Finding]:
+    """Say what the robot's driver is expected to call its joints, which no file can tell."""
+    if isinstance(robot.ros, RosInterface):
+        remedy = "a driver with other names: joint_prefix:=PREFIX when it is launched, or the spec's ros.joint_names"
+        yield Finding("ok", "driver", f"{robot.ros.joint_states} names {', '.join(robot.driver_names())}", remedy)
 
 
 def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]:

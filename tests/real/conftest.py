@@ -6,10 +6,12 @@ import json
 import os
 import random
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -127,6 +129,53 @@ def private_domain() -> Iterator[int]:
         yield domain
 
 
+class Pad:
+    """A gamepad's device file, and its wire. The kernel knows nothing of it; its map file is that of an Xbox pad."""
+
+    XBOX = (
+        "leftx:a0,lefty:a1,rightx:a3,righty:a4,lefttrigger:a2,righttrigger:a5,"
+        "leftshoulder:b4,rightshoulder:b5,a:b0,b:b1,x:b2,start:b7"
+    )
+
+    def __init__(self, folder: Path):
+        self.path, self.map_file = str(folder / "js0"), str(folder / "pads.txt")
+        os.mkfifo(self.path)
+        self.map(self.XBOX)
+        self.wire: int | None = os.open(self.path, os.O_RDWR)
+
+    def map(self, pairs: str, guid: str = "0" * 32) -> None:
+        Path(self.map_file).write_text(f"# pads\n{guid},fifo,{pairs},platform:Linux,\n")
+
+    def write(self, data: bytes) -> None:
+        assert self.wire is not None
+        os.write(self.wire, data)
+
+    def send(self, *events: tuple[int, int, int]) -> None:
+        """Send (kind, number, value): kind 1 is a button, 2 an axis, and 0x80 more the state at the start."""
+        self.write(b"".join(struct.pack("=IhBB", 0, value, kind, number) for kind, number, value in events))
+
+    def rest(self, *triggers: int) -> None:
+        """Report six axes at rest, as the kernel does when the device is opened."""
+        self.send(*((0x82, k, -32767 if k in (triggers or (2, 5)) else 0) for k in range(6)))
+
+    def unplug(self) -> None:
+        if self.wire is not None:
+            os.close(self.wire)
+            self.wire = None
+
+
+@pytest.fixture(scope="session")
+def pad_in() -> Callable[[Path], Pad]:
+    return Pad
+
+
+@pytest.fixture
+def pad(tmp_path: Path) -> Iterator[Pad]:
+    pad = Pad(tmp_path)
+    yield pad
+    pad.unplug()
+
+
 class TopicRobot:
     """A Panda that is where it was last told to be, at 200 Hz, with a cube that lies where it is put.
 
@@ -188,7 +237,9 @@ class TopicRobot:
             if self.silent:
                 continue
             position = np.concatenate([self.position, np.full(len(fingers), self.width / len(fingers))])
-            self.states.publish(make("sensor_msgs/msg/JointState", name=names, position=position))
+            self.states.publish(
+                make("sensor_msgs/msg/JointState", name=names, position=position, velocity=0 * position)
+            )
             if self.blind:
                 continue
             x, y, z = (float(v) for v in self.cube)

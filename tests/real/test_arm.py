@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from real.bus import Node, QoS, make, open_node
 from real.bus import qos as profiles
@@ -17,12 +20,15 @@ from real.bus.node import Stamped
 from real.loop import CommandLoop
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
+from real.robots.wiring import frames
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.robots.panda import PANDA
+from robot_rl.robots.ur5e import UR5E
 from robot_rl.util.errors import UserError
 from sim.tasks import tasks
 
 Eventually = Callable[..., Any]
+STATE = "sensor_msgs/msg/JointState"
 assert PANDA.gripper is not None
 NAMES = [*PANDA.joint_names, *PANDA.gripper.joints]
 VALUES = np.array([*PANDA.home, 0.03, 0.03])
@@ -32,13 +38,19 @@ VALUES = np.array([*PANDA.home, 0.03, 0.03])
 def nodes(private_domain: int) -> Iterator[Callable[[str], Node]]:
     opened = []
 
-    def build(name: str) -> Node:
-        opened.append(open_node(name))
+    def build(name: str, **options: Any) -> Node:
+        opened.append(open_node(name, **options))
         return opened[-1]
 
     yield build
     for node in opened:
         node.close()
+
+
+@pytest.fixture(scope="module")
+def nodes_of_all(private_domain: int) -> Iterator[Node]:
+    with open_node("policy", "/all") as node:
+        yield node
 
 
 class Wire:
@@ -57,10 +69,11 @@ class Wire:
         self.hand = self.robot.subscribe(array, PANDA.ros.gripper_command, profiles.COMMAND)
         assert self.robot.wait_for(lambda: self.states.matched == 1, 30)
 
-    def say(self, names: list[str], position: Any, velocity: Any = ()) -> None:
-        """Publish a joint state and wait until the driver's callback has had it."""
+    def say(self, names: list[str], position: Any, velocity: Any = None) -> None:
+        """Publish a joint state, at rest by default, and wait until the driver's callback has had it."""
         driver, before = self.driver, self.driver.joints.latest
         done = driver.rejected, float(driver._stamp.max())
+        velocity = np.zeros(len(names)) if velocity is None else velocity
         msg = make("sensor_msgs/msg/JointState", name=names, position=np.asarray(position, float), velocity=velocity)
         self.states.publish(msg)
         self.eventually(lambda: driver.joints.latest is not before)
@@ -68,15 +81,22 @@ class Wire:
         if known or driver.rejected != done[0]:
             self.eventually(lambda: (driver.rejected, float(driver._stamp.max())) != done)
 
-    def say_pose(self, position: tuple[float, ...], quat: tuple[float, ...]) -> None:
+    def say_pose(
+        self, position: tuple[float, ...], quat: tuple[float, ...], frame: str = "", stamp: int = 0
+    ) -> None:
         pub = self.robot.publisher("geometry_msgs/msg/PoseStamped", "objects/cube/pose", profiles.SENSOR)
         assert self.robot.wait_for(lambda: pub.matched == 1, 30)
         w, x, y, z = quat
         where = dict(zip("xyz", position, strict=True))
         pose = {"position": where, "orientation": {"w": w, "x": x, "y": y, "z": z}}
-        driver, heard = self.driver, self.driver.accepted["cube"] + self.driver.rejected_poses
-        pub.publish(make("geometry_msgs/msg/PoseStamped", pose=pose))
-        self.eventually(lambda: driver.accepted["cube"] + driver.rejected_poses > heard)
+        driver = self.driver
+
+        def heard() -> int:
+            return driver.accepted["cube"] + driver.rejected_poses + driver.repeated
+
+        before, header = heard(), {"frame_id": frame, "stamp": {"sec": stamp}}
+        pub.publish(make("geometry_msgs/msg/PoseStamped", header=header, pose=pose))
+        self.eventually(lambda: heard() > before)
         pub.close()
 
 
@@ -146,12 +166,206 @@ def test_more_names_than_positions_is_rejected(wire: Callable[..., Wire]) -> Non
     assert w.driver.reading() is None and w.driver.rejected == 1
 
 
-def test_velocities_are_optional_and_those_not_finite_are_ignored(wire: Callable[..., Wire]) -> None:
+def test_a_foreign_joints_value_spoils_nothing(wire: Callable[..., Wire]) -> None:
     w = wire()
+    w.say([*NAMES, "lamp"], [*VALUES, float("nan")])
+    assert w.driver.reading() is not None and w.driver.rejected == 0
+
+
+# ---- velocities --------------------------------------------------------------------------------------------------
+class Said:
+    """A driver that is told joint states at times of the test's; `speed` is that of its first joint."""
+
+    def __init__(self, nodes: Callable[[str], Node]):
+        self.driver = ArmDriver(nodes("policy"), PANDA, dry_run=True)
+
+    def say(self, angle: float, stamp: float, received: float, velocity: Any = ()) -> float | None:
+        sec, rest = divmod(round(1e9 * stamp), 10**9)
+        position = np.array([PANDA.home[0] + angle, *VALUES[1:]])
+        msg = make(
+            "sensor_msgs/msg/JointState", header={"stamp": {"sec": sec, "nanosec": rest}},
+            name=NAMES, position=position, velocity=velocity,
+        )  # fmt: skip
+        raw = bytes(encode(msg, "sensor_msgs/msg/JointState"))
+        self.driver._on_joints(Stamped(raw, "sensor_msgs/msg/JointState", received, 0, 1))
+        reading = self.driver.reading()
+        if reading is None or reading.received != received:
+            return None
+        assert reading.position[0] == position[0] and np.isfinite(reading.velocity).all()
+        return float(reading.velocity[0])
+
+
+@pytest.fixture
+def said(nodes: Callable[[str], Node]) -> Said:
+    return Said(nodes)
+
+
+@pytest.mark.parametrize("start", [0.0, 1.7e9], ids=["without stamps", "with stamps"])
+@pytest.mark.parametrize("velocity", [(), [np.nan] * 9], ids=["empty", "nan"])
+def test_velocity_that_is_not_reported_is_that_of_the_positions(said: Said, start: float, velocity: Any) -> None:
+    def at(k: int) -> float | None:
+        return said.say(0.005 * 0.5 * k, start and start + 0.005 * k, 100 + 0.005 * k, velocity)
+
+    assert at(0) is None, "unknown is not zero"
+    assert [at(k) for k in (1, 2, 3)] == pytest.approx([0.5] * 3, rel=1e-4)
+    assert said.say(0.0075, start and start + 0.02, 100.02, velocity) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_stamps_count_more_than_the_time_of_arrival(said: Said) -> None:
+    for k, late in enumerate((0.0, 0.004, 0.0, 0.003)):
+        speed = said.say(0.0025 * k, 1.7e9 + 0.005 * k, 100 + 0.005 * k + late)
+    assert speed == pytest.approx(0.5, rel=1e-4)
+
+
+def test_a_velocity_that_is_reported_is_taken_and_a_nan_among_them_is_not_the_old_one(said: Said) -> None:
+    assert said.say(0.0, 1.7e9, 100.0, [0.5] * 9) == 0.5
+    assert said.say(0.0, 1.7e9 + 0.005, 100.005, [np.nan, *[0.0] * 8]) == 0.0
+    assert said.driver.reading().velocity.tolist() == [0.0] * 7  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("jump", [-5.0, 5.0])
+def test_a_clock_that_jumps_leaves_the_velocity_unknown_once(said: Said, jump: float) -> None:
+    said.say(0.0, 1.7e9, 100.0)
+    assert said.say(0.0025, 1.7e9 + 0.005, 100.005) == pytest.approx(0.5, rel=1e-4)
+    assert said.say(0.005, 1.7e9 + 0.01 + jump, 100.01) is None
+    assert said.say(0.0075, 1.7e9 + 0.015 + jump, 100.015) == pytest.approx(0.5, rel=1e-4)
+
+
+def test_a_repeated_stamp_is_silence(said: Said) -> None:
+    """A driver that hangs may repeat its last state; a stamp of 0 is none."""
+    said.say(0.0, 1.7e9, 100.0, [0.0] * 9)
+    assert said.say(0.0, 1.7e9, 100.005, [0.0] * 9) is None and said.driver.repeated == 1
+    assert said.say(0.0, 1.7e9 + 0.001, 100.01, [0.0] * 9) == 0.0
+    assert said.say(0.0, 1.7e9 + 0.001, 100.015, [0.0] * 9) is None, "sooner than velocities are compared"
+    assert said.say(0.0, 0.0, 100.02, [0.0] * 9) == said.say(0.0, 0.0, 100.025, [0.0] * 9) == 0.0
+
+
+def test_states_at_almost_the_same_time_give_no_wild_velocity(said: Said) -> None:
+    speeds = [said.say(0.0025 * k, 0.0, 100 + 0.005 * k + (0.0049 if k % 2 else 0.0)) for k in range(9)]
+    assert all(speed is not None and abs(speed) < 2.0 for speed in speeds[1:])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.floats(), st.integers(0, 2**31 - 1), st.lists(st.floats(), max_size=10)), max_size=6))
+def test_any_joint_state_leaves_a_finite_reading_or_none(
+    nodes_of_all: Node, states: list[tuple[float, int, list[float]]]
+) -> None:
+    driver = ArmDriver(nodes_of_all, PANDA, dry_run=True)
+    kind = "sensor_msgs/msg/JointState"
+    for k, (angle, nanosec, velocity) in enumerate(states):
+        header = {"stamp": {"sec": k, "nanosec": nanosec % 10**9}}
+        msg = make(kind, header=header, name=NAMES, position=[angle, *VALUES[1:]], velocity=velocity)
+        driver._on_joints(Stamped(bytes(encode(msg, kind)), kind, 100.0 + k, 0, k + 1))
+        reading = driver.reading()
+        assert reading is None or np.isfinite([*reading.position, *reading.velocity, reading.gripper]).all()
+
+
+# ---- names and frames --------------------------------------------------------------------------------------------
+FR3 = ["--ros-args", "-p", "joint_prefix:=fr3_"]
+
+
+def test_a_prefix_and_other_names_are_those_of_the_driver(nodes: Callable[..., Node]) -> None:
+    renamed = tuple((name, f"j{k}") for k, name in enumerate(PANDA.joint_names))
+    for robot, prefix, own in (
+        (PANDA, "fr3_", [f"fr3_{name}" for name in NAMES]),
+        (replace(PANDA, ros=replace(PANDA.ros, joint_names=renamed)), "", [*(f"j{k}" for k in range(7)), *NAMES[7:]]),
+    ):
+        driver = ArmDriver(nodes("policy", ros_args=["--ros-args", "-p", f"joint_prefix:={prefix}"]), robot)
+        raw = encode(make(STATE, name=own, position=VALUES, velocity=0 * VALUES), STATE)
+        driver._on_joints(Stamped(bytes(raw), STATE, 100.0, 0, 1))
+        reading = driver.reading()
+        assert reading is not None and np.array_equal(reading.position, VALUES[:7])
+        assert reading.gripper == pytest.approx(0.06)
+
+
+@pytest.mark.parametrize("names", [(("joint9", "j9"),), (("joint1", "joint2"),)], ids=["unknown", "twice"])
+def test_names_that_fit_no_joint_are_refused(names: Any) -> None:
+    with pytest.raises(ValueError, match="joint"):
+        replace(PANDA, ros=replace(PANDA.ros, joint_names=names))
+
+
+def test_a_prefix_that_is_no_text_is_refused(nodes: Callable[..., Node]) -> None:
+    with pytest.raises(UserError, match="joint_prefix is 7"):
+        ArmDriver(nodes("policy", ros_args=["--ros-args", "-p", "joint_prefix:=7"]), PANDA)
+
+
+@pytest.mark.parametrize("prefix", ["fer_", "gen3/"])
+def test_a_driver_with_a_prefix_is_recognized(wire: Callable[..., Wire], prefix: str) -> None:
+    w = wire()
+    w.say([prefix + name for name in NAMES[:7]], VALUES[:7])
+    with pytest.raises(NotReady, match=f"joint_prefix:={prefix}[ )]"):
+        w.driver.wait_ready(0.05)
+
+
+def test_a_driver_with_other_names_is_told_where_to_put_them(wire: Callable[..., Wire]) -> None:
+    w = wire()
+    w.say(["shoulder", "elbow"], [0.0, 0.0])
+    with pytest.raises(NotReady, match=r"shoulder, elbow; .*ros\.joint_names"):
+        w.driver.wait_ready(0.05)
+    w.say(NAMES[7:], VALUES[7:])
+    with pytest.raises(NotReady) as refused:
+        w.driver.wait_ready(0.05)
+    assert "joint_names" not in str(refused.value), "its names are right"
+
+
+@pytest.mark.parametrize(
+    ("frame", "accepted"),
+    [("", True), ("base", True), ("/link0", True), ("camera_color_optical_frame", False), ("world", False)],
+)
+def test_a_pose_counts_in_the_base_frame(wire: Callable[..., Wire], frame: str, accepted: bool) -> None:
+    w = wire(objects=("cube",))
     w.say(NAMES, VALUES)
-    assert not w.driver.reading().velocity.any()
-    w.say(NAMES, VALUES, [0.5, float("nan"), 0.25])
-    assert w.driver.reading().velocity.tolist() == [0.5, 0.0, 0.25, 0.0, 0.0, 0.0, 0.0]
+    w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0), frame)
+    assert w.driver.accepted["cube"] == accepted and w.driver.rejected_poses == (not accepted)
+    if not accepted:
+        with pytest.raises(NotReady, match=f"(?s)pose on /objects/cube/pose.*{frame!r}.*'base'.*transform"):
+            w.driver.wait_ready(0.05)
+
+
+def test_a_pose_with_the_stamp_of_the_one_before_ages(wire: Callable[..., Wire]) -> None:
+    """A tracker that lost its object may repeat the last pose; a stamp of 0 is none."""
+    w = wire(objects=("cube",))
+    w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0), stamp=7)
+    _, received = w.driver.object_poses()
+    w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0), stamp=7)
+    assert w.driver.object_poses()[1] == received and w.driver.repeated == 1
+    for stamp in (8, 0, 0):
+        w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0), stamp=stamp)
+    assert w.driver.object_poses()[1] > received and w.driver.accepted["cube"] == 4
+
+
+def test_a_frame_that_changes_is_warned_of_once(wire: Callable[..., Wire], caplog: pytest.LogCaptureFixture) -> None:
+    w = wire(objects=("cube",))
+    for frame in ("base", "world", "world"):
+        w.say_pose((0.5, 0.1, 0.0), (1.0, 0.0, 0.0, 0.0), frame)
+    assert w.driver.accepted["cube"] == 1
+    assert len([r for r in caplog.records if "'world'" in r.getMessage()]) == 1
+
+
+def test_the_frame_of_another_robot_has_its_prefix(nodes: Callable[..., Node]) -> None:
+    assert frames(nodes("policy", ros_args=FR3), PANDA)[:2] == ("fr3_base", "fr3_link0")
+    assert "base" not in frames(nodes("other"), UR5E), "it is turned by half a turn there"
+
+
+@pytest.mark.parametrize(("norm", "accepted"), [(0.0, False), (0.5, False), (1.05, True), (3.0, False)])
+def test_an_orientation_is_made_a_unit_or_refused(wire: Callable[..., Wire], norm: float, accepted: bool) -> None:
+    w = wire(objects=("cube",))
+    w.say_pose((0.5, 0.1, 0.0), (0.6 * norm, 0.0, 0.0, 0.8 * norm))
+    assert w.driver.accepted["cube"] == accepted
+    if accepted:
+        assert w.driver.object_poses()[0]["cube"][0, 3:].tolist() == pytest.approx([0.6, 0.0, 0.0, 0.8])
+
+
+def test_a_peer_that_joins_later_with_another_type_is_named_once(
+    wire: Callable[..., Wire], nodes: Callable[..., Node], eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = wire(objects=("cube",))
+    w.driver.warn_of_mismatches()
+    nodes("tracker").publisher("geometry_msgs/msg/PoseWithCovarianceStamped", "objects/cube/pose")
+    eventually(lambda: w.driver.node.incompatible())
+    for _ in range(2):
+        w.driver.warn_of_mismatches()
+    assert len([r for r in caplog.records if "PoseWithCovarianceStamped" in r.getMessage()]) == 1
 
 
 # ---- before a complete state -------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_an_arm_that_does_not_move_is_told_from_one_that_is_blocked(
 
 
 def say(driver: ArmDriver, position: Any, at: float, names: Any = PANDA.joint_names) -> None:
-    sample = make(STATE, name=list(names), position=np.asarray(position, float))
+    sample = make(STATE, name=list(names), position=np.asarray(position, float), velocity=np.zeros(len(names)))
     driver._on_joints(type("Sample", (), {"msg": sample, "received": at})())
 
 

@@ -170,6 +170,13 @@ def test_namespace_domain_and_log_level_reach_every_node() -> None:
     assert all(not node.ros_arguments() and not node.environment for node in describe("twin", {}))
 
 
+@pytest.mark.parametrize("file", ["twin", "arm", "finetune", "record"])
+def test_a_prefix_of_joint_names_reaches_every_node(file: str) -> None:
+    given = {"arm": POLICY, "finetune": POLICY, "record": {"task": "panda-lift"}}.get(file, {})
+    for node in describe(file, {**given, "joint_prefix": "fr3_"}):
+        assert node.ros_arguments() == ("--ros-args", "-p", "joint_prefix:=fr3_")
+
+
 @pytest.mark.parametrize(
     ("file", "values", "message"),
     [
@@ -249,7 +256,7 @@ def test_ros_refuses_what_we_refuse() -> None:
 
 @pytest.mark.parametrize("there", [[], ["/nonexistent/js0"]])
 def test_ros_starts_nothing_without_the_gamepad(monkeypatch: pytest.MonkeyPatch, there: list[str]) -> None:
-    monkeypatch.setattr("real.teleop.gamepad.glob", lambda pattern: there)
+    monkeypatch.setattr("real.teleop.joystick.glob", lambda pattern: there)
     with pytest.raises(LaunchError, match="no gamepad|cannot be opened"):
         visit("arm", **POLICY, teleop="gamepad")
 
@@ -288,11 +295,13 @@ def test_ros_finds_the_colcon_installed_executable(tmp_path: Path) -> None:
     executable = tmp_path / "lib" / "robot_rl" / "robot-rl"
     executable.parent.mkdir(parents=True)
     executable.touch()
-    (twin,) = processes(visit("twin", str(tmp_path), namespace="left", log_level="debug"))
+    options = {"namespace": "left", "log_level": "debug", "joint_prefix": "fr3_"}
+    (twin,) = processes(visit("twin", str(tmp_path), **options))
     assert isinstance(twin, stub.Node)
     assert (twin.package, twin.executable) == ("robot_rl", "robot-rl")
     assert twin.arguments == ["twin", "panda", "--seed", "0"]
-    assert (twin.namespace, twin.ros_arguments) == ("/left", ["--log-level", "debug"])
+    assert twin.namespace == "/left"
+    assert twin.ros_arguments == ["-p", "joint_prefix:=fr3_", "--log-level", "debug"]
     executable.unlink()  # the marker alone, as a wheel leaves it, is not enough
     (twin,) = processes(visit("twin", str(tmp_path)))
     assert not isinstance(twin, stub.Node)

@@ -12,7 +12,7 @@ import torch
 
 from real import steering as steering_module
 from real.bus import make, open_node, qos
-from real.steering import TOPIC, Steering
+from real.steering import TOPIC, TYPES, Steering
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from robot_rl.interface.spec import VectorSpec, box
@@ -36,19 +36,23 @@ def settle(steering: Steering, hands: Operator | None = None, **more: Any) -> li
 
 @pytest.fixture
 def steer(private_domain: int, eventually: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """A Steering; `say(x, y, yaw)` publishes a Twist and waits until it has come."""
+    """A Steering; `say(x, y, yaw)` publishes a Twist and waits until it has come, with `frame` a TwistStamped."""
     nodes = []
 
     def build(schedule: Any = None) -> tuple[Steering, Callable[..., None]]:
         nodes.extend([open_node("policy"), open_node("planner")])
         steering = Steering(nodes[-2], SPEC, PERIOD, schedule)
-        publisher = nodes[-1].publisher("geometry_msgs/msg/Twist", TOPIC, qos.DEFAULT)
-        assert nodes[-1].wait_for(lambda: publisher.matched == 1, 30)
+        plain, stamped = (nodes[-1].publisher(kind, TOPIC, qos.DEFAULT) for kind in TYPES)
+        assert nodes[-1].wait_for(lambda: plain.matched == stamped.matched == 1, 30)
 
-        def say(x: float, y: float, yaw: float) -> None:
-            count = steering.twist.latest.count if steering.twist.latest else 0
-            publisher.publish(make("geometry_msgs/msg/Twist", linear={"x": x, "y": y}, angular={"z": yaw}))
-            eventually(lambda: steering.twist.latest is not None and steering.twist.latest.count > count)
+        def say(x: float, y: float, yaw: float, frame: str | None = None) -> None:
+            before = [sample.latest for sample in steering.twists]
+            twist = {"linear": {"x": x, "y": y}, "angular": {"z": yaw}}
+            if frame is None:
+                plain.publish(make(TYPES[0], **twist))
+            else:
+                stamped.publish(make(TYPES[1], header={"frame_id": frame}, twist=twist))
+            eventually(lambda: [sample.latest for sample in steering.twists] != before)
 
         return steering, say
 
@@ -98,9 +102,37 @@ def test_a_twist_counts_for_half_a_second_and_within_the_ranges(
     say(float("nan"), 0.1, 0.1)
     assert settle(steering) == STAND
     say(0.4, 0.0, 0.0)
-    later = steering.twist.latest.received + 0.51
+    later = steering.twists[0].latest.received + 0.51
     monkeypatch.setattr(steering_module, "time", SimpleNamespace(monotonic=lambda: later))
     assert settle(steering) == STAND, "its publisher may have died"
+
+
+@pytest.mark.parametrize(
+    ("frame", "obeyed"),
+    [("", True), ("base_link", True), ("/base", True), ("base_footprint", True), ("odom", False), ("map", False)],
+)
+def test_a_stamped_twist_counts_in_the_trunks_frame(
+    steer: Callable[..., Any], frame: str, obeyed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    steering, say = steer()
+    say(0.9, 0.0, 0.0)
+    say(0.4, -0.2, 0.3, frame)
+    assert settle(steering)[0] == pytest.approx([0.4, -0.2, 0.3] if obeyed else [0.0, 0.0, 0.0])
+    said = [r for r in caplog.records if frame in r.getMessage() and "base" in r.getMessage()]
+    assert len(said) == (not obeyed), "once"
+    say(0.2, 0.0, 0.0)
+    assert settle(steering)[0] == pytest.approx([0.2, 0.0, 0.0]), "the newest of both"
+
+
+def test_either_type_of_twist_is_no_mismatch_and_a_third_one_is(steer: Callable[..., Any]) -> None:
+    steer()
+    with open_node("late") as late, open_node("robot") as robot:
+        Steering(robot, SPEC, PERIOD)
+        publishers = [late.publisher(kind, TOPIC) for kind in TYPES]
+        assert late.wait_for(lambda: all(p.matched for p in publishers), 30)
+        assert not robot.incompatible()
+        late.publisher("std_msgs/msg/String", TOPIC)
+        assert robot.wait_for(lambda: any("String" in text for text in robot.incompatible()), 30)
 
 
 def test_the_person_comes_first_and_full_deflection_is_the_end_of_the_range(steer: Callable[..., Any]) -> None:

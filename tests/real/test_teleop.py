@@ -10,7 +10,6 @@ import queue
 import random
 import select
 import signal
-import struct
 import subprocess
 import sys
 import termios
@@ -33,7 +32,6 @@ from real.teleop import (
     BUTTONS,
     RELEASED,
     Finished,
-    Gamepad,
     Keyboard,
     Operator,
     OperatorInput,
@@ -43,7 +41,6 @@ from real.teleop import (
     to_joy,
     until_signal,
 )
-from real.teleop import gamepad as pads
 from real.teleop.commands import QOS, TYPE
 from robot_rl.cli.teleop import Teleop
 from robot_rl.util.errors import UnknownName, UserError
@@ -488,135 +485,13 @@ def test_the_terminal_is_given_back_after_a_signal(session: Session, ear: Ear, h
         assert ear.last() == RELEASED
 
 
-# --- the gamepad ---
-
-BUTTON, AXIS, INIT = 1, 2, 0x80
-A, B, X, LB, MENU = 0, 1, 2, 4, 7
-
-
-def event(kind: int, number: int, value: int) -> bytes:
-    return struct.pack("=IhBB", 0, value, kind, number)
-
-
-class Pad:
-    """A gamepad's device file, and its wire."""
-
-    def __init__(self, path: Path):
-        self.path = str(path)
-        os.mkfifo(path)
-        self.wire: int | None = os.open(path, os.O_RDWR)
-        self.plug = self.wire
-
-    def send(self, *events: tuple[int, int, int]) -> None:
-        assert self.wire is not None
-        os.write(self.wire, b"".join(event(*each) for each in events))
-
-    def unplug(self) -> None:
-        if self.wire is not None:
-            os.close(self.wire)
-            self.wire = None
-
-
-@pytest.fixture
-def pad(tmp_path: Path) -> Iterator[Pad]:
-    pad = Pad(tmp_path / "js0")
-    yield pad
-    pad.unplug()
-
-
-def test_sticks_triggers_and_buttons(pad: Pad) -> None:
-    with closing(Gamepad(pad.path)) as gamepad:
-        assert gamepad.read() == RELEASED
-        pad.send((BUTTON, LB, 1), (AXIS, 1, -32767), (AXIS, 0, -32767), (AXIS, 4, 32767))
-        assert gamepad.read() == Operator(True, (1.0, 1.0, -1.0))
-        pad.send((AXIS, 1, 2600), (AXIS, 0, -32768), (AXIS, 4, -17694))
-        assert gamepad.read().motion == pytest.approx((0.0, 1.0, 0.5), abs=1e-3)
-        pad.send((AXIS, 5, 0))
-        assert gamepad.read().gripper == 0.0  # never seen let go: it may be a driver's guess
-        pad.send((AXIS, 5, -32767), (AXIS, 5, 32767))
-        assert gamepad.read().gripper == -1.0
-        pad.send((AXIS, 5, -32767), (AXIS, 2, -32767), (AXIS, 2, 0))
-        assert gamepad.read().gripper == pytest.approx(0.5)
-        pad.send((BUTTON, LB, 0), (BUTTON, 9, 1), (AXIS, 6, 32767), (7, 0, 1))
-        assert not gamepad.read().held
-
-
-@pytest.mark.parametrize(("button", "name"), [(A, "success"), (X, "failure"), (B, "stop"), (MENU, "reset")])
-def test_a_press_shorter_than_a_reading_counts_once(pad: Pad, button: int, name: str) -> None:
-    with closing(Gamepad(pad.path)) as gamepad:
-        pad.send((BUTTON, button, 1), (BUTTON, button, 0))
-        assert gamepad.read() == Operator(**{name: True})  # type: ignore[arg-type]
-        assert gamepad.read() == RELEASED
-
-
-def test_what_is_down_when_opened_must_be_pressed_again_but_for_the_stop(pad: Pad) -> None:
-    pad.send((BUTTON | INIT, LB, 1), (BUTTON | INIT, A, 1), (BUTTON | INIT, B, 1), (AXIS | INIT, 1, -32767))
-    with closing(Gamepad(pad.path)) as gamepad:
-        assert gamepad.read() == Operator(False, (1.0, 0.0, 0.0), stop=True)
-        pad.send((BUTTON, LB, 0), (BUTTON, LB, 1))
-        assert gamepad.read().held
-        pad.send((BUTTON | INIT, LB, 1))  # the kernel tells all again when its queue ran over
-        assert gamepad.read().held
-        pad.send((BUTTON | INIT, LB, 0))
-        assert not gamepad.read().held
-
-
-@settings(deadline=None, max_examples=60)
-@given(data=st.binary(max_size=200))
-def test_any_bytes_are_read_without_an_exception_and_within_bounds(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
-    file = tmp_path_factory.getbasetemp() / "bytes"
-    file.write_bytes(data)
-    with closing(Gamepad(str(file))) as gamepad:
-        if data:
-            operator = gamepad.read()
-            assert all(-1.0 <= value <= 1.0 for value in (*operator.motion, operator.gripper))
-        with pytest.raises(UserError, match="is gone"):
-            gamepad.read()
-
-
-def test_an_event_in_two_parts(pad: Pad) -> None:
-    whole = event(BUTTON, LB, 1)
-    with closing(Gamepad(pad.path)) as gamepad:
-        os.write(pad.plug, whole[:3])
-        assert not gamepad.read().held
-        os.write(pad.plug, whole[3:])
-        assert gamepad.read().held
-
-
-def test_other_pads_are_known_by_the_kernels_codes_or_refused() -> None:
-    bluetooth = (0x00, 0x01, 0x02, 0x05, 0x09, 0x0A, 0x10, 0x11)
-    keys = tuple(range(0x130, 0x13F))
-    axes, buttons = pads.assign("js0", bluetooth, keys)
-    assert axes == {0: "left x", 1: "left y", 2: "right x", 3: "right y", 4: "RT", 5: "LT"}
-    assert buttons == {0: "success", 1: "stop", 3: "failure", 6: "hold", 7: "tilt", 11: "reset"}
-    assert pads.assign("js0", pads._CABLE_AXES, pads._CABLE_BUTTONS)[1][LB] == "hold"
-    with pytest.raises(UserError, match=r"js0 is not an .* gamepad: .* hold"):
-        pads.assign("js0", (0, 1), (0x120, 0x121))
-
-
-def test_no_gamepad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pads, "glob", lambda pattern: [])
-    with pytest.raises(UserError, match="plug one in"):
-        Gamepad()
-    with pytest.raises(UserError, match="js7 cannot be opened"):
-        Gamepad(str(tmp_path / "js7"))
-
-    def refuse(*_: Any) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(UserError, match="usermod -aG input"):
-        Gamepad("/dev/input/js0")
-
-
-def test_an_unplugged_gamepad_falls_silent_and_says_so(pad: Pad, ear: Ear) -> None:
-    command = [*TELEOP, "gamepad", "--path", pad.path, "--ros-args", "-r", "__ns:=/arm"]
+def test_an_unplugged_gamepad_falls_silent_and_says_so(pad: Any, ear: Ear) -> None:
+    command = [*TELEOP, "gamepad", "--path", pad.path, "--map", pad.map_file, "--ros-args", "-r", "__ns:=/arm"]
+    pad.rest()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         ear.until(lambda operator: not operator.held)
-        pad.send((BUTTON, LB, 1), (AXIS, 1, -32767))
+        pad.send((1, 4, 1), (2, 1, -32767))
         assert ear.until(lambda operator: operator.held).motion[0] == 1.0
         pad.unplug()
         said = process.communicate(timeout=WAIT)[1]
@@ -766,8 +641,8 @@ def test_a_press_is_heard_once_from_publishers_of_either_kind(
             assert again is None or not (again.reset or again.stop)
 
 
-def xbox(axes: dict[int, float], *buttons: int, count: int = 11) -> Any:
-    values = [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0]  # triggers rest at 1
+def xbox(axes: dict[int, float], *buttons: int, count: int = 11, triggers: float = 1.0) -> Any:
+    values = [0.0, 0.0, triggers, 0.0, 0.0, triggers, 0.0, 0.0]
     for place, value in axes.items():
         values[place] = value
     return make(TYPE, axes=values, buttons=[int(k in buttons) for k in range(count)])
@@ -786,6 +661,60 @@ def test_a_pad_of_joy_node_means_what_our_own_gamepad_means() -> None:
     assert from_joy(xbox({2: 0.0, 5: 0.0}, 4)).gripper == 0.0, "joy_node reports 0 before a trigger was touched"
     pressed = from_joy(xbox({}, 0, 1, 2, 7))
     assert pressed.success and pressed.stop and pressed.failure and pressed.reset and not pressed.held
+
+
+def test_a_playstation_pad_of_joy_node_has_its_own_buttons() -> None:
+    """Its triggers are buttons 6 and 7 too: R2 is no reset."""
+    assert from_joy(xbox({5: -1.0}, 6, 7, count=13)) == Operator(gripper=-1.0)
+    pressed = from_joy(xbox({}, 0, 1, 3, 4, 9, count=13))
+    assert pressed.success and pressed.stop and pressed.failure and pressed.held and pressed.reset
+    assert not from_joy(xbox({}, 2, count=13)).failure, "triangle"
+
+
+def game_controller(axes: dict[int, float], *buttons: int) -> Any:
+    return make(TYPE, axes=[axes.get(k, 0.0) for k in range(6)], buttons=[int(k in buttons) for k in range(21)])
+
+
+def test_a_pad_of_game_controller_node_means_what_our_own_gamepad_means() -> None:
+    """Its triggers rest at 0 and are -1 when pulled, since joy turns every axis of SDL round."""
+    assert from_joy(game_controller({4: -1.0}, 9)) == Operator(True, gripper=1.0), "LT opens"
+    assert from_joy(game_controller({5: -0.5}, 9)) == Operator(True, gripper=-0.5), "RT closes"
+    moved = from_joy(game_controller({1: 0.5, 0: -0.25, 3: 1.0, 2: 0.125}, 9))
+    assert moved.motion == (0.5, -0.25, 1.0) and moved.rotation == (0.0, 0.0, 0.125)
+
+
+@pytest.mark.parametrize(
+    ("untouched", "held", "enables"),
+    [
+        (xbox({}), xbox({1: 1.0}, 4), True),
+        (xbox({}, count=13), xbox({1: 1.0}, 4, count=13), True),
+        (game_controller({}), game_controller({1: 1.0}, 9), True),
+        (xbox({2: 0.0, 5: 0.0, 3: 1.0, 4: 1.0}), xbox({2: 0.0, 5: 0.0, 3: 1.0, 4: 1.0}, 4), False),
+        (xbox({}, triggers=0.0), xbox({}, 4, triggers=0.0), False),
+        (xbox({}, triggers=-1.0), xbox({}, 4, triggers=-1.0), False),
+        (game_controller({3: -1.0}), game_controller({3: -1.0}, 9), False),
+        (xbox({0: 0.1}), xbox({0: 0.1}, 4), False),
+        (xbox({}), game_controller({1: 1.0}, 9), False),
+    ],
+    ids=["xbox", "playstation", "sdl", "no driver", "triggers at 0", "triggers at -1", "sdl at an end", "off centre",
+         "another pad"],
+)  # fmt: skip
+def test_a_joystick_holds_nothing_until_it_was_seen_released(
+    private_domain: int, untouched: Any, held: Any, enables: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_node("robot") as robot, open_node("person") as person:
+        inputs = OperatorInput(robot, "panda")
+        publisher = person.publisher(TYPE, joy_topic("panda"), QOS)
+        assert robot.wait_for(lambda: publisher.matched == 2, 30)
+        for count, msg in enumerate((untouched, held, held)):
+            publisher.publish(msg)
+            assert inputs._subscriptions[1].wait(30, after=count)
+        robot.close()
+        operator = inputs.read(inputs._received)
+    assert operator is not None and operator.held == enables
+    assert len([r for r in caplog.records if "until its sticks and triggers are released" in r.getMessage()]) == (
+        not enables
+    )
 
 
 def test_a_joystick_that_nobody_knows_is_named_once(private_domain: int, caplog: pytest.LogCaptureFixture) -> None:

@@ -269,3 +269,21 @@ def test_a_robot_without_a_gripper_has_a_twin_with_its_target_in_the_air(private
             assert torch.allclose(robot.engine.object_pose("target"), env.true.objects["target"], atol=1e-6)
         robot.tick(0)
         assert robot.engine.joint_state()[0].shape == (1, 6)
+
+
+def test_the_twin_names_joints_and_base_as_its_robots_driver(private_domain: int) -> None:
+    """Under a prefix, or a spec's own names; and what it says is what the driver started alike understands."""
+    args = ["--ros-args", "-p", "joint_prefix:=fr3_", "-r", "__ns:=/fr3"]
+    with open_node("twin", ros_args=args) as node, open_node("policy", ros_args=args) as policy:
+        robot = ArmTwin(node, LIFT, cameras=False)
+        driver = ArmDriver(policy, PANDA, ("cube",), dry_run=True)
+        ears = (driver.joints, driver.poses["cube"])
+        assert policy.wait_for(lambda: all(ear.matched for ear in ears), 30)
+        for _ in range(2):
+            robot.tick(0)
+        assert all(ear.wait(30, after=0) for ear in ears)
+        state, pose = (ear.latest.msg for ear in ears)  # type: ignore[union-attr]
+        assert state.name[0] == "fr3_joint1" and state.name[-1] == "fr3_finger_joint2"
+        assert pose.header.frame_id == "fr3_base"
+        assert policy.wait_for(lambda: bool(driver.accepted["cube"]), 30) and driver.reading() is not None
+        assert ArmTwin(node, tasks.get("ur5e-reach"), cameras=False).frame == "fr3_base_link"

@@ -21,6 +21,7 @@ class FakeNode:
         self.name, self.options = name, options
         self.subscriptions: dict[str, Any] = {}
         self.sent: list[tuple[str, bytes]] = []
+        self.published = STATE
 
     def create_publisher(self, cls: Any, topic: str, profile: Any, event_callbacks: Any) -> Any:
         def publish(raw: bytes) -> None:
@@ -39,12 +40,16 @@ class FakeNode:
         return SimpleNamespace(get_publisher_count=lambda: 1)
 
     def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
-        return [SimpleNamespace(node_namespace=n, node_name=m) for n, m in (("/arm", "here"), ("/", "rival"))]
+        kinds = {"topic_type": self.published}
+        return [SimpleNamespace(node_namespace=n, node_name=m, **kinds) for n, m in (("/arm", "here"), ("/", "rival"))]
 
     def get_subscriptions_info_by_topic(self, topic: str) -> list[Any]:
         node = SimpleNamespace(node_namespace="/", node_name="listener")
         bare = {"node_namespace": "_NODE_NAMESPACE_UNKNOWN_", "node_name": "_NODE_NAME_UNKNOWN_"}
         return [node, *(SimpleNamespace(**bare, endpoint_gid=[k] * 16) for k in (1, 2))]
+
+    def destroy_subscription(self, subscription: Any) -> None:
+        pass
 
     def destroy_node(self) -> None:
         self.destroyed = True
@@ -141,3 +146,27 @@ def test_rclpy_is_taken_when_it_is_there(rclpy: list[FakeNode]) -> None:
         with pytest.raises(BusError, match="unitree_go"):
             node.subscribe("unitree_go/msg/LowState", "lowstate")
     assert all(fake.destroyed for fake in rclpy)
+
+
+def test_publishers_of_another_type_are_named(rclpy: list[FakeNode]) -> None:
+    with open_node("here", "/arm") as node:
+        first = node.subscribe(STATE, "a")
+        assert not node.incompatible()
+        rclpy[0].published = "geometry_msgs/msg/Twist"
+        assert any("/arm/a" in text and "Twist" in text for text in node.incompatible())
+        node.subscribe("geometry_msgs/msg/Twist", "a")
+        assert not node.incompatible(), "one of the two hears it"
+        first.close()
+        first.close()
+        rclpy[0].published = STATE
+        assert node.incompatible()
+
+
+def test_a_subscription_that_ros_refuses_is_named(rclpy: list[FakeNode], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("another type is there")
+
+    with open_node("here", "/arm") as node:
+        monkeypatch.setattr(rclpy[0], "create_subscription", refuse)
+        with pytest.raises(BusError, match="/arm/a: another type"):
+            node.subscribe(STATE, "a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -94,8 +95,9 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check.status == "fail" and "free disk space" in check.remedy
 
 
-def test_a_gamepad_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "glob", lambda path, pattern: [path / "js0"])
-    monkeypatch.setattr("os.access", lambda path, mode: False)
+def test_a_gamepad_that_teleop_would_refuse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "js0")
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: [tmp_path / "js0"])
+    monkeypatch.setattr("real.teleop.joystick.glob", lambda pattern: [str(tmp_path / "js0")])
     check = doctor.gamepad()
-    assert check.status == "warn" and "usermod" in check.remedy
+    assert check.status == "warn" and "no known kind" in check.detail and "--check" in check.remedy

@@ -101,3 +101,14 @@ def test_fingerprint_tells_robots_apart(panda: Any) -> None:
     other = replace(panda, tool=replace(panda.tool, position=(0.0, 0.0, 0.3)))
     assert other.fingerprint() != panda.fingerprint()
     assert panda.fingerprint()["joint_names"] == [f"joint{k}" for k in range(1, 8)]
+
+
+def test_fingerprint_leaves_out_the_names_of_topics_frames_and_a_drivers_joints(panda: Any) -> None:
+    """So one bundle runs on two robots of a kind whose drivers differ."""
+    from dataclasses import fields, replace
+
+    texts = {f.name: f"x/{getattr(panda.ros, f.name)}" for f in fields(panda.ros) if f.type == "str"}
+    names = {"joint_names": (("joint1", "a1"),), "base_frames": ("world",)}
+    assert {*texts, *names} == {f.name for f in fields(panda.ros)}
+    for change in (*({name: text} for name, text in texts.items()), *({n: v} for n, v in names.items())):
+        assert replace(panda, ros=replace(panda.ros, **change)).fingerprint() == panda.fingerprint(), change

@@ -27,6 +27,12 @@ def test_the_shipped_robots_fit_their_files(name: str, capsys: pytest.CaptureFix
     assert report["ok"] and len(report["findings"]) >= 7
 
 
+def test_it_says_what_a_driver_must_call_the_joints() -> None:
+    named = replace(PANDA, ros=replace(PANDA.ros, joint_names=(("joint1", "a1"),)))
+    (driver,) = [f for f in check_robot(named) if f.what == "driver"]
+    assert "a1, joint2" in driver.found and "joint_prefix" in driver.remedy and "joint_names" in driver.remedy
+
+
 def joint(k: int, **changes: Any) -> Callable[[], Any]:
     joints = list(PANDA.joints)
     return lambda: replace(PANDA, joints=(*joints[:k], replace(joints[k], **changes), *joints[k + 1 :]))

@@ -1,0 +1,150 @@
+"""A joystick's device file (Linux's joydev): who it is, and its events.
+
+joydev is read directly. The package evdev has no wheels, so it needs a compiler on the robot's computer, and its
+devices cannot be tested without /dev/uinput.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+from robot_rl.util.errors import UserError
+
+BUTTON, AXIS, INITIAL = 0x01, 0x02, 0x80
+"""Kinds of events; `INITIAL` is added to those that report the state at the start."""
+FULL = 32767
+_EVENT = struct.Struct("=IhBB")  # js_event: time in ms, value, type, number (linux/joystick.h)
+_AXES, _BUTTONS, _AXIS_MAP, _BUTTON_MAP = 0x80016A11, 0x80016A12, 0x80406A32, 0x84006A34  # its ioctls
+_READS = 16  # batches of 64 events read at most at a time, in case a device floods us
+_HATS, _FIRST_BUTTON = range(0x10, 0x18), 0x120
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the kernel knows about a device; empty and 0 where it knows nothing."""
+
+    name: str = ""
+    bus: int = 0
+    vendor: int = 0
+    product: int = 0
+    version: int = 0
+    driver: str = ""
+    axes: tuple[int, ...] = ()
+    """Code of each axis (linux/input-event-codes.h), by its number in events."""
+    buttons: tuple[int, ...] = ()
+
+    @property
+    def ids(self) -> str:
+        """Return vendor and product, as lsusb prints them."""
+        return f"{self.vendor:04x}:{self.product:04x}"
+
+    @property
+    def guid(self) -> str:
+        """Return the device's GUID in SDL's gamecontrollerdb.txt."""
+        return struct.pack("<8H", self.bus, 0, self.vendor, 0, self.product, 0, self.version, 0).hex()
+
+    def sdl_order(self, kind: int) -> list[int]:
+        """Return the numbers of the axes or buttons in SDL's order: of axes without hats by code, of buttons those of
+        joysticks first."""
+        codes = self.axes if kind == AXIS else self.buttons
+        order = sorted(range(len(codes)), key=lambda k: (codes[k] < _FIRST_BUTTON, codes[k]))
+        return [k for k in order if kind == BUTTON or codes[k] not in _HATS]
+
+    def __str__(self) -> str:
+        return f"{self.name or 'a device without a name'} ({self.ids}, driver {self.driver or 'unknown'})"
+
+
+def identify(fd: int, sysfs: Path = Path("/sys")) -> Identity:
+    """Return what the kernel says about an open device."""
+    device = os.fstat(fd).st_rdev
+    folder = sysfs / f"dev/char/{os.major(device)}:{os.minor(device)}/device"
+    name, ids, driver = "", [0] * 4, folder / "device" / "driver"
+    with suppress(OSError, ValueError):
+        name = (folder / "name").read_text().strip()
+        ids = [int((folder / "id" / key).read_text(), 16) for key in ("bustype", "vendor", "product", "version")]
+    bus, vendor, product, version = ids
+    axes, buttons = _codes(fd)
+    known = driver.resolve().name if driver.exists() else ""
+    return Identity(name, bus, vendor, product, version, known, axes, buttons)
+
+
+def _codes(fd: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the kernel's codes of axes and buttons, in the order of their numbers."""
+    axes, buttons = bytearray(64), array("H", bytes(1024))
+    count = [bytearray(1), bytearray(1)]
+    with suppress(OSError):
+        fcntl.ioctl(fd, _AXES, count[0])
+        fcntl.ioctl(fd, _BUTTONS, count[1])
+        fcntl.ioctl(fd, _AXIS_MAP, axes)
+        fcntl.ioctl(fd, _BUTTON_MAP, buttons)
+        return tuple(axes[: count[0][0]]), tuple(buttons[: count[1][0]])
+    return (), ()
+
+
+class Joystick:
+    """The device at ``path``, or the first at /dev/input/js*."""
+
+    def __init__(self, path: str = "", identify: Callable[[int], Identity] = identify):
+        self.path = path or next(iter(sorted(glob("/dev/input/js*"))), "")
+        if not self.path:
+            raise UserError(
+                "there is no gamepad at /dev/input/js*: plug one in (and `sudo modprobe joydev`, if it"
+                " does not show up), or use the keyboard (teleop:=keyboard)"
+            )
+        try:
+            self._fd: int | None = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        except PermissionError as error:
+            remedy = "`sudo usermod -aG input $USER`, then log in again"
+            raise UserError(f"the gamepad {self.path} may not be read: {remedy}") from error
+        except OSError as error:
+            found = ", ".join(sorted(glob("/dev/input/js*"))) or "none; plug one in"
+            raise UserError(f"the gamepad {self.path} cannot be opened ({error.strerror}); there: {found}") from error
+        self.identity = identify(self._fd)
+        self._rest = b""
+
+    def __str__(self) -> str:
+        return f"the gamepad {self.path}, {self.identity}"
+
+    def events(self) -> Iterator[tuple[int, int, int]]:
+        """Yield kind, number and value of the events that have come; raise UserError if the device is gone."""
+        for data in self._chunks():
+            whole = len(self._rest + data) // _EVENT.size * _EVENT.size
+            events, self._rest = (self._rest + data)[:whole], (self._rest + data)[whole:]
+            for _time, value, kind, number in _EVENT.iter_unpack(events):
+                yield kind, number, value
+
+    def wait(self, seconds: float) -> None:
+        """Return when there is something to read, or after some seconds."""
+        if self._fd is not None:
+            select.select([self._fd], [], [], seconds)
+
+    def close(self) -> None:
+        """Close the device; calling it again does nothing."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _chunks(self) -> list[bytes]:
+        chunks: list[bytes] = []
+        for _ in range(_READS):
+            try:
+                data = os.read(self._fd, 64 * _EVENT.size) if self._fd is not None else b""
+            except BlockingIOError:
+                return chunks
+            except OSError:
+                data = b""
+            if not data and chunks:
+                return chunks  # use the last state; the next call raises
+            if not data:
+                raise UserError(f"the gamepad {self.path} is gone; plug it in and start teleop again")
+            chunks.append(data)
+        return chunks

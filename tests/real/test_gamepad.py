@@ -1,0 +1,358 @@
+"""Gamepads: layouts by identity or map file, refusal unless released, readings. A fifo is the device file."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from real.launch import LaunchError, require_device
+from real.teleop import RELEASED, Gamepad, Operator
+from real.teleop import joystick as joysticks
+from real.teleop.check import check
+from real.teleop.joystick import Identity, Joystick, identify
+from real.teleop.layout import MAP_FILE, known_layout, mapped_layout
+from robot_rl.cli.teleop import Teleop
+from robot_rl.util.errors import UserError
+
+BUTTON, AXIS, INIT = 1, 2, 0x80
+A, B, X, LB, MENU = 0, 1, 2, 4, 7
+HATS = (0x10, 0x11)
+DRIVER_AXES = (0, 1, 2, 3, 4, 5, *HATS)
+XPAD = (0x130, 0x131, 0x133, 0x134, 0x136, 0x137, 0x13A, 0x13B, 0x13C, 0x13D, 0x13E)
+SPECIFIED = (0x130, 0x131, 0x133, 0x134, 0x136, 0x137, 0x138, 0x139, *range(0x13A, 0x13F))
+PLAIN = tuple(range(0x130, 0x13E))
+XBOX_360 = Identity("Microsoft X-Box 360 pad", 3, 0x45E, 0x28E, 0x110, "xpad", DRIVER_AXES, XPAD)
+F710 = Identity("Logitech Gamepad F710", 3, 0x46D, 0xC21F, 0x305, "xpad", DRIVER_AXES, XPAD)
+STEAM = Identity("Microsoft X-Box 360 pad 0", 3, 0x28DE, 0x11FF, 1, "", DRIVER_AXES, XPAD)
+XPADNEO = Identity("Xbox Wireless Controller", 5, 0x45E, 0x28E, 0x1130, "xpadneo", DRIVER_AXES, XPAD)
+BLUETOOTH_AXES = (0, 1, 2, 5, 9, 10, *HATS)
+BLUETOOTH = Identity(
+    "Xbox Wireless Controller", 5, 0x45E, 0xB13, 0x511, "hid-generic", BLUETOOTH_AXES, tuple(range(0x130, 0x13F))
+)
+DUALSENSE = Identity("DualSense", 3, 0x54C, 0xCE6, 0x8111, "playstation", DRIVER_AXES, SPECIFIED)
+PS4 = Identity("Sony Wireless Controller", 3, 0x54C, 0x5C4, 0x111, "hid-generic", DRIVER_AXES, PLAIN)
+SWITCH = Identity("Pro Controller", 5, 0x57E, 0x2009, 0x8001, "nintendo", (0, 1, 3, 4, *HATS), SPECIFIED)
+FEATURES = ("leftx", "lefty", "rightx", "righty", "lefttrigger", "righttrigger",
+            "leftshoulder", "rightshoulder", "a", "b", "x", "start")  # fmt: skip
+
+
+def opened(pad: Any, **options: Any) -> Any:
+    """The gamepad of the fifo, by its map file, with hands off; a refusal comes at once."""
+    pad.rest()
+    return closing(Gamepad(pad.path, map_file=pad.map_file, **{"settle": 0.0} | options))
+
+
+# ---- layouts -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("identity", "numbers"),
+    [
+        (XBOX_360, (0, 1, 3, 4, 2, 5, 4, 5, 0, 1, 2, 7)),
+        (F710, (0, 1, 3, 4, 2, 5, 4, 5, 0, 1, 2, 7)),
+        (STEAM, (0, 1, 3, 4, 2, 5, 4, 5, 0, 1, 2, 7)),
+        (XPADNEO, (0, 1, 3, 4, 2, 5, 4, 5, 0, 1, 2, 7)),
+        (BLUETOOTH, (0, 1, 2, 3, 5, 4, 6, 7, 0, 1, 3, 11)),
+        (DUALSENSE, (0, 1, 3, 4, 2, 5, 4, 5, 0, 1, 3, 9)),
+        (PS4, (0, 1, 2, 5, 3, 4, 4, 5, 1, 2, 0, 9)),
+    ],
+    ids=["xbox", "f710", "steam", "xpadneo", "bluetooth", "dualsense", "ps4 without driver"],
+)
+def test_known_pads(identity: Identity, numbers: tuple[int, ...]) -> None:
+    """As SDL's community database has them."""
+    layout = known_layout(identity)
+    assert {name: source.number for name, source in layout.items()} == dict(zip(FEATURES, numbers, strict=True))
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        Identity(axes=DRIVER_AXES, buttons=XPAD),
+        replace(PS4, vendor=0x2563, product=0x575),
+        replace(PS4, driver="sony"),
+        replace(XBOX_360, driver="hid-generic"),
+        replace(XBOX_360, buttons=XPAD[:4]),
+        SWITCH,
+    ],
+    ids=["no identity", "clone", "old sony driver", "not xpad", "lacks buttons", "switch"],
+)
+def test_another_device_with_the_same_codes_is_not_known(identity: Identity) -> None:
+    assert known_layout(identity) == {}
+
+
+def test_an_unknown_pad_is_refused_with_the_way_to_a_map(pad: Any) -> None:
+    pad.rest()
+    with pytest.raises(UserError, match=rf"(?s){pad.path}.*057e:2009.*--map.*{SWITCH.guid}") as refused:
+        Gamepad(pad.path, identify=lambda _fd: SWITCH)
+    assert refused.value.code == 2, "starting it again cannot help"
+
+
+def test_identity_is_what_the_kernel_says(pad: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "dev/char/0:0/device"
+    (folder / "id").mkdir(parents=True)
+    (tmp_path / "drivers/hid-generic").mkdir(parents=True)
+    (folder / "device").mkdir()
+    (folder / "device/driver").symlink_to(tmp_path / "drivers/hid-generic")
+    (folder / "name").write_text("Sony Wireless Controller\n")
+    for key, value in {"bustype": "0003", "vendor": "054c", "product": "05c4", "version": "0111"}.items():
+        (folder / "id" / key).write_text(value + "\n")
+    found = identify(pad.wire, tmp_path)
+    assert found == replace(PS4, axes=(), buttons=())
+    assert found.guid == "030000004c050000c405000011010000", "as in SDL's database"
+    assert identify(pad.wire) == Identity(), "the fifo itself"
+
+
+# ---- map files ---------------------------------------------------------------------------------------------------
+def test_a_map_counts_by_sdls_numbers(pad: Any) -> None:
+    """They leave out hats, and count buttons of joysticks before others."""
+    keys = (0x101, 0x130, 0x131)
+    odd = replace(SWITCH, axes=(0x12, 0, 0x10, 1, 0x20, 5), buttons=keys)
+    pad.map("leftx:a0,lefty:a1~,rightx:a2,righty:a3,lefttrigger:-a3,righttrigger:b2,"
+            "leftshoulder:b2,rightshoulder:b0,a:b0,b:b1,x:b0,start:b0", odd.guid.upper())  # fmt: skip
+    layout = mapped_layout(odd, pad.map_file)
+    assert [layout[name].number for name in FEATURES[:4]] == [1, 3, 5, 4]
+    assert layout["lefty"].position(-32767, False) == 1.0
+    assert layout["lefttrigger"].position(-16384, True) == pytest.approx(0.5, abs=1e-3)
+    assert layout["lefttrigger"].position(16384, True) == 0.0
+    assert layout["righttrigger"].position(1, True) == 1.0
+    assert (layout["a"].number, layout["leftshoulder"].number) == (1, 0)
+    assert mapped_layout(PS4, pad.map_file) == {}, "another device's line"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [("lefty:a1", "lefty"), ("a:b0", "a"), ("leftx:b0", "leftx"), ("start:h0.1", "start"), ("b:a5", "b")],
+)
+def test_a_map_that_lacks_or_mistakes_a_control_is_refused(pad: Any, wrong: str, named: str) -> None:
+    kept = [pair for pair in pad.XBOX.split(",") if not pair.startswith(f"{named}:")]
+    given = [] if wrong in pad.XBOX.split(",") else [wrong]
+    pad.map(",".join([*kept, *given]))
+    with pytest.raises(UserError, match=f"{pad.map_file}.* {named} to ") as refused:
+        opened(pad)
+    assert refused.value.code == 2
+
+
+@settings(deadline=None, max_examples=60)
+@given(text=st.text(max_size=200) | st.text("0,:abx~+-\n", max_size=200).map(lambda text: "0" * 32 + "," + text))
+def test_any_map_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    file = tmp_path_factory.getbasetemp() / "map"
+    file.write_text(text, "utf-8", errors="surrogatepass")
+    try:
+        assert set(mapped_layout(Identity(), str(file))) in (set(), set(FEATURES))
+    except UserError as error:
+        assert str(file) in str(error)
+
+
+def test_the_environments_map_serves_every_command(pad: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joysticks, "glob", lambda pattern: [pad.path])
+    pad.rest()
+    with pytest.raises(LaunchError, match="no known kind"):
+        require_device({"teleop": "gamepad"})
+    monkeypatch.setenv(MAP_FILE, pad.map_file)
+    pad.rest()
+    require_device({"teleop": "gamepad"})
+    monkeypatch.setenv(MAP_FILE, "/nowhere")
+    with pytest.raises(LaunchError, match="/nowhere"):
+        require_device({"teleop": "gamepad"})
+
+
+# ---- at rest -----------------------------------------------------------------------------------------------------
+def test_a_playstation_pad_without_its_driver_moves_nothing_by_itself(pad: Any) -> None:
+    pad.rest(3, 4)
+    with closing(Gamepad(pad.path, settle=0.0, identify=lambda _fd: PS4)) as gamepad:
+        assert gamepad.read() == RELEASED
+        pad.send((BUTTON, 6, 1), (BUTTON, 7, 1))
+        assert not gamepad.read().held, "L2 and R2"
+        pad.send((BUTTON, 4, 1))
+        assert gamepad.read() == Operator(held=True)
+        pad.send((AXIS, 5, -32767), (AXIS, 4, 32767))
+        assert gamepad.read() == Operator(True, (0.0, 0.0, 1.0), -1.0)
+        pad.send((BUTTON, 2, 1))
+        assert gamepad.read().stop, "circle"
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "name"), [(3, -32767, "rightx"), (0, 3300, "leftx"), (2, 0, "lefttrigger"), (5, 32767, "right")]
+)
+def test_an_untouched_axis_away_from_its_rest_is_refused_and_named(pad: Any, axis: int, value: int, name: str) -> None:
+    pad.rest()
+    pad.send((AXIS | INIT, axis, value))
+    with pytest.raises(UserError, match=rf"axis {axis} \({name}.*--map"):
+        Gamepad(pad.path, map_file=pad.map_file, settle=0.0)
+
+
+def test_an_axis_that_reports_nothing_is_refused(pad: Any) -> None:
+    with pytest.raises(UserError, match=r"axis 0 \(leftx\) reports nothing"):
+        Gamepad(pad.path, map_file=pad.map_file, settle=0.0)
+
+
+def test_a_pad_that_reports_late_is_waited_for(pad: Any) -> None:
+    """Some say nothing before they are moved: the kernel then has 0, which may be an end of the axis."""
+    pad.send(*((AXIS | INIT, k, -32767) for k in range(6)))
+    threading.Timer(0.05, pad.rest).start()
+    with closing(Gamepad(pad.path, map_file=pad.map_file, settle=30.0)) as gamepad:
+        assert gamepad.read() == RELEASED
+
+
+# ---- readings ----------------------------------------------------------------------------------------------------
+def test_sticks_triggers_and_buttons(pad: Any) -> None:
+    with opened(pad) as gamepad:
+        assert gamepad.read() == RELEASED
+        pad.send((BUTTON, LB, 1), (AXIS, 1, -32767), (AXIS, 0, -32767), (AXIS, 4, 32767))
+        assert gamepad.read() == Operator(True, (1.0, 1.0, -1.0))
+        pad.send((AXIS, 1, 2600), (AXIS, 0, -32768), (AXIS, 4, -17694))
+        assert gamepad.read().motion == pytest.approx((0.0, 1.0, 0.5), abs=1e-3)
+        pad.send((AXIS, 5, 32767))
+        assert gamepad.read().gripper == -1.0
+        pad.send((AXIS, 5, -32767), (AXIS, 2, 0))
+        assert gamepad.read().gripper == pytest.approx(0.5)
+        pad.send((BUTTON, LB, 0), (BUTTON, 9, 1), (AXIS, 6, 32767), (7, 0, 1))
+        assert not gamepad.read().held
+
+
+@pytest.mark.parametrize(("button", "name"), [(A, "success"), (X, "failure"), (B, "stop"), (MENU, "reset")])
+def test_a_press_shorter_than_a_reading_counts_once(pad: Any, button: int, name: str) -> None:
+    pad.rest()
+    pad.send((BUTTON, button, 1), (BUTTON, button, 0))
+    with opened(pad) as gamepad:
+        assert gamepad.read() == Operator(**{name: True}), "while it was opened"
+        pad.send((BUTTON, button, 1), (BUTTON, button, 0))
+        assert gamepad.read() == Operator(**{name: True})
+        assert gamepad.read() == RELEASED
+
+
+def test_what_is_down_when_opened_must_be_pressed_again_but_for_the_stop(pad: Any) -> None:
+    pad.send((BUTTON | INIT, LB, 1), (BUTTON | INIT, A, 1), (BUTTON | INIT, B, 1))
+    with opened(pad) as gamepad:
+        assert gamepad.read() == Operator(stop=True)
+        pad.send((BUTTON, LB, 0), (BUTTON, LB, 1))
+        assert gamepad.read().held
+        pad.send((BUTTON | INIT, LB, 1))  # the kernel tells all again when its queue ran over
+        assert gamepad.read().held
+        pad.send((BUTTON | INIT, LB, 0))
+        assert not gamepad.read().held
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_read_without_an_exception_and_within_bounds(
+    tmp_path_factory: pytest.TempPathFactory, pad_in: Callable[[Path], Any], data: bytes
+) -> None:
+    pad = pad_in(tmp_path_factory.mktemp("pad"))
+    with opened(pad) as gamepad:
+        pad.write(data)
+        for operator in (gamepad.read(), gamepad.read()):
+            assert all(-1.0 <= value <= 1.0 for value in (*operator.motion, operator.gripper))
+        pad.unplug()
+        with pytest.raises(UserError, match="is gone"):
+            gamepad.read()
+
+
+def test_an_event_in_two_parts(pad: Any) -> None:
+    whole = struct.pack("=IhBB", 0, 1, BUTTON, LB)
+    with opened(pad) as gamepad:
+        pad.write(whole[:3])
+        assert not gamepad.read().held
+        pad.write(whole[3:])
+        assert gamepad.read().held
+
+
+def test_no_gamepad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joysticks, "glob", lambda pattern: [])
+    with pytest.raises(UserError, match="plug one in"):
+        Gamepad()
+    with pytest.raises(UserError, match="js7 cannot be opened"):
+        Gamepad(str(tmp_path / "js7"))
+
+    def refuse(*_: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match="usermod -aG input"):
+        Gamepad("/dev/input/js0")
+
+
+# ---- robot-rl teleop gamepad --check -----------------------------------------------------------------------------
+@pytest.fixture
+def checked(pad: Any) -> Iterator[Callable[..., list[str]]]:
+    """Check the pad while its `moves` are made, one in each period, and return what was said after each."""
+
+    def run(moves: list[list[tuple[int, int, int]]], identity: Identity = Identity(), file: str = "") -> list[str]:  # noqa: B008
+        said: list[str] = []
+
+        def wait(_seconds: float) -> bool:
+            if not moves:
+                return True
+            said.append("---")
+            pad.send(*moves.pop(0))
+            return False
+
+        with closing(Joystick(pad.path, lambda _fd: identity)) as device:
+            check(device, False, file, wait, said.append)
+        return "\n".join(said).split("---")
+
+    yield run
+
+
+REST = [(AXIS | INIT, k, -32767 if k in (2, 5) else 0) for k in range(6)]
+
+
+def test_check_shows_movements_their_meaning_and_the_command(pad: Any, checked: Any) -> None:
+    moves = [REST, [(AXIS, 1, -32767)], [(BUTTON, LB, 1)], [(BUTTON, 9, 1)], [(BUTTON, B, 1)], [(AXIS, 1, -32700)]]
+    head, rest, stick, hold, other, stop, still = checked(moves, file=pad.map_file)
+    assert pad.path in head and "0" * 32 in head
+    assert "axis 1: +0.00" in rest and "no control" in rest
+    assert "axis 1: -1.00  lefty" in stick and "motion +1.00 +0.00 +0.00" in stick
+    assert "hold" in hold and "-> control" in hold
+    assert "button 9" in other and "not used" in other and "->" not in other
+    assert "stop" in stop
+    assert not still.strip(), "too small to show"
+
+
+def test_check_shows_a_pad_that_would_be_refused(pad: Any, checked: Any) -> None:
+    wrong = [(kind, k, -32767 if k == 3 else value) for kind, k, value in REST]
+    _, said = checked([wrong], file=pad.map_file)
+    assert "refused" in said and "axis 3 (rightx)" in said
+    head, said = checked([[(BUTTON, 6, 1)]], SWITCH)
+    assert "no known kind" in head and "button 6: +1.00  not used" in said and "->" not in said
+
+
+def test_check_makes_the_map_that_teleop_then_takes(pad: Any, checked: Any, tmp_path: Path) -> None:
+    """The triggers of this pad are axes 3 (reversed) and 4 (half), and the first is a button too."""
+    file, still = str(tmp_path / "new.txt"), [(AXIS | INIT, k, 32767 if k == 3 else 0) for k in range(6)]
+    moves: list[list[tuple[int, int, int]]] = [still] * 80
+    for axis in (0, 1, 2, 5):
+        moves += [[(AXIS, axis, 32767)], [(AXIS, axis, 500)]]
+    moves += [[(BUTTON, 6, 1)], [(AXIS, 3, -32767)], [(BUTTON, 6, 0)], [(AXIS, 3, 32767)]]
+    moves += [[(AXIS, 4, -32767)], [(AXIS, 4, 0)]]
+    for button in (4, 4, 5, 1, 0, 2, 9):  # the second is one too many
+        moves += [[(BUTTON, button, 1), (BUTTON, button, 0)]]
+    said = "".join(checked(moves, file=file))
+    assert "leftshoulder already" in said and "--map" in said
+    pad.send(*still)
+    with closing(Gamepad(pad.path, map_file=file, settle=0.0)) as gamepad:
+        pad.send((BUTTON, 4, 1), (AXIS, 3, 0), (AXIS, 2, -32767), (BUTTON, 2, 1))
+        assert gamepad.read() == Operator(True, gripper=0.5, rotation=(0.0, 0.0, 1.0), stop=True)
+
+
+def test_check_opens_no_node(pad: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("real.bus.open_node", lambda *_a, **_k: pytest.fail("a node was opened"))
+    pad.unplug()
+    with pytest.raises(UserError, match="is gone"):
+        Teleop("gamepad", path=pad.path, map=pad.map_file, check=True).run()
+    assert "nothing is sent" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{"check": True}, {"map": "pads.txt"}])
+def test_check_and_map_are_for_gamepads(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="gamepad") as refused:
+        Teleop("keyboard", **options).run()
+    assert refused.value.code == 2
