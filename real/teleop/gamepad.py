@@ -8,7 +8,7 @@ from collections.abc import Callable
 from real.teleop.commands import PRESSES, Operator
 from real.teleop.joystick import AXIS, INITIAL, Identity, Joystick, identify
 from real.teleop.layout import STICKS, TRIGGERS, USES, Layout, layout_of
-from real.teleop.pads import RELEASED, stick_motion
+from real.teleop.pads import AT_REST, stick_motion
 from robot_rl.util.errors import UserError
 
 SETTLE = 3.0
@@ -67,7 +67,7 @@ class Controls:
         return [
             f"{source} ({name}) {f'stands at {self._at[name]:+.2f}' if name in self._at else 'reports nothing'}"
             for name, source in axes.items()
-            if not abs(self._at.get(name, 1.0)) <= RELEASED
+            if not abs(self._at.get(name, 1.0)) <= AT_REST
         ]
 
     def operator(self) -> Operator:
@@ -80,7 +80,7 @@ class Controls:
             motion, rotation = stick_motion((forward, left), (up, turn), "tilt" in self._down)
         down, self._pressed = self._down | self._pressed, set()
         opened, closed = (self._at.get(name, 0.0) for name in TRIGGERS)
-        gripper = (opened if opened >= RELEASED else 0.0) - (closed if closed >= RELEASED else 0.0)
+        gripper = (opened if opened >= AT_REST else 0.0) - (closed if closed >= AT_REST else 0.0)
         presses = {name: name in down for name in PRESSES}
         return Operator("hold" in self._down, motion, gripper, **presses, rotation=rotation)
 
@@ -138,5 +138,5 @@ class Gamepad:
 
 def _stick(value: float) -> float:
     """Remove the dead zone without a step at its edge."""
-    beyond = max(abs(value) - RELEASED, 0.0) / (1.0 - RELEASED)
+    beyond = max(abs(value) - AT_REST, 0.0) / (1.0 - AT_REST)
     return beyond if value > 0.0 else -beyond if beyond else 0.0

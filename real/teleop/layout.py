@@ -107,7 +107,13 @@ def mapped_layout(pad: Identity, file: str) -> Layout:
         guid = guid.lower()[:4] + "0000" + guid.lower()[8:]  # without the checksum of the name
         given = dict(field.split(":", 1) for field in fields if ":" in field)
         if guid == pad.guid and given.get("platform", "Linux") == "Linux":
-            return {name: _source(pad, name, given.get(name, ""), file) for name in CONTROLS}
+            layout = {name: _source(pad, name, given.get(name, ""), file) for name in CONTROLS}
+            places = [(source.kind, source.number) for source in layout.values()]
+            shared = [name for name, place in zip(layout, places, strict=True) if places.count(place) > 1]
+            if shared:
+                what = f"{' and '.join(shared)} to {layout[shared[0]]}"
+                raise ConfigError(f"{file}: the line of {pad.guid} maps {what}; give each its own")
+            return layout
     return {}
 
 

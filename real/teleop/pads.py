@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-RELEASED = 0.08
+AT_REST = 0.08
 """Largest distance of a released stick or trigger from its rest, of full deflection."""
 
 
@@ -26,7 +26,7 @@ class Pad:
     def unreleased(self, axes: Sequence[float]) -> str:
         """Return the axes that do not stand where released sticks and triggers do, as text; empty if all do."""
         rest = dict.fromkeys(self.sticks, 0.0) | dict.fromkeys(self.triggers, self.rest)
-        away = [k for k in sorted(rest) if not abs(axes[k] - rest[k]) <= RELEASED]
+        away = [k for k in sorted(rest) if not abs(axes[k] - rest[k]) <= AT_REST]
         return ", ".join(f"axis {k} is {axes[k]:g}, released {rest[k]:g}" for k in away)
 
     def as_ours(self, axes: list[float], buttons: list[int], walks: bool) -> tuple[list[float], list[int]]:
