@@ -27,9 +27,9 @@ INTERVENTIONS = ("intervention", "complementary_info.is_intervention", "is_inter
 """What other programs call the column."""
 RATE_TOLERANCE = 0.01
 """Relative: a camera of 29.97 Hz fits a task of 30 Hz."""
-FAR, SHARE = 4.0, 0.05
-"""Numbers are in other units if more than this share of a component is this many times as far from the middle of the
-task's limits as the limits are. Of radians in degrees it is 57 times, of metres in millimetres 1000."""
+FAR, SHARE = 10.0, 0.05
+"""Numbers have other units if more than this share of a component is this many times as far from the middle of the
+task's limits as the limits are: degrees for radians are 57 times too large, millimetres for metres 1000 times."""
 TRUNCATED = "next.truncated"
 """A time limit or a stop ended the episode, not the task. Without this column every failed episode is a time-out."""
 
@@ -73,7 +73,7 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
             continue
         found = dataset.features.get(key)
         if found is None or not found.is_camera or found.shape != field.shape:
-            rows.append((key, "absent" if found is None else _size(found), f"{_pixels(field.shape)}, RGB"))
+            rows.append((key, "absent" if found is None else _size(found), _pixels(field.shape)))
     for key, spec in ((STATE, info.state), (ACTION, info.actions)):
         feature = dataset.features.get(key)
         if feature is None:
@@ -95,7 +95,7 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
 
 def _size(feature: Feature) -> str:
     if len(feature.shape) == 3:
-        return f"{_pixels(feature.shape)}, {'RGB' if feature.is_camera else 'no RGB'}"
+        return f"{_pixels(feature.shape)}{'' if feature.is_camera else ', no RGB'}"
     return f"{feature.shape[0]} numbers" if len(feature.shape) == 1 else f"shape {feature.shape}"
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from robot_rl.data import DatasetWriter, EpisodeData, Feature
-from robot_rl.data.lerobot import WrongDataset
+from robot_rl.data.lerobot import DatasetError, WrongDataset
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import ObservationSpec, picture_field
@@ -64,6 +66,16 @@ def test_a_reward_that_is_always_0_leaves_no_success(tmp_path: Path) -> None:
     with pytest.raises(WrongDataset, match=r"no successful episode.*next\.reward"):
         load_episodes(root, INFO)
     assert all(not each["reward"].any() for each in load_episodes(root, INFO, successes=False))
+
+
+def test_a_reward_that_is_no_number_is_not_learned_from(tmp_path: Path) -> None:
+    root = write(tmp_path / "theirs", next_reward=np.zeros(10, np.float32), next_success=np.ones(10, bool))
+    path = root / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index("next.reward")
+    pq.write_table(table.set_column(at, "next.reward", pa.array([float("nan")] * 4, pa.float32())), path)
+    with pytest.raises(DatasetError, match="next.reward of episode 0, frame 0, is not finite"):
+        load_episodes(root, INFO, "task")
 
 
 def test_a_reward_of_another_kind_marks_nothing_and_that_is_said(tmp_path: Path, caplog) -> None:
