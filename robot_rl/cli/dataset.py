@@ -55,7 +55,7 @@ class Info:
             table.add_row(key, feature.dtype, "x".join(map(str, feature.shape)), names)
         console.print(table)
         console.print(
-            f"{summary['episodes']} episodes, {summary['frames']} frames at {summary['fps']} fps "
+            f"{summary['episodes']} episodes, {summary['frames']} frames at {summary['fps']:g} fps "
             f"({summary['seconds']} s), {summary['megabytes']} MB, robot {summary['robot']}",
             highlight=False,
         )
@@ -67,7 +67,8 @@ class Info:
 
 @dataclass
 class Verify:
-    """Check every file and row of a dataset; exit status 1 when something is wrong."""
+    """Check every file and row of a dataset; exit status 1 when something is damaged. What is only absent, and nothing
+    here needs, is noted."""
 
     path: tyro.conf.Positional[Path]
     """Folder of the dataset, with meta/ in it."""
@@ -75,20 +76,40 @@ class Verify:
     """Print one JSON object instead of one line per problem."""
 
     def run(self) -> int:
-        """Print every problem; return the exit status."""
+        """Print every problem and note; return the exit status."""
         from rich.console import Console
 
         from robot_rl.cli.console import show
-        from robot_rl.data import Dataset, verify
+        from robot_rl.data import Dataset
+        from robot_rl.data.verify import examine
 
-        problems = verify(self.path)
+        problems, notes = examine(self.path)
         console = Console()
         if self.json:
-            show({"path": str(self.path), "problems": problems}, True)
-        elif problems:
-            for problem in problems:
-                console.out(problem, highlight=False)
-        else:
+            show({"path": str(self.path), "problems": problems, "notes": notes}, True)
+            return 1 if problems else 0
+        for line in (*problems, *(f"note: {note}" for note in notes)):
+            console.out(line, highlight=False)
+        if not problems:
             data = Dataset(self.path)
             console.out(f"{self.path} is sound: {data.num_episodes} episodes, {data.num_frames} frames")
         return 1 if problems else 0
+
+
+@dataclass
+class Stats:
+    """Compute a dataset's meta/stats.json anew: LeRobot needs it to train, robot-rl does not."""
+
+    path: tyro.conf.Positional[Path]
+    """Folder of the dataset, with meta/ in it."""
+
+    def run(self) -> int:
+        """Write the file; return the exit status."""
+        from rich.console import Console
+
+        from robot_rl.data.lerobot import STATS
+        from robot_rl.data.writer import write_stats
+
+        write_stats(self.path)
+        Console().out(f"wrote {self.path / STATS}")
+        return 0

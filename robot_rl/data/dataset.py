@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from robot_rl.data.lerobot import (
-    DEFAULT_FEATURES,
-    DTYPES,
     INFO,
     STATS,
     TASKS,
@@ -25,9 +24,18 @@ from robot_rl.data.lerobot import (
     file_path,
     read_info,
 )
-from robot_rl.data.stats import QUANTILES, STATISTICS, Stats, merge_stats, read_stats, stats_shape
-from robot_rl.data.tables import from_arrow, read_table, read_tasks
-from robot_rl.data.video import decode_frames
+from robot_rl.data.stats import (
+    BASIC,
+    Stats,
+    column_stats,
+    image_stats,
+    merge_stats,
+    read_stats,
+    sampled,
+    stored_stats,
+)
+from robot_rl.data.tables import from_arrow, read_rows, read_table, read_tasks, row_places
+from robot_rl.data.video import decode_frames, decode_picture
 
 _COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("data/", "videos/", "meta/", "stats/")
@@ -49,7 +57,7 @@ class Episode:
     """Further values from the writer, for example `randomization/cube_mass`."""
     data_file: FileId = field(repr=False)
     videos: dict[str, tuple[FileId, float]] = field(repr=False)
-    """File and start in seconds of each camera's frames."""
+    """File and start in seconds of each video's frames."""
 
 
 class Dataset:
@@ -69,13 +77,15 @@ class Dataset:
         self._used: set[Path] = set()  # files that some of our episodes came from
         self._complete: set[Path] = set()  # of these, the ones with nothing more in them
         self._columns: dict[str, tuple[int, Tensor]] = {}
-        check_inside(self.root)
+        self._pictures: dict[str, tuple[Any, pa.Table]] = {}  # of each camera, the file that was read last
+        check_inside(self.root, write=False)
         self._load()
 
     @property
-    def fps(self) -> int:
-        """Return the frames per second."""
-        return int(self.info["fps"])
+    def fps(self) -> float:
+        """Return the frames per second; a whole number is an int."""
+        fps: float = self.info["fps"]
+        return fps
 
     @property
     def robot_type(self) -> str | None:
@@ -94,8 +104,8 @@ class Dataset:
 
     @property
     def cameras(self) -> list[str]:
-        """Return the names of the video features."""
-        return [key for key, feature in self.features.items() if feature.is_video]
+        """Return the names of the features with pictures, without depth maps."""
+        return [key for key, feature in self.features.items() if feature.is_camera]
 
     def refresh(self) -> int:
         """Load episodes finished since the last call; return their number.
@@ -116,26 +126,17 @@ class Dataset:
     def columns(self, keys: Iterable[str]) -> dict[str, Tensor]:
         """Return several columns; faster than one by one, since every file is opened once."""
         keys = list(keys)
-        features = {key: self._feature(key, video=False) for key in keys}
+        features = {key: self._feature(key, camera=False) for key in keys}
         done = min((self._columns[key][0] if key in self._columns else 0 for key in keys), default=0)
         parts: dict[str, list[Tensor]] = {key: [] for key in keys}
         for file, episodes in _by_file(self.episodes[done:]).items():
             path = self.root / file_path(self.info["data_path"], file)
-            table = read_table(path, lambda name: name == "index" or name in keys)
+            table = read_rows(path, keys)
             first, length = episodes[0].start, sum(episode.length for episode in episodes)
-            absent = {*keys, "index"} - set(table.column_names)
-            if absent:
-                raise DatasetError(f"{path} has no column '{min(absent)}'; restore it from a copy")
-            try:
-                index = from_arrow(table["index"], DEFAULT_FEATURES["index"]).reshape(-1)
-            except DatasetError as error:
-                raise DatasetError(f"{path}: 'index' {error}; restore it from a copy") from error
-            row = int(np.searchsorted(index, first))
-            if row + length > len(index) or (index[row : row + length] != np.arange(first, first + length)).any():
-                raise DatasetError(f"{path} lacks some of rows {first} to {first + length - 1}; restore it")
+            places = row_places(table, np.arange(first, first + length), path)
             for key, feature in features.items():
                 try:
-                    values = from_arrow(table[key].slice(row, length), feature)
+                    values = from_arrow(table[key].take(places), feature)
                 except DatasetError as error:
                     raise DatasetError(f"{path}: '{key}' {error}; restore it from a copy") from error
                 parts[key].append(torch.from_numpy(values if values.flags.writeable else values.copy()))
@@ -149,7 +150,7 @@ class Dataset:
 
     def frames(self, key: str, indices: Sequence[int] | Tensor | np.ndarray[Any, Any]) -> Tensor:
         """Decode frames of a camera by row, in any order: (n, H, W, 3) uint8."""
-        feature = self._feature(key, video=True)
+        feature = self._feature(key, camera=True)
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
         if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_frames):
             raise DatasetError(f"frame {rows.max()} of {self.root}: it has {self.num_frames} frames")
@@ -157,18 +158,37 @@ class Dataset:
         starts = np.array([episode.start for episode in self.episodes], dtype=np.int64)
         order = np.argsort(rows, kind="stable")
         owner = np.searchsorted(starts, rows[order], side="right") - 1
-        jobs: dict[FileId, tuple[list[int], list[int]]] = {}
-        for place, row, episode in zip(order, rows[order], owner, strict=True):
-            file, begin = self.episodes[episode].videos[key]
-            places, numbers = jobs.setdefault(file, ([], []))
+        jobs: dict[FileId, tuple[list[int], list[float]]] = {}
+        for place, row, number in zip(order, rows[order], owner, strict=True):
+            episode = self.episodes[number]
+            file, begin = episode.videos[key] if feature.is_video else (episode.data_file, 0.0)
+            places, wanted = jobs.setdefault(file, ([], []))
             places.append(int(place))
-            numbers.append(round(begin * self.fps) + int(row - starts[episode]))
-        for file, (places, numbers) in jobs.items():
-            path = self.root / file_path(self.info["video_path"], file, key)
+            wanted.append(begin + (row - starts[number]) / self.fps if feature.is_video else row)
+        for file, (places, wanted) in jobs.items():
             images = np.empty((len(places), *feature.shape), dtype=np.uint8)
-            decode_frames(path, numbers, self.fps, images)
+            if feature.is_video:
+                path = self.root / file_path(self.info["video_path"], file, key)
+                decode_frames(path, wanted, self.fps, images)
+            else:
+                self._decode_stored(key, file, np.array(wanted, np.int64), images)
             out[places] = images
         return torch.from_numpy(out)
+
+    def _decode_stored(self, key: str, file: FileId, rows: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
+        """Decode pictures of a data file, in rows (n,) of the dataset, into `out` (n, H, W, 3)."""
+        path, which = self.root / file_path(self.info["data_path"], file), (file, self.num_episodes)
+        if self._pictures.get(key, (None,))[0] != which:
+            self._pictures[key] = (which, read_rows(path, [key]))
+        table = self._pictures[key][1]
+        for i, (row, place) in enumerate(zip(rows, row_places(table, rows, path).tolist(), strict=True)):
+            cell = table[key][place].as_py()
+            picture = decode_picture(cell.get("bytes") if isinstance(cell, dict) else cell)
+            if picture is None:
+                raise DatasetError(f"{path}: '{key}' of frame {row} holds no picture (PNG or JPEG); restore the file")
+            if picture.shape != out.shape[1:]:
+                raise DatasetError(f"{path}: '{key}' of frame {row} is {picture.shape}, {INFO} says {out.shape[1:]}")
+            out[i] = picture
 
     @property
     def stats(self) -> dict[str, dict[str, Tensor]]:
@@ -186,7 +206,7 @@ class Dataset:
         counted = read_stats(self.root / STATS).get("index", {}).get("count")
         if counted is None:
             return self.num_frames == 0
-        return np.size(counted) == 1 and np.ravel(counted)[0] == self.num_frames
+        return counted.shape == (1,) and counted[0] == self.num_frames
 
     def files(self) -> set[Path]:
         """Return the data, video and episode files of all episodes."""
@@ -197,16 +217,18 @@ class Dataset:
         return {self.root / name for name in names} | self._used
 
     def uncounted_files(self) -> list[Path]:
-        """Return episode files that LeRobot would read but `info.json` does not count."""
-        found = [
-            path
-            for pattern in ("data/*/*.parquet", "meta/episodes/*/*.parquet", "videos/*/*/*.mp4")
-            for path in self.root.glob(pattern)
-        ]
+        """Return episode files that LeRobot would read or overwrite but `info.json` does not count."""
+        videos = [f"videos/{key}/*/*.mp4" for key, feature in self.features.items() if feature.is_video]
+        patterns = ["data/*/*.parquet", "meta/episodes/*/*.parquet", *videos]
+        found = [path for pattern in patterns for path in self.root.glob(pattern)]
         return sorted(set(found) - self.files())
 
-    def episode_stats(self) -> dict[str, list[Stats]]:
-        """Return the readable statistics of every feature, one entry per episode; empty without episodes."""
+    def episode_stats(self, needed: Collection[str] = ()) -> dict[str, list[Stats]]:
+        """Return the statistics of every feature that is read, one entry per episode; empty without episodes.
+
+        A feature for which an episode lacks those of `needed` has them computed, or is left out if nothing is needed.
+        Raise DatasetError for statistics that are damaged.
+        """
         found: dict[int, dict[str, Any]] = {}
         for path in self.episode_files():
             if path in self._used:
@@ -214,35 +236,33 @@ class Dataset:
                 found.update((row["episode_index"], row) for row in table.to_pylist())
         if not self.episodes:
             return {}
-        readable = {key: f for key, f in self.features.items() if f.is_video or f.dtype in DTYPES}
-        return {key: [self._stats_of(found[e.index], key, f) for e in self.episodes] for key, f in readable.items()}
-
-    def _stats_of(self, row: dict[str, Any], key: str, feature: Feature) -> Stats:
-        """Return the statistics of one feature from a row of `meta/episodes`; other programs may omit quantiles."""
-        stats: Stats = {}
-        for name in STATISTICS:
-            value, shape = row.get(f"stats/{key}/{name}"), stats_shape(name, feature)
-            if value is None and name in QUANTILES:
-                continue
-            try:
-                stats[name] = np.asarray(value, dtype=np.float64)
-                sound = stats[name].shape == shape and bool(np.isfinite(stats[name]).all())
-            except (ValueError, TypeError, OverflowError):  # lists of different lengths, or no numbers
-                sound = False
-            if not sound:
-                where = f"{self.root / 'meta/episodes'}: 'stats/{key}/{name}' of episode {row['episode_index']}"
-                raise DatasetError(f"{where} is {value}, not finite numbers {shape}; restore it from a copy")
+        stats: dict[str, list[Stats]] = {}
+        for key, feature in self.features.items():
+            if feature.is_read:
+                where = self.root / "meta/episodes"
+                stored = [stored_stats(found[episode.index], key, feature, where) for episode in self.episodes]
+                if all(name in entry for name in needed or BASIC for entry in stored):
+                    stats[key] = stored
+                elif needed:
+                    stats[key] = [self._computed_stats(episode, key, feature) for episode in self.episodes]
         return stats
 
-    def _feature(self, key: str, video: bool) -> Feature:
+    def _computed_stats(self, episode: Episode, key: str, feature: Feature) -> Stats:
+        """Return the statistics of one feature over an episode, from its values."""
+        if feature.is_camera:
+            return image_stats(self.frames(key, episode.start + sampled(episode.length)).numpy())
+        return column_stats(self.column(key)[episode.start : episode.start + episode.length].numpy())
+
+    def _feature(self, key: str, camera: bool) -> Feature:
         """Return a feature; raise DatasetError if it is missing or of the wrong kind."""
         feature = self.features.get(key)
         if feature is None:
             raise DatasetError(f"{self.root} has no feature '{key}'; it has {', '.join(self.features)}")
-        if not feature.is_video and feature.dtype not in DTYPES:
-            raise DatasetError(f"feature '{key}' of {self.root} is {feature.dtype}, which is not read here")
-        if feature.is_video != video:
-            method = "frames(key, indices)" if feature.is_video else "column(key)"
+        if not feature.is_read:
+            what = f"a {feature.dtype} of shape {feature.shape}"
+            raise DatasetError(f"feature '{key}' of {self.root} is {what}, which is not read here")
+        if feature.is_camera != camera:
+            method = "frames(key, indices)" if feature.is_camera else "column(key)"
             raise DatasetError(f"feature '{key}' of {self.root} is {feature.dtype}; read it with {method}")
         return feature
 
@@ -297,8 +317,7 @@ class Dataset:
             )
         tasks = read_tasks(self.root / TASKS) if len(self.tasks) < int(info["total_tasks"]) else self.tasks
         features = {key: Feature.from_json(entry) for key, entry in info["features"].items()}
-        cameras = [key for key, feature in features.items() if feature.is_video]
-        self.episodes += [_episode(rows[index], cameras, self.root) for index in new]
+        self.episodes += [_episode(rows[index], features, self.root) for index in new]
         self.info, self.features, self.tasks = info, features, tasks[: int(info["total_tasks"])]
         self._stamp, self._used, self._complete = stamp, used, complete
 
@@ -308,9 +327,11 @@ def is_reserved(column: str) -> bool:
     return column in _COLUMNS or column.startswith(_PREFIXES)
 
 
-def _episode(row: dict[str, Any], cameras: list[str], root: Path) -> Episode:
-    """Read a row of `meta/episodes`."""
-    places = [f"videos/{key}/{name}" for key in cameras for name in ("chunk_index", "file_index", "from_timestamp")]
+def _episode(row: dict[str, Any], features: dict[str, Feature], root: Path) -> Episode:
+    """Read a row of `meta/episodes`; a video that is not read may lack its place."""
+    videos = [key for key, feature in features.items() if feature.is_video]
+    videos = [key for key in videos if features[key].is_camera or row.get(f"videos/{key}/file_index") is not None]
+    places = [f"videos/{key}/{name}" for key in videos for name in ("chunk_index", "file_index", "from_timestamp")]
     for name in ("tasks", "length", "dataset_from_index", "data/chunk_index", "data/file_index", *places):
         if name not in row:
             raise DatasetError(f"{root / 'meta/episodes'} has no column '{name}'; restore it from a copy")
@@ -337,7 +358,7 @@ def _episode(row: dict[str, Any], cameras: list[str], root: Path) -> Episode:
                 (row[f"videos/{key}/chunk_index"], row[f"videos/{key}/file_index"]),
                 row[f"videos/{key}/from_timestamp"],
             )
-            for key in cameras
+            for key in videos
         },
     )
 

@@ -51,7 +51,7 @@ def check_columns(columns: Mapping[str, Any], features: Mapping[str, Feature]) -
     return values
 
 
-def default_columns(length: int, fps: int, episode: int, start: int, tasks: Sequence[int]) -> dict[str, Array]:
+def default_columns(length: int, fps: float, episode: int, start: int, tasks: Sequence[int]) -> dict[str, Array]:
     """Return the columns that every dataset has, (T, 1), with the index of each frame's task."""
     frame = np.arange(length, dtype=np.int64).reshape(-1, 1)
     return {

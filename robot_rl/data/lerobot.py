@@ -11,14 +11,17 @@
 An episode exists once `info.json` counts it. Files that it does not count were left by a killed writer; readers skip
 them, `DatasetWriter.append` moves them to `<root>/.aside`.
 
-A dataset may come from anywhere, so no name in it leads out of its folder: the paths are LeRobot's own, names have no
-'/', and a link that leads out is refused.
+A dataset may come from anywhere, so no name in it leads out of its folder: the paths are LeRobot's own, cameras have no
+'/' in their names, and a link that leads out is refused, unless it is one of the hub's cache, which is only read.
+
+What other programs write differently is made the same in `Feature.from_json`.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +42,7 @@ DATA_PATH = f"data/{FILE}.parquet"
 VIDEO_PATH = "videos/{video_key}/" + FILE + ".mp4"
 CHUNK_SIZE = 1000
 DTYPES = frozenset(["bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"])
+PICTURES = ("video", "image")
 
 MOST_NUMBERS = 2**28
 """Largest number of values in a feature's row: a picture of 9459 x 9459 pixels."""
@@ -64,23 +68,34 @@ class Feature:
     """
 
     dtype: str
-    """`video`, or the numpy name of a number type, e.g. `float32` or `bool`."""
+    """`video`, `image` for pictures in the data table, or the numpy name of a number type, e.g. `float32`."""
     shape: tuple[int, ...]
     """Shape of one frame's value; a single number is `(1,)`, a camera `(height, width, 3)`."""
-    names: list[str] | dict[str, Any] | None = None
+    names: list[str] | None = None
     """Names of the dimensions, in order."""
     info: dict[str, Any] | None = None
     """Encoding of a video; the writer fills it from the first file."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
-        if self.names is not None and not isinstance(self.names, dict):
+        if self.names is not None:
             object.__setattr__(self, "names", list(self.names))
 
     @property
     def is_video(self) -> bool:
         """Return whether the frames are in an mp4 instead of a column."""
         return self.dtype == "video"
+
+    @property
+    def is_camera(self) -> bool:
+        """Return whether the frames are RGB pictures, in an mp4 or in the data table; depth maps are not read here."""
+        depth = any(key.endswith("is_depth_map") and value for key, value in (self.info or {}).items())
+        return self.dtype in PICTURES and len(self.shape) == 3 and self.shape[2] == 3 and not depth
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether the values are read here: numbers, or RGB pictures."""
+        return self.dtype in DTYPES or self.is_camera
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of `info.json`."""
@@ -89,8 +104,15 @@ class Feature:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Feature:
-        """Read an entry of `info.json`."""
-        return cls(entry["dtype"], tuple(entry["shape"]), entry.get("names"), entry.get("info"))
+        """Read an entry of `info.json`: names become one list, a picture's sizes (height, width, channels), and names
+        of another number than the dimensions are dropped."""
+        shape, names = tuple(entry["shape"]) or (1,), _flat(entry.get("names"))
+        if entry["dtype"] in PICTURES and len(shape) == 3:
+            order = _channels_last(shape, names)
+            shape, names = tuple(shape[axis] for axis in order), ["height", "width", "channels"]
+        elif names is not None and len(shape) == 1 and len(names) != shape[0]:
+            names = None
+        return cls(entry["dtype"], shape, names, entry.get("info"))
 
 
 DEFAULT_FEATURES = {
@@ -101,6 +123,33 @@ DEFAULT_FEATURES = {
     "task_index": Feature("int64", (1,)),
 }
 """Columns that every dataset has; the writer fills them."""
+
+
+def _flat(names: Any) -> list[str] | None:
+    """Return names as one list, None if there are none.
+
+    Other programs also write a table of lists (`{"motors": ["a", "b"]}`) or of places (`{"b": 1, "a": 0}`).
+    """
+    found: list[str] = []
+    waiting = [names]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            places = all(type(place) is int for place in item.values())
+            item = sorted(item, key=item.__getitem__) if places else list(item.values())
+        if isinstance(item, list):
+            waiting += reversed(item)
+        elif item is not None:
+            found.append(str(item))
+    return found or None
+
+
+def _channels_last(shape: tuple[int, ...], names: list[str] | None) -> tuple[int, ...]:
+    """Return the places of height, width and channels in a picture's shape, by their names or else by the sizes."""
+    initials = "".join(name[:1].lower() for name in names or ())
+    if sorted(initials) == sorted("hwc"):
+        return tuple(initials.index(initial) for initial in "hwc")
+    return (1, 2, 0) if shape[0] in (1, 3) and shape[2] not in (1, 3) else (0, 1, 2)
 
 
 def check_features(features: Mapping[str, Feature]) -> None:
@@ -128,7 +177,7 @@ def check_features(features: Mapping[str, Feature]) -> None:
             raise DatasetError(f"feature '{key}' has {len(names)} names for {feature.shape[0]} dimensions")
 
 
-def new_info(fps: int, features: Mapping[str, Feature], robot_type: str | None) -> dict[str, Any]:
+def new_info(fps: float, features: Mapping[str, Feature], robot_type: str | None) -> dict[str, Any]:
     """Return the `info.json` of a dataset without episodes."""
     if fps < 1 or fps != int(fps):
         raise DatasetError(f"fps is {fps}; LeRobot needs a whole number of frames per second, at least 1")
@@ -199,17 +248,15 @@ def _faults(info: Mapping[str, Any]) -> Iterator[str]:
     if absent := DEFAULT_FEATURES.keys() - features.keys():
         yield f"features lacks '{min(absent)}'"
     for name, entry in features.items():
-        if name in ("", ".", "..") or set(name) & set("/\\\0"):
-            yield f"feature {name!r} is no name for a file"
         shape: Any = entry.get("shape") if isinstance(entry, dict) else None
-        if not isinstance(shape, list) or not shape or not all(type(n) is int and n > 0 for n in shape):
+        if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
             yield f"feature '{name}' has no shape"
         if math.prod(shape) > MOST_NUMBERS:
             yield f"feature '{name}' has shape {shape}, more than {MOST_NUMBERS} numbers"
         if not isinstance(entry.get("dtype"), str):
             yield f"feature '{name}' has no dtype"
-        if entry["dtype"] == "video" and (len(shape) != 3 or shape[2] != 3):
-            yield f"feature '{name}' is a video of shape {shape}, not height, width, 3"
+        if entry["dtype"] == "video" and (name in ("", ".", "..") or set(name) & set("/\\\0")):
+            yield f"feature {name!r} is no name for a file"
         if not isinstance(entry.get("names"), list | dict | None):
             yield f"feature '{name}' has names {entry['names']!r}, not a list"
         if not isinstance(entry.get("info"), dict | None):
@@ -220,10 +267,27 @@ def _faults(info: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key} is {info.get(key)!r}; LeRobot {VERSION} has {path!r}, and no other is read or written"
 
 
-def check_inside(root: Path) -> None:
-    """Raise DatasetError if anything in a dataset's folder leads out of it, or is neither a file nor a folder."""
-    if fault := next(leaks(root), None):
+def check_inside(root: Path, write: bool = True) -> None:
+    """Raise DatasetError if anything in a dataset's folder leads out of it, or is neither a file nor a folder.
+
+    To read, the links of the hub's cache are followed.
+    """
+    if fault := next(leaks(root, () if write else _hub_folders(root)), None):
         raise DatasetError(fault)
+
+
+def _hub_folders(root: Path) -> list[Path]:
+    """Return where the links of a snapshot in the cache of huggingface_hub lead; [] for any other folder.
+
+    `datasets--me--lift/snapshots/<revision>/...` leads to `datasets--me--lift/blobs/`, and from there, if several
+    datasets share files, to `blobs/` beside `datasets--me--lift`.
+    """
+    for folder in Path(os.path.realpath(root)).parents:
+        repository = folder.parent
+        if folder.name == "snapshots" and (repository / "blobs").is_dir():
+            shared = [repository.parent / "blobs"] if "--" in repository.name else []
+            return [repository / "blobs", folder, *shared]
+    return []
 
 
 def encode_json(value: Any) -> bytes:

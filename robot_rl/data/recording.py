@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +16,20 @@ from robot_rl.data.lerobot import DatasetError, Feature, WrongDataset
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE
+from robot_rl.interface.spec import VectorSpec
 from robot_rl.util.errors import ConfigError
 
+logger = logging.getLogger(__name__)
 STATE, ACTION = "observation.state", "action"
-OURS = ("next.success", "next.done", "intervention")
-"""Columns that recordings of other programs may lack."""
+MARKS = ("next.success", "next.reward")
+"""Columns that mark success, the first that is there."""
+INTERVENTIONS = ("intervention", "complementary_info.is_intervention", "is_intervention")
+"""What other programs call the column."""
+RATE_TOLERANCE = 0.01
+"""Relative: a camera of 29.97 Hz fits a task of 30 Hz."""
+FAR, SHARE = 10.0, 0.05
+"""Numbers have other units if more than this share of a component is this many times as far from the middle of the
+task's limits as the limits are: degrees for radians are 57 times too large, millimetres for metres 1000 times."""
 TRUNCATED = "next.truncated"
 """A time limit or a stop ended the episode, not the task. Without this column every failed episode is a time-out."""
 
@@ -55,21 +66,22 @@ def frames_per_second(info: EnvInfo) -> int:
 
 def check(dataset: Dataset, info: EnvInfo) -> None:
     """Raise WrongDataset with a table of the differences if a dataset was recorded for something else."""
-    rows = [] if dataset.fps == info.rate else [("rate", f"{dataset.fps} Hz", f"{info.rate:g} Hz")]
+    close = abs(dataset.fps - info.rate) <= RATE_TOLERANCE * info.rate
+    rows = [] if close else [("rate", f"{dataset.fps:g} Hz", f"{info.rate:g} Hz")]
     for key, field in info.others.items():
         if field.kind == "text":  # every episode has its task
             continue
         found = dataset.features.get(key)
-        if found is None or not found.is_video or found.shape != field.shape:
-            rows.append((key, "absent" if found is None else _size(found.shape), _size(field.shape)))
+        if found is None or not found.is_camera or found.shape != field.shape:
+            rows.append((key, "absent" if found is None else _size(found), _pixels(field.shape)))
     for key, spec in ((STATE, info.state), (ACTION, info.actions)):
         feature = dataset.features.get(key)
         if feature is None:
             rows.append((key, "absent", f"{spec.size} numbers"))
-        elif feature.names is not None and list(feature.names) != spec.names:
-            rows.append((key, *_names(list(feature.names), spec.names)))
+        elif feature.names is not None and feature.names != spec.names:
+            rows.append((key, *_names(feature.names, spec.names)))
         elif feature.shape != (spec.size,):
-            rows.append((key, _size(feature.shape), f"{spec.size} numbers"))
+            rows.append((key, _size(feature), f"{spec.size} numbers"))
     if rows:
         how = " --policy BUNDLE" if info.interface is None and not info.demonstrator else ""
         table = [("column", "in the dataset", "in the task"), *rows]
@@ -81,10 +93,14 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
         )
 
 
-def _size(shape: tuple[int, ...]) -> str:
-    if len(shape) == 3:
-        return f"{shape[0]}x{shape[1]} pixels"
-    return f"{shape[0]} numbers" if len(shape) == 1 else f"shape {shape}"
+def _size(feature: Feature) -> str:
+    if len(feature.shape) == 3:
+        return f"{_pixels(feature.shape)}{'' if feature.is_camera else ', no RGB'}"
+    return f"{feature.shape[0]} numbers" if len(feature.shape) == 1 else f"shape {feature.shape}"
+
+
+def _pixels(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]}x{shape[1]} pixels"
 
 
 def _names(theirs: list[str], ours: list[str]) -> tuple[str, str]:
@@ -105,11 +121,22 @@ def load_episodes(
     """Return the episodes of a dataset, see `episodes_of`; all of them if the task reports no success."""
     dataset = Dataset(path)
     check(dataset, info)
-    return episodes_of(dataset, info, 0, successes=successes and info.reports_success, reward=reward)
+    return episodes_of(dataset, info, 0, successes and info.reports_success, reward, units=True)
+
+
+def successes_of(dataset: Dataset) -> Tensor | None:
+    """Return where success is marked, (num_frames,) bool: by `next.success`, or by a `next.reward` of nothing but 0
+    and 1; None if nothing marks it."""
+    for name in MARKS:
+        if name in dataset.features:
+            values = dataset.column(name).flatten()
+            if name == "next.success" or ((values == 0) | (values == 1)).all():
+                return values.bool()
+    return None
 
 
 def episodes_of(
-    dataset: Dataset, info: EnvInfo, first: int, successes: bool, reward: str = "success"
+    dataset: Dataset, info: EnvInfo, first: int, successes: bool, reward: str = "success", units: bool = False
 ) -> list[dict[str, Tensor]]:
     """Return episodes from number `first` on: observation.state (T, D), the task's pictures uint8 (T, H, W, 3),
     instruction uint8 (T, bytes), action (T, A) in [-1, 1], reward (T,), intervention (T,) and terminated (T,).
@@ -120,30 +147,42 @@ def episodes_of(
     that ended an episode terminates it where the dataset distinguishes it from a time-out (`TRUNCATED`); success does
     where the task says so.
 
-    With `successes`, episodes that never reached `next.success` are left out. A dataset that another program recorded
-    may lack `next.success`, `next.done` and `intervention`: then every episode succeeds with its last frame, and nobody
-    intervened.
+    With `successes`, episodes without success are left out. Where a dataset of another program does not mark success
+    (`successes_of`), every episode succeeds with its last frame, and this is said; where it has no column of
+    `INTERVENTIONS`, nobody intervened. With `units`, numbers far outside the task's limits are refused.
     """
-    ends = ["next.done", TRUNCATED] if TRUNCATED in dataset.features else []
-    rewards = "next.reward" if reward == "task" else "next.success"
+    ends = ["next.done", TRUNCATED] if {"next.done", TRUNCATED} <= dataset.features.keys() else []
+    corrected = [name for name in INTERVENTIONS if name in dataset.features][:1]
+    rewards = ["next.reward"] if reward == "task" else []
     reads = LANGUAGE in info.others
     told = ["task_index"] if reads else []
-    names = dict.fromkeys([STATE, ACTION, "next.success", "intervention", rewards, *ends, *told])
-    columns = dataset.columns([name for name in names if name in dataset.features or name not in OURS])
-    if "next.success" not in columns:
-        last = [episode.start + episode.length - 1 for episode in dataset.episodes]
-        columns["next.success"] = torch.zeros(dataset.num_frames, 1, dtype=torch.bool)
-        columns["next.success"][last] = True
-    columns.setdefault("intervention", torch.zeros(dataset.num_frames, 1, dtype=torch.bool))
-    succeeded = columns["next.success"] & info.success_terminates
-    terminated = succeeded | (columns["next.done"] & ~columns[TRUNCATED] if ends else False)
-    for key in (STATE, ACTION):
+    marks = [name for name in MARKS if name in dataset.features][:1]
+    columns = dataset.columns(dict.fromkeys([STATE, ACTION, *marks, *rewards, *ends, *corrected, *told]))
+    success = successes_of(dataset)
+    if success is None:
+        success = torch.zeros(dataset.num_frames, dtype=torch.bool)
+        success[[episode.start + episode.length - 1 for episode in dataset.episodes]] = True
+        logger.warning(
+            "%s marks no success, by next.success or by a next.reward of 0 and 1: all %d episodes are taken as "
+            "successes", dataset.root, dataset.num_episodes,
+        )  # fmt: skip
+    columns |= {name: columns[name].float() for name in (STATE, ACTION, *rewards)}
+    flags = {name: columns[name].flatten().bool() for name in (*ends, *corrected)}
+    terminated = success & info.success_terminates
+    if ends:
+        terminated = terminated | flags["next.done"] & ~flags[TRUNCATED]
+    intervention = flags[corrected[0]] if corrected else torch.zeros_like(success)
+    for key in (STATE, ACTION, *rewards):
         _finite(dataset, key, columns[key])
+    if units:
+        _check_units(dataset, STATE, columns[STATE], info.state, info.task)
+        _check_units(dataset, ACTION, columns[ACTION], info.actions, info.task)
     action = info.actions.to_unit(columns[ACTION])
+    paid = columns[rewards[0]].flatten() if rewards else success.float()
     kept = []
     for episode in dataset.episodes[first:]:
         rows = slice(episode.start, episode.start + episode.length)
-        if bool(columns["next.success"][rows].any()) or not successes:
+        if bool(success[rows].any()) or not successes:
             kept.append(rows)
     pictures = _pictures(dataset, list(info.others.pictures), kept)
     texts = _texts(dataset, columns["task_index"].flatten(), kept) if reads else None
@@ -153,15 +192,16 @@ def episodes_of(
             {
                 STATE: columns[STATE][rows],
                 "action": action[rows],
-                "reward": columns[rewards][rows].flatten().float(),
-                "intervention": columns["intervention"][rows].flatten().bool(),
-                "terminated": terminated[rows].flatten(),
+                "reward": paid[rows],
+                "intervention": intervention[rows],
+                "terminated": terminated[rows],
             }
             | pictures[number]
             | ({} if texts is None else {LANGUAGE: texts[number]})
         )
     if not out and first == 0:
-        raise WrongDataset(f"{dataset.root} holds no {'successful ' if successes else ''}episode; collect more")
+        what = f"successful episode among {dataset.num_episodes}, by {' or '.join(marks)}" if successes else "episode"
+        raise WrongDataset(f"{dataset.root} holds no {what}; collect more")
     return out
 
 
@@ -186,6 +226,30 @@ def _pictures(dataset: Dataset, keys: list[str], episodes: list[slice]) -> list[
     lengths = [episode.stop - episode.start for episode in episodes]
     parts = {key: torch.split(values, lengths) for key, values in frames.items()}
     return [{key: values[k] for key, values in parts.items()} for k in range(len(episodes))]
+
+
+def _check_units(dataset: Dataset, key: str, values: Tensor, spec: VectorSpec, task: str) -> None:
+    """Raise WrongDataset for numbers so far outside the task's limits that they are no such quantity; the limits of a
+    state are nominal, so only its angles and lengths are looked at. Say which share of the actions will be clipped."""
+    units = [field.unit for field in spec.fields for _ in field.dims]
+    middle, half = (spec.high + spec.low) / 2, (spec.high - spec.low) / 2
+    distance = ((values - middle) / half).abs().nan_to_num()  # 1 at the limits, 0 where there are none
+    limited = torch.tensor([key == ACTION or unit.split("/")[0] in ("rad", "m") for unit in units])
+    share = (distance > FAR).double().mean(0) * limited
+    if len(values) and share.max() > SHARE:
+        worst = int(share.argmax())
+        low, high = np.quantile(values[:, worst].numpy(), (0.05, 0.95))
+        converted = (distance[:, worst] * math.pi / 180 > FAR).double().mean() <= SHARE
+        degrees = units[worst].startswith("rad") and bool(converted)
+        raise WrongDataset(
+            f"{dataset.root}: {key} {spec.names[worst]!r} is between {low:.4g} and {high:.4g} in 90 % of the frames, "
+            f"and in task {task!r} between {spec.low[worst]:.4g} and {spec.high[worst]:.4g} {units[worst]}: it has "
+            f"other units{' (degrees?)' if degrees else ''}, or another scale; convert the dataset"
+        )
+    clipped = float((distance > 1.001).any(1).double().mean()) if len(values) and key == ACTION else 0.0
+    if clipped > 0.001:
+        said = "%s: %.1f %% of the actions exceed the task's limits and are clipped"
+        logger.warning(said, dataset.root, 100 * clipped)
 
 
 def _finite(dataset: Dataset, key: str, values: Tensor) -> None:

@@ -19,16 +19,42 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Stats = dict[str, Array]
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
-STATISTICS = ("min", "max", "mean", "std", "count", *QUANTILES)
+BASIC = ("min", "max", "mean", "std", "count")
+STATISTICS = (*BASIC, *QUANTILES)
 IMAGE_SAMPLES = 100
 """Frames of one episode used for image statistics, evenly spaced."""
 IMAGE_PIXELS = 150
 """Approximate rows and columns of a frame used for image statistics."""
 
 
-def stats_shape(name: str, feature: Feature) -> tuple[int, ...]:
-    """Return the shape that a statistic of a feature has."""
-    return (1,) if name == "count" else (feature.shape[-1], 1, 1) if feature.is_video else feature.shape
+def stats_fault(name: str, value: Any, feature: Feature) -> str:
+    """Return what is wrong with a statistic of a feature, as text; empty if it is sound."""
+    shape = (1,) if name == "count" else (feature.shape[-1], 1, 1) if feature.is_camera else feature.shape
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+        sound = numbers.shape == shape and bool(np.isfinite(numbers).all())
+    except (ValueError, TypeError, OverflowError):  # lists of different lengths, or no numbers
+        sound = False
+    return "" if sound else f"is {value}, not finite numbers {shape}"
+
+
+def stored_stats(row: Mapping[str, Any], key: str, feature: Feature, folder: Path) -> Stats:
+    """Return the statistics of one feature from a row of `meta/episodes`; other programs may omit some."""
+    stats: Stats = {}
+    for name in STATISTICS:
+        value = row.get(f"stats/{key}/{name}")
+        if value is None:
+            continue
+        if fault := stats_fault(name, value, feature):
+            where = f"{folder}: 'stats/{key}/{name}' of episode {row['episode_index']}"
+            raise DatasetError(f"{where} {fault}; restore it from a copy")
+        stats[name] = np.asarray(value, dtype=np.float64)
+    return stats
+
+
+def sampled(length: int) -> Array:
+    """Return the frames (n,) of an episode that its image statistics are of."""
+    return np.linspace(0, length - 1, min(length, IMAGE_SAMPLES)).round().astype(np.int64)
 
 
 def column_stats(values: Array) -> Stats:
@@ -46,7 +72,7 @@ def column_stats(values: Array) -> Stats:
 
 def image_stats(frames: Array) -> Stats:
     """Return the statistics of frames (T, H, W, 3) uint8, exact for the pixels used."""
-    times = np.linspace(0, len(frames) - 1, min(len(frames), IMAGE_SAMPLES)).round().astype(int)
+    times = sampled(len(frames))
     stride = max(1, max(frames.shape[1:3]) // IMAGE_PIXELS)
     pixels = frames[times, ::stride, ::stride]
     levels = np.arange(256) / 255.0
@@ -153,18 +179,18 @@ def _hash(index: Array) -> Array:
 
 
 def read_stats(path: Path) -> dict[str, Stats]:
-    """Read `stats.json`; return an empty dict if there is none yet."""
+    """Read the known statistics of `stats.json`; return an empty dict if there is none yet."""
     try:
         raw = json.loads(path.read_bytes())
         return {
-            key: {name: np.asarray(value, dtype=np.float64) for name, value in entry.items()}
+            key: {n: np.atleast_1d(np.asarray(v, dtype=np.float64)) for n, v in entry.items() if n in STATISTICS}
             for key, entry in raw.items()
         }
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, OverflowError, AttributeError, RecursionError) as error:
         raise DatasetError(
-            f"{path} is not valid ({error}); delete it, then DatasetWriter.append writes it anew"
+            f"{path} is not valid ({error}); write it anew with `robot-rl dataset stats`"
         ) from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from robot_rl.data.lerobot import DatasetError, Feature, numpy_dtype
+from robot_rl.data.lerobot import DEFAULT_FEATURES, DatasetError, Feature, numpy_dtype
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,14 +30,21 @@ def to_arrow(values: Array, feature: Feature) -> pa.Array:
 
 
 def from_arrow(column: pa.ChunkedArray, feature: Feature) -> Array:
-    """Return a stored column as values (T, *shape); raise DatasetError if its type differs."""
+    """Return a stored column as values (T, *shape) of the feature's dtype, whatever type of number the file has.
+
+    Raise DatasetError if there are no such numbers, or if a whole number or bool would change.
+    """
     flat = column.combine_chunks()
     while isinstance(flat, pa.ExtensionArray):
         flat = flat.storage
-    while pa.types.is_nested(flat.type):
+    while pa.types.is_list(flat.type) or pa.types.is_large_list(flat.type) or pa.types.is_fixed_size_list(flat.type):
         flat = flat.flatten()
     try:
-        values = flat.to_numpy(zero_copy_only=False).astype(numpy_dtype(feature), copy=False)
+        stored = flat.to_numpy(zero_copy_only=False)
+        with np.errstate(invalid="ignore", over="ignore"):
+            values = stored.astype(numpy_dtype(feature), copy=False)
+        if values.dtype.kind != "f" and (values != stored).any():
+            raise ValueError(f"{stored[values != stored][0]} cannot be stored so")
         return np.ascontiguousarray(values).reshape(len(column), *feature.shape)
     except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise DatasetError(f"is not {feature.dtype} of shape {feature.shape} ({error})") from error
@@ -60,6 +67,26 @@ def read_table(path: Path, wanted: Callable[[str], bool] = lambda name: True) ->
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DatasetError(f"{path} is truncated or damaged ({reason}); restore it from a copy") from error
+
+
+def read_rows(path: Path, keys: Collection[str]) -> pa.Table:
+    """Read columns of a data file, and the `index` of their rows in the dataset."""
+    table = read_table(path, lambda name: name == "index" or name in keys)
+    if absent := {*keys, "index"} - set(table.column_names):
+        raise DatasetError(f"{path} has no column '{min(absent)}'; restore it from a copy")
+    return table
+
+
+def row_places(table: pa.Table, rows: Array, path: Path) -> Array:
+    """Return where in a data file's table the dataset's rows (n,) are, which ascend."""
+    try:
+        index = from_arrow(table["index"], DEFAULT_FEATURES["index"]).reshape(-1)
+    except DatasetError as error:
+        raise DatasetError(f"{path}: 'index' {error}; restore it from a copy") from error
+    places = np.searchsorted(index, rows)
+    if len(rows) and (places.max() >= len(index) or (index[places] != rows).any()):
+        raise DatasetError(f"{path} lacks some of rows {rows[0]} to {rows[-1]}; restore it")
+    return places
 
 
 def encode_tasks(tasks: Sequence[str]) -> memoryview:

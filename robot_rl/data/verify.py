@@ -10,33 +10,44 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from robot_rl.data.dataset import Dataset, Episode
-from robot_rl.data.lerobot import DTYPES, STATS, TASKS, DatasetError, Feature, FileId, file_path
-from robot_rl.data.stats import STATISTICS, read_stats, stats_shape
+from robot_rl.data.lerobot import DTYPES, STATS, TASKS, DatasetError, FileId, file_path
+from robot_rl.data.stats import STATISTICS, read_stats, stats_fault
 from robot_rl.data.tables import from_arrow, read_table, read_tasks
-from robot_rl.data.video import count_frames
+from robot_rl.data.video import SLACK, frame_times
 
 TOLERANCE_S = 1e-4
 """LeRobot's own tolerance for timestamps."""
 
 
-def verify(root: str | Path) -> list[str]:
-    """Return one sentence per problem of a dataset; an empty list if it is sound.
+class _Note(str):
+    """A finding that is no damage: something is absent, or not used, and the dataset trains without."""
 
-    Reads every file to its end, decoding all video. May run while a writer is at work.
+
+def verify(root: str | Path) -> list[str]:
+    """Return one sentence per problem of a dataset; an empty list if it is sound."""
+    return examine(root)[0]
+
+
+def examine(root: str | Path) -> tuple[list[str], list[str]]:
+    """Return one sentence per problem of a dataset, and one per thing that is only absent or not used.
+
+    Reads every file to its end, decoding all pictures. May run while a writer is at work.
     """
     root = Path(root)
     try:
         before = set(Dataset(root).uncounted_files())
         data = Dataset(root)
     except DatasetError as error:
-        return [str(error)]
-    problems = [*_check_meta(data), *_check_data(data), *_check_videos(data), *_check_stats(data)]
+        return [str(error)], []
+    checks = (_check_meta, _check_data, _check_videos, _check_stored_pictures, _check_stats)
+    found = [finding for check in checks for finding in check(data)]
     data.refresh()
     for path in sorted(before & set(data.uncounted_files())):  # a running writer's files come and go
-        problems.append(
+        found.append(
             f"{path} is not counted by meta/info.json: a writer was killed; DatasetWriter.append moves it aside"
         )
-    return problems
+    notes = [str(finding) for finding in found if isinstance(finding, _Note)]
+    return [finding for finding in found if not isinstance(finding, _Note)], notes
 
 
 def _check_meta(data: Dataset) -> Iterator[str]:
@@ -91,16 +102,17 @@ def _check_data(data: Dataset) -> Iterator[str]:
         for key, feature in data.features.items():
             if feature.dtype not in DTYPES:
                 continue
-            try:
-                columns[key] = from_arrow(table[key], feature)
-            except KeyError:
+            if key not in table.column_names:
                 yield f"{path} has no column '{key}'"
-                continue
-            except DatasetError:
-                yield f"{path}: column '{key}' is {table.schema.field(key).type}, not {_words(feature)}"
                 continue
             if table[key].null_count:
                 yield f"{path}: column '{key}' has {table[key].null_count} empty rows"
+                continue
+            try:
+                columns[key] = from_arrow(table[key], feature)
+            except DatasetError as error:
+                yield f"{path}: column '{key}' is {table.schema.field(key).type}, and {error}"
+                continue
             if columns[key].dtype.kind == "f" and not np.isfinite(columns[key]).all():
                 bad = int(np.argwhere(~np.isfinite(columns[key]))[0][0])
                 yield f"{path}: column '{key}' is not finite at row {bad}"
@@ -114,7 +126,7 @@ def _check_rows(path: Path, columns: dict[str, Any], episodes: list[Episode], da
         "frame_index": frames,
         "index": np.concatenate([episode.start + np.arange(episode.length) for episode in episodes]),
         "episode_index": np.concatenate([np.full(episode.length, episode.index) for episode in episodes]),
-        "timestamp": frames / data.fps,
+        "timestamp": (frames / data.fps).astype(np.float32),  # as it is stored: after an hour to 0.25 ms
     }
     for key, want in expected.items():
         if key in columns:
@@ -136,33 +148,53 @@ def _check_rows(path: Path, columns: dict[str, Any], episodes: list[Episode], da
 
 
 def _check_videos(data: Dataset) -> Iterator[str]:
-    """Decode every video."""
-    for key in data.cameras:
-        ends: dict[FileId, list[tuple[int, int]]] = {}
+    """Decode every video, and look for the frames of its episodes as `decode_frames` does."""
+    slack = SLACK / data.fps
+    for key in [key for key in data.cameras if data.features[key].is_video]:
+        files: dict[FileId, list[Episode]] = {}
         for episode in data.episodes:
-            file, begin = episode.videos[key]
-            first = round(begin * data.fps)
-            ends.setdefault(file, []).append((first, first + episode.length))
-        for file, spans in ends.items():
+            files.setdefault(episode.videos[key][0], []).append(episode)
+        for file, episodes in files.items():
             path = data.root / file_path(data.info["video_path"], file, key)
             try:
-                count, size = count_frames(path)
+                times, size = frame_times(path)
             except DatasetError as error:
                 yield str(error)
                 continue
-            end = 0
-            for first, last in sorted(spans):
-                if first != end:
-                    yield f"{path}: an episode's frames start at {first}, expected {end}"
-                end = last
-            if count != end:
-                yield f"{path} has {count} frames, its episodes {end}"
             if size != data.features[key].shape[:2]:
                 yield f"{path} has frames of {size}, meta/info.json says {data.features[key].shape[:2]}"
+            uses = np.zeros(len(times), int)
+            for episode in episodes:
+                wanted = episode.videos[key][1] + np.arange(episode.length) / data.fps
+                at = np.searchsorted(times, wanted - slack)
+                lost = np.append(times, np.inf)[at] > wanted + slack
+                uses[at[~lost]] += 1
+                if lost.any():
+                    frame = int(np.argmax(lost))
+                    yield (
+                        f"{path}: episode {episode.index} lacks {lost.sum()} of its {episode.length} frames, the first "
+                        f"at {wanted[frame]:.3f} s; the video has {len(times)}, "
+                        + (f"from {times[0]:.3f} to {times[-1]:.3f} s" if len(times) else "so it is empty")
+                    )
+            if (uses > 1).any():
+                yield f"{path}: several episodes have the frame at {times[np.argmax(uses > 1)]:.3f} s"
+            if (uses == 0).any():
+                yield _Note(f"{path} has {(uses == 0).sum()} frames that no episode uses")
+
+
+def _check_stored_pictures(data: Dataset) -> Iterator[str]:
+    """Decode every picture in the data tables; of each episode the first fault is told."""
+    for key in [key for key in data.cameras if not data.features[key].is_video]:
+        for episode in data.episodes:
+            try:
+                for row in range(episode.start, episode.start + episode.length):
+                    data.frames(key, [row])
+            except DatasetError as error:
+                yield str(error)
 
 
 def _check_stats(data: Dataset) -> Iterator[str]:
-    """Check that the statistics exist, are finite, and cover these episodes."""
+    """Check that the statistics are finite and cover these episodes; note which are absent."""
     if not data.num_episodes:
         return
     path = data.root / STATS
@@ -175,22 +207,18 @@ def _check_stats(data: Dataset) -> Iterator[str]:
     except DatasetError as error:
         yield str(error)
         return
-    if not data.stats_current():
-        yield f"{path} is missing or of other episodes; DatasetWriter.append writes it anew"
+    absent: dict[str, None] = {}
     for key, feature in data.features.items():
-        entry = stats.get(key)
-        if entry is None:
-            if feature.dtype in DTYPES or feature.is_video:
-                yield f"{path} has no statistics of '{key}'"
-            continue
-        for name in STATISTICS:
-            value, shape = entry.get(name), stats_shape(name, feature)
-            if value is None or value.shape != shape:
-                yield f"{path}: '{name}' of '{key}' has shape {getattr(value, 'shape', None)}, not {shape}"
-            elif not np.isfinite(np.asarray(value, dtype=np.float64)).all():
-                yield f"{path}: '{name}' of '{key}' is not finite"
-
-
-def _words(feature: Feature) -> str:
-    """Return a feature in words."""
-    return f"{feature.dtype} {feature.shape}"
+        entry = stats.get(key, {})
+        absent |= dict.fromkeys(f"{name} of {key}" for name in STATISTICS if feature.is_read and name not in entry)
+        for name, value in entry.items():
+            if fault := stats_fault(name, value, feature) if feature.is_read else "":
+                yield f"{path}: '{name}' of '{key}' {fault}"
+    if "count" in stats.get("index", {}) and not data.stats_current():
+        yield f"{path} is of other episodes; `robot-rl dataset stats {data.root}` writes it anew"
+    if absent:
+        some = ", ".join(list(absent)[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
+        yield _Note(
+            f"{path} lacks {some}; robot-rl trains without, and for LeRobot `robot-rl dataset stats {data.root}` "
+            "computes them"
+        )

@@ -1,4 +1,4 @@
-"""Encode and decode the mp4 files of a dataset.
+"""Encode and decode the pictures of a dataset: mp4 files, and PNG or JPEG in the data table.
 
 AV1 (libsvtav1), yuv420p, a key frame every second frame and crf 30, as LeRobot does: any frame is at most one
 frame away from a seek. Measured on one core with 96x96 frames: 800 frames/s to encode, 2000 to decode.
@@ -7,6 +7,7 @@ frame away from a seek. Measured on one core with 96x96 frames: 800 frames/s to 
 from __future__ import annotations
 
 import io
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,24 +30,27 @@ _ENCODERS: tuple[tuple[str, dict[str, str]], ...] = (
 """Encoders in order of preference, with options; one thread, since a robot needs the others."""
 _SKIP = 8
 """Decode instead of seeking if the frame is at most this many frames ahead."""
+SLACK = 0.45
+"""A frame is where it is looked for if it is this near, in periods of the dataset."""
 
 
-def encode_video(frames: Iterable[Array], fps: int) -> bytes:
+def encode_video(frames: Iterable[Array], fps: float) -> bytes:
     """Return an mp4 with the frames, (H, W, 3) uint8 each, at exactly `fps`."""
     codec, options = _encoder()
+    rate = Fraction(fps).limit_denominator(10_000)  # 100/3 and 29.97 as they are
     buffer = io.BytesIO()
     os.environ.setdefault("SVT_LOG", "1")  # errors only; it prints 20 lines per file otherwise
     with av.open(buffer, "w", format="mp4") as container:
         stream: Any = None
         for number, image in enumerate(frames):
             if stream is None:
-                stream = container.add_stream(codec, rate=fps, options=dict(options))
+                stream = container.add_stream(codec, rate=rate, options=dict(options))
                 stream.height, stream.width = image.shape[:2]
                 stream.pix_fmt = "yuv420p"
                 stream.codec_context.thread_count = 1
                 _open_without_priority(stream.codec_context)
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-            frame.pts, frame.time_base = number, Fraction(1, fps)
+            frame.pts, frame.time_base = number, 1 / rate
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     return buffer.getvalue()
@@ -75,55 +79,78 @@ def video_info(source: Path | bytes) -> dict[str, Any]:
     """Return the `info` that LeRobot keeps for a video feature."""
     with _open(source) as container:
         stream = container.streams.video[0]
+        rate = float(stream.average_rate or 0)
         return {
             "video.height": stream.height,
             "video.width": stream.width,
             "video.codec": stream.codec.canonical_name,
             "video.pix_fmt": stream.pix_fmt,
             "video.is_depth_map": False,
-            "video.fps": int(stream.average_rate or 0),
+            "video.fps": int(rate) if rate.is_integer() else rate,
             "video.channels": 3,
             "has_audio": bool(container.streams.audio),
         }
 
 
-def count_frames(path: Path) -> tuple[int, tuple[int, int]]:
-    """Decode a whole video; return the number of frames and (height, width)."""
+def frame_times(path: Path) -> tuple[Array, tuple[int, int]]:
+    """Decode a whole video; return the times (n,) of its frames, s, and (height, width)."""
     with _open(path) as container:
         stream = container.streams.video[0]
         stream.codec_context.thread_count = 1
-        return sum(1 for _ in container.decode(stream)), (stream.height, stream.width)
+        base = stream.time_base or Fraction(1)
+        times = [float((frame.pts or 0) * base) for frame in container.decode(stream)]
+        return np.array(times), (stream.height, stream.width)
 
 
-def decode_frames(path: Path, numbers: Sequence[int] | Array, fps: int, out: Array) -> None:
-    """Decode frames by number into `out` (n, H, W, 3) uint8; fastest for ascending numbers."""
+def decode_frames(path: Path, times: Sequence[float] | Array, fps: float, out: Array) -> None:
+    """Decode the frames at `times`, s, into `out` (n, H, W, 3) uint8; fastest for ascending times.
+
+    A frame may be `SLACK` periods of `fps` away from its time.
+    """
+    slack = SLACK / fps
     with _open(path) as container:
         stream = container.streams.video[0]
         stream.codec_context.thread_count = 1
-        base = stream.time_base or Fraction(1, fps)
+        base = stream.time_base or Fraction(1)
         decoder = container.decode(stream)
-        at = -1
+        at = -1 / fps
         image: Array | None = None
-        for row, wanted in enumerate(int(number) for number in numbers):
-            if wanted < at or wanted > at + _SKIP:
-                container.seek(round(wanted / fps / base), stream=stream)
+        for row, wanted in enumerate(float(time) for time in times):
+            if not at - slack <= wanted <= at + _SKIP / fps:
+                container.seek(round(wanted / base), stream=stream)
                 decoder = container.decode(stream)
-                at = -1
-            while at < wanted:
+                at = -math.inf
+            while at < wanted - slack:
                 frame = next(decoder, None)
                 if frame is None:
                     raise DatasetError(
-                        f"{path} ends before frame {wanted}; restore it, and look for more damage with "
+                        f"{path} ends before its frame at {wanted:.3f} s; restore it, and look for more damage with "
                         "`robot-rl dataset verify`"
                     )
-                at = round((frame.pts or 0) * base * fps)
-                if at >= wanted:
+                at = float((frame.pts or 0) * base)
+                if at >= wanted - slack:
                     image = frame.to_ndarray(format="rgb24")
-            if image is None or at != wanted:
-                raise DatasetError(f"{path} has no frame at {wanted / fps:.3f} s; its timing is damaged, restore it")
+            if image is None or at > wanted + slack:
+                raise DatasetError(
+                    f"{path} has no frame at {wanted:.3f} s, and the next one is at {at:.3f} s; its timing is damaged, "
+                    "restore it"
+                )
             if image.shape != out.shape[1:]:
                 raise DatasetError(f"{path} has frames of {image.shape}, meta/info.json says {out.shape[1:]}")
             out[row] = image
+
+
+def decode_picture(data: Any) -> Array | None:
+    """Return the picture (H, W, 3) uint8 that PNG or JPEG bytes hold, None if they hold none."""
+    import cv2
+
+    if not isinstance(data, bytes) or not data:
+        return None
+    try:
+        picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    except cv2.error:  # more pixels than it takes
+        return None
+    return None if picture is None else picture[..., ::-1]
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -33,7 +33,16 @@ from robot_rl.data.lerobot import (
     file_path,
     new_info,
 )
-from robot_rl.data.stats import RowSample, Stats, column_stats, encode_stats, image_stats, merge_stats
+from robot_rl.data.stats import (
+    BASIC,
+    STATISTICS,
+    RowSample,
+    Stats,
+    column_stats,
+    encode_stats,
+    image_stats,
+    merge_stats,
+)
 from robot_rl.data.storage import LOCK, STAGING, WriterLock, clear_staging, is_published, publish
 from robot_rl.data.tables import (
     encode_table,
@@ -110,10 +119,15 @@ class DatasetWriter:
         """Open a dataset for appending; once all of it is checked, move aside files that it does not count."""
         root = Path(root)
         data = Dataset(root)
+        check_inside(root)
         lock = WriterLock(root)
         try:
             data.refresh()
-            foreign = {key: f.dtype for key, f in data.features.items() if not f.is_video and f.dtype not in DTYPES}
+            foreign = {
+                key: f"{f.dtype} of shape {f.shape}"
+                for key, f in data.features.items()
+                if not (f.is_camera if f.is_video else f.dtype in DTYPES)
+            }
             if foreign:
                 raise DatasetError(f"{root} has features {foreign}, which cannot be written; start a new dataset")
             state = _read_state(data)
@@ -173,7 +187,7 @@ class DatasetWriter:
         if not episodes:
             return
         state, features = self._state, self.features
-        fps, start = int(state.info["fps"]), int(state.info["total_frames"])
+        fps, start = state.info["fps"], int(state.info["total_frames"])
         tasks = list(state.tasks)
         stats = {key: [entry] for key, entry in state.stats.items()}
         sample = state.sample.copy()
@@ -259,7 +273,7 @@ def _episode_row(
     }
 
 
-def _add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: int) -> None:
+def _add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: float) -> None:
     """Note in the episodes' rows where their frames are in a shared mp4."""
     frames = 0
     for row in rows:
@@ -281,13 +295,27 @@ def _after(file: FileId, info: Mapping[str, Any]) -> FileId:
     return (chunk, index + 1) if index + 1 < info.get("chunks_size", CHUNK_SIZE) else (chunk + 1, 0)
 
 
-def _read_state(data: Dataset) -> _State:
-    """Return the writer's state for an existing dataset."""
+def write_stats(root: str | Path) -> None:
+    """Write `meta/stats.json` anew, from what the files hold."""
+    root = Path(root)
+    data = Dataset(root)
+    check_inside(root)
+    lock = WriterLock(root)
+    try:
+        data.refresh()
+        stats = _read_state(data, STATISTICS).stats
+        publish(root, {STATS: encode_stats(stats)}, (), (INFO, (root / INFO).read_bytes()))
+    finally:
+        lock.release()
+
+
+def _read_state(data: Dataset, needed: Collection[str] = BASIC) -> _State:
+    """Return the writer's state for an existing dataset; statistics that lack one of `needed` are computed."""
     sample = RowSample()
     if data.num_frames:
-        numbers = [key for key, feature in data.features.items() if not feature.is_video]
+        numbers = [key for key, feature in data.features.items() if feature.dtype in DTYPES]
         sample.add(0, {key: values.numpy() for key, values in data.columns(numbers).items()})
-    stats = _merge(data.episode_stats(), sample)
+    stats = _merge(data.episode_stats(needed), sample)
     paths = [path for path in data.episode_files() if path in data.files()]
     first_file, schema = (0, 0), None
     if paths:

@@ -74,7 +74,8 @@ def fit(
     torch.manual_seed(config.seed)
     network = SuccessNetwork(reads, config.network).to(device)
     if reads.observation:
-        network.normalizer.fit(torch.cat([dataset.column(STATE)[e.start : e.start + e.length] for e in fitted]))
+        states = dataset.column(STATE).float()
+        network.normalizer.fit(torch.cat([states[e.start : e.start + e.length] for e in fitted]))
     frames = Frames(dataset, reads, episodes)
     _descend(network, frames, fitted, config, progress)
     network.eval()
@@ -120,7 +121,7 @@ class Frames:
         """Return what was seen in rows (n,)."""
         found = {key: self.dataset.frames(key, rows) for key in self.reads.pictures}
         if self.reads.observation:
-            found[STATE] = self.dataset.column(STATE)[rows]
+            found[STATE] = self.dataset.column(STATE)[rows].float()
         if self.texts is not None:
             found[LANGUAGE] = self.texts[torch.searchsorted(self.starts, rows, right=True) - 1]
         return found

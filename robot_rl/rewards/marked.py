@@ -1,4 +1,4 @@
-"""Frames of recorded episodes that show success, and frames that do not, by the marks in `next.success`."""
+"""Frames of recorded episodes that show success, and frames that do not, by the marks in the dataset."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.recording import successes_of
 from robot_rl.util.errors import ConfigError
 
 LEAST = 5
@@ -48,8 +49,8 @@ def labelled(marks: Tensor, hold: int, margin: int) -> tuple[Tensor, int | None]
     """Return the labels (T,) of an episode's frames, and the first frame in which success may be claimed.
 
     Args:
-        marks: (T,) bool, `next.success`. A row holds what was seen before its step, and the mark after it: where a test
-            that holds for some frames set it, or a person, the frames before the first mark show the same.
+        marks: (T,) bool, see `successes_of`. A row holds what was seen before its step, and the mark after it: where a
+            test that holds for some frames set it, or a person, the frames before the first mark show the same.
         hold: frames that show success, up to the first mark.
         margin: frames before the first mark after which nothing can be said: only earlier ones show no success.
 
@@ -71,12 +72,12 @@ def labelled(marks: Tensor, hold: int, margin: int) -> tuple[Tensor, int | None]
 def marked_episodes(dataset: Dataset, hold: int, margin: float) -> list[MarkedEpisode]:
     """Return the episodes of a dataset; `margin` in s, the rest as in `labelled`. ConfigError if either outcome is
     missing."""
-    if "next.success" not in dataset.features:
+    marks = successes_of(dataset)
+    if marks is None:
         raise ConfigError(
-            f"{dataset.root} marks no success: it has no next.success; record one with `robot-rl collect TASK "
-            "--keep-failures`, or `robot-rl record TASK --keep-failures`"
+            f"{dataset.root} marks no success: it has no next.success, nor a next.reward of 0 and 1; record one with "
+            "`robot-rl collect TASK --keep-failures`, or `robot-rl record TASK --keep-failures`"
         )
-    marks = dataset.column("next.success").flatten().bool()
     found = []
     for episode in dataset.episodes:
         rows = marks[episode.start : episode.start + episode.length]

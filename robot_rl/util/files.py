@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -94,12 +94,13 @@ def file_name(text: str) -> str:
     return re.sub(r"[^\w.-]", ".", text)[:100].lstrip(".") or "unnamed"
 
 
-def leaks(root: Path) -> Iterator[str]:
+def leaks(root: Path, allowed: Iterable[Path] = ()) -> Iterator[str]:
     """Yield a sentence on each link in a folder that leads out of it, and on what is neither a file nor a folder.
 
-    Folders that others made, datasets and bundles, are checked so before they are read or written.
+    Folders that others made, datasets and bundles, are checked so before they are read or written. Links may also end
+    in the folders `allowed`.
     """
-    home = os.path.realpath(root)
+    homes = [os.path.realpath(folder) for folder in (root, *allowed)]
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
             path = os.path.join(folder, name)
@@ -107,7 +108,8 @@ def leaks(root: Path) -> Iterator[str]:
                 mode = os.lstat(path).st_mode
             except FileNotFoundError:  # a running writer's files come and go
                 continue
-            if stat.S_ISLNK(mode) and os.path.commonpath([home, os.path.realpath(path)]) != home:
+            end = os.path.realpath(path)
+            if stat.S_ISLNK(mode) and not any(os.path.commonpath([home, end]) == home for home in homes):
                 yield (
                     f"{path} is a link out of {root}, and nothing outside is read or written; copy the folder with "
                     "what its links lead to (cp -rL)"

@@ -27,7 +27,7 @@ SIZE = PIPELINE.observer.spec.size
 def step(k: int, corrected: bool = False, done: bool = False, policy: Any = None) -> dict[str, Any]:
     executed = torch.tensor([[0.1 * k, 0.0, -0.1 * k, 1.0]])
     return {
-        "state": torch.full((1, SIZE), float(k)),
+        "state": torch.full((1, SIZE), k / 64),
         "executed": executed,
         "policy_action": executed if policy is None else policy,
         "reward": float(done),
@@ -65,7 +65,7 @@ def test_the_executed_action_is_stored_and_the_policys_beside_it(recorder: Calla
         assert columns[name].flatten().tolist() == [0, 0, 1]
     (episode,) = load_episodes(root, EnvInfo.of(PIPELINE))
     assert torch.allclose(episode["action"], executed, atol=1e-6), "what a learner reads is what was executed"
-    assert episode["observation.state"][:, 0].tolist() == [0, 1, 2]
+    assert episode["observation.state"][:, 0].tolist() == [0, 1 / 64, 2 / 64]
     assert data.robot_type == "panda" and data.fps == 20
 
 

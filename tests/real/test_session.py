@@ -68,7 +68,7 @@ def test_what_was_asked_stands_above_the_frames_and_in_the_caption(tmp_path: Pat
         "robot.mp4": "on the twin: \u201ctouch it\u201d, then \u201clift it\u201d; \u201ctouch it\u201d"
     }
     frames = np.zeros((3, 510, 480, 3), np.uint8)
-    decode_frames(tmp_path / "videos" / "robot.mp4", range(3), film.rate, frames)
+    decode_frames(tmp_path / "videos" / "robot.mp4", [k / film.rate for k in range(3)], film.rate, frames)
     assert frames[:, :30].max() > 150 > frames[:, :30].mean(), "light words on a dark strip"
     words = frames[:, :30].astype(int)
     assert abs(words[0] - words[2]).mean() < 5 < abs(words[0] - words[1]).mean(), "those of each episode"

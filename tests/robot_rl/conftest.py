@@ -30,11 +30,12 @@ def write_dataset(
     shuffled: bool = False,
     task: str = "light the corner",
     pictures: bool = True,
+    dtype: str = "float32",
 ) -> Path:
     """Write episodes at 10 Hz; in the last 3 frames of a success the corner is bright. `shuffled`: the marks are of
     other episodes than the light."""
     rng = np.random.default_rng(0)
-    columns = {"next.success": Feature("bool", (1,)), "observation.state": Feature("float32", (2,))}
+    columns = {"next.success": Feature("bool", (1,)), "observation.state": Feature(dtype, (2,))}
     columns |= {FRONT: Feature("video", (32, 32, 3))} if pictures else {}
     lit = rng.permutation([True] * successes + [False] * failures)
     marked = rng.permutation(lit) if shuffled else lit
@@ -45,7 +46,7 @@ def write_dataset(
                 frames[-3:, 2:14, 2:14] = 230
             success = np.zeros(length, bool)
             success[-1] = mark
-            state = rng.normal(size=(length, 2)).astype(np.float32)
+            state = rng.normal(size=(length, 2)).astype(dtype)
             episode: dict[str, Any] = {"next.success": success, "observation.state": state}
             writer.add_episode(episode | ({FRONT: frames} if pictures else {}), task)
     return root

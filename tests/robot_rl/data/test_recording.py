@@ -2,28 +2,175 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
 
 from robot_rl.data import DatasetWriter, EpisodeData, Feature
+from robot_rl.data.lerobot import DatasetError, WrongDataset
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvInfo
-from robot_rl.interface.spec import numbered
+from robot_rl.interface.observation_spec import ObservationSpec, picture_field
+from robot_rl.interface.spec import Field, VectorSpec, numbered
 
 INFO = EnvInfo("apart", numbered("state", [-1.0] * 3, [1.0] * 3), numbered("action", [-2.0] * 2, [2.0] * 2), 10.0)
+FRONT = "observation.images.front"
 
 
-def test_without_our_columns_every_episode_succeeds_at_its_end(tmp_path: Path) -> None:
-    features = {"observation.state": Feature("float32", (3,)), "action": Feature("float32", (2,))}
-    with DatasetWriter.create(tmp_path / "theirs", fps=10, features=features, robot_type="so100") as writer:
-        for length in (4, 6):
-            columns = {
-                "observation.state": np.zeros((length, 3), np.float32),
-                "action": np.ones((length, 2), np.float32),
-            }
-            writer.add_episodes([EpisodeData(columns, "put the cup down")])
-    found = load_episodes(tmp_path / "theirs", INFO)
+def write(root: Path, lengths: tuple[int, ...] = (4, 6), fps: float = 10, **more: Any) -> Path:
+    """Write episodes of zeros and ones; `more` has further columns, all rows of all episodes, or replaces them."""
+    total = sum(lengths)
+    columns = {"observation.state": np.zeros((total, 3), np.float32), "action": np.ones((total, 2), np.float32)}
+    columns |= {name.replace("_", "."): np.asarray(values) for name, values in more.items()}
+    features = {key: Feature(values.dtype.name, values.shape[1:] or (1,)) for key, values in columns.items()}
+    with DatasetWriter.create(root, fps=10, features=features, robot_type="so100") as writer:
+        ends = np.cumsum(lengths)
+        for start, end in zip(ends - lengths, ends, strict=True):
+            writer.add_episodes([EpisodeData({k: v[start:end] for k, v in columns.items()}, "put the cup down")])
+    if fps != 10:
+        info = json.loads((root / "meta/info.json").read_text())
+        (root / "meta/info.json").write_text(json.dumps(info | {"fps": fps}))
+    return root
+
+
+def test_without_our_columns_every_episode_succeeds_at_its_end(tmp_path: Path, caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = load_episodes(write(tmp_path / "theirs"), INFO)
     assert [each["reward"].tolist() for each in found] == [[0, 0, 0, 1], [0, 0, 0, 0, 0, 1]]
     assert [each["terminated"].tolist() for each in found] == [[r > 0 for r in each["reward"]] for each in found]
     assert all(not each["intervention"].any() and (each["action"] == 0.5).all() for each in found)
+    assert len(caplog.messages) == 1 and "all 2 episodes" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, bool])
+def test_a_reward_of_0_and_1_marks_the_successes(tmp_path: Path, caplog, dtype: type) -> None:
+    rewards = np.array([0, 0, 0, 1, *[0] * 6]).astype(dtype)
+    root = write(tmp_path / "theirs", next_reward=rewards, next_done=np.ones(10, bool))
+    with caplog.at_level(logging.WARNING):
+        kept, both = load_episodes(root, INFO), load_episodes(root, INFO, successes=False)
+    assert [each["reward"].tolist() for each in kept] == [[0, 0, 0, 1]]
+    assert [each["terminated"].any().item() for each in both] == [True, False]
+    assert caplog.messages == []
+
+
+def test_a_reward_that_is_always_0_leaves_no_success(tmp_path: Path) -> None:
+    root = write(tmp_path / "theirs", next_reward=np.zeros(10, np.float32))
+    with pytest.raises(WrongDataset, match=r"no successful episode.*next\.reward"):
+        load_episodes(root, INFO)
+    assert all(not each["reward"].any() for each in load_episodes(root, INFO, successes=False))
+
+
+def test_a_reward_that_is_no_number_is_not_learned_from(tmp_path: Path) -> None:
+    root = write(tmp_path / "theirs", next_reward=np.zeros(10, np.float32), next_success=np.ones(10, bool))
+    path = root / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index("next.reward")
+    pq.write_table(table.set_column(at, "next.reward", pa.array([float("nan")] * 4, pa.float32())), path)
+    with pytest.raises(DatasetError, match="next.reward of episode 0, frame 0, is not finite"):
+        load_episodes(root, INFO, "task")
+
+
+def test_a_reward_of_another_kind_marks_nothing_and_that_is_said(tmp_path: Path, caplog) -> None:
+    root = write(tmp_path / "theirs", next_reward=np.linspace(-3, 0.5, 10, dtype=np.float32))
+    with caplog.at_level(logging.WARNING):
+        assert len(load_episodes(root, INFO)) == 2
+    assert len(caplog.messages) == 1 and "all 2 episodes" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("name", ["intervention", "complementary_info.is_intervention", "is_intervention"])
+def test_interventions_under_the_names_that_others_use(tmp_path: Path, name: str) -> None:
+    marks = np.arange(10, dtype=np.float32) % 2
+    features = {"observation.state": Feature("float32", (3,)), "action": Feature("float32", (2,))}
+    with DatasetWriter.create(tmp_path / "x", fps=10, features=features | {name: Feature("float32", (1,))}) as writer:
+        columns = {"observation.state": np.zeros((10, 3)), "action": np.zeros((10, 2)), name: marks}
+        writer.add_episode({k: v.astype(np.float32) for k, v in columns.items()}, "x")
+    assert load_episodes(tmp_path / "x", INFO)[0]["intervention"].tolist() == [bool(m) for m in marks]
+
+
+def test_an_end_without_next_done(tmp_path: Path) -> None:
+    root = write(tmp_path / "theirs", next_truncated=np.zeros(10, bool), next_success=np.zeros(10, np.int8))
+    assert all(not each["terminated"].any() for each in load_episodes(root, INFO, successes=False))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int64", "int8", "uint8"])
+def test_state_and_action_of_any_number_type_are_float32(tmp_path: Path, dtype: str) -> None:
+    columns = {"observation_state": np.ones((10, 3), dtype), "action": np.ones((10, 2), dtype)}
+    for each in load_episodes(write(tmp_path / "theirs", **columns), INFO):
+        assert each["observation.state"].dtype == each["action"].dtype == each["reward"].dtype == torch.float32
+        assert (each["observation.state"] == 1).all() and (each["action"] == 0.5).all()
+
+
+@pytest.mark.parametrize(("fps", "rate", "fits"), [(29.97, 30.0, True), (29.97, 29.97, True), (30, 30000 / 1001, True),
+                                                   (20.9, 20.0, False), (10, 10.5, False)])  # fmt: skip
+def test_the_rate_must_be_the_task_s(tmp_path: Path, fps: float, rate: float, fits: bool) -> None:
+    root = write(tmp_path / "theirs", fps=fps)
+    info = EnvInfo("apart", INFO.state, INFO.actions, rate)
+    if fits:
+        assert len(load_episodes(root, info)) == 2
+    else:
+        with pytest.raises(WrongDataset, match=rf"rate +{fps} Hz +{rate:g} Hz"):
+            load_episodes(root, info)
+
+
+def test_the_difference_of_a_camera_is_shown(tmp_path: Path) -> None:
+    root = write(tmp_path / "theirs")
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"][FRONT] = {"dtype": "image", "shape": [96, 96, 1], "names": ["height", "width", "channels"]}
+    (root / "meta/info.json").write_text(json.dumps(info))
+    wanted = EnvInfo("apart", INFO.state, INFO.actions, 10.0, ObservationSpec.of(**{FRONT: picture_field(96, 96)}))
+    with pytest.raises(WrongDataset) as error:
+        load_episodes(root, wanted)
+    _, theirs, ours = str(error.value).splitlines()[-1].strip().split("  ", 2)
+    assert theirs.strip() != ours.strip()
+
+
+ARM = EnvInfo(
+    "arm",
+    VectorSpec((Field("joint", ("a", "b", "c"), "rad", (-2.9, -1.7, 0.0), (2.9, 1.7, 3.7)),)),
+    VectorSpec((Field("delta", ("x", "y"), "m", (-0.02,) * 2, (0.02,) * 2),)),
+    10.0,
+)
+
+
+def arm(root: Path, state: np.ndarray, action: np.ndarray) -> Path:
+    features = {"observation.state": Feature("float32", (3,)), "action": Feature("float32", (2,))}
+    with DatasetWriter.create(root, fps=10, features=features) as writer:
+        columns = {"observation.state": state, "action": action}
+        writer.add_episode({key: values.astype(np.float32) for key, values in columns.items()}, "reach")
+    return root
+
+
+WAVE = np.linspace(-1, 1, 50)[:, None]
+STATE = WAVE * [1.2, 0.6, 0.5] + [0.0, 0.2, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "words"),
+    [
+        (STATE * 180 / math.pi, WAVE * [0.01, 0.02], r"observation\.state 'joint\.\w'.* rad.*degrees"),
+        (STATE, WAVE * [10, 20], r"action 'delta\.\w'.* m"),
+        (STATE, np.where(WAVE > 0.5, 40.0, 0.01) * [1, 1], r"action 'delta\.\w'"),
+    ],
+)
+def test_numbers_in_other_units_are_refused(tmp_path: Path, state: np.ndarray, action: np.ndarray, words: str) -> None:
+    with pytest.raises(WrongDataset, match=words) as error:
+        load_episodes(arm(tmp_path / "theirs", state, action), ARM)
+    assert error.value.code == 2
+
+
+def test_numbers_near_the_limits_are_read(tmp_path: Path, caplog) -> None:
+    """A nominal range may be exceeded, and a spike is no unit; actions that will be clipped are mentioned."""
+    spike = np.where(np.arange(50)[:, None] == 7, 50.0, 0.0)
+    action = WAVE * [0.01, 0.03]
+    with caplog.at_level(logging.WARNING):
+        found = load_episodes(arm(tmp_path / "theirs", STATE * 2 + spike, action), ARM)
+    assert len(found) == 1 and found[0]["action"].abs().max() == 1
+    assert any("clipped" in message for message in caplog.messages)

@@ -41,8 +41,9 @@ def test_marks_that_mean_nothing_do_not_pass(marked_dataset: Build, quick: Build
         load_classifier(tmp_path / "classifier")
 
 
-def test_state_is_read_on_request(corner: Path, quick: Build) -> None:
-    classifier = fit(Dataset(corner), quick(state=True, steps=2))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_state_is_read_on_request(marked_dataset: Build, quick: Build, tmp_path: Path, dtype: str) -> None:
+    classifier = fit(Dataset(marked_dataset(tmp_path / "data", dtype=dtype)), quick(state=True, steps=2))
     assert classifier.network.reads.observation == 2
     assert float(classifier.network.normalizer.std.min()) > 0.1, "the state is normalized by the dataset's"
 

@@ -55,6 +55,20 @@ def test_episodes_of_a_dataset(corner: Path) -> None:
     assert won.rows(1).tolist() == [won.start + k for k in (9, 10, 11)]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_reward_of_0_and_1_marks_success_too(tmp_path: Path, dtype: str) -> None:
+    """So do datasets of LeRobot's own robots; a reward of another kind marks nothing."""
+    features = {"next.reward": Feature(dtype, (1,)), "observation.state": Feature("float32", (1,))}
+    for name, rewards in (("marked", [[0, 0, 1], [0, 0, 0]]), ("graded", [[-3, -2, -1], [-3, -3, -3]])):
+        with DatasetWriter.create(tmp_path / name, fps=10, features=features) as writer:
+            for each in rewards:
+                columns = {"next.reward": np.array(each, dtype), "observation.state": np.zeros((3, 1), np.float32)}
+                writer.add_episode(columns, "touch it")
+    assert [e.success for e in marked_episodes(Dataset(tmp_path / "marked"), 1, 0.1)] == [True, False]
+    with pytest.raises(ConfigError, match=r"marks no success.*next\.reward"):
+        marked_episodes(Dataset(tmp_path / "graded"), 1, 0.1)
+
+
 @pytest.mark.parametrize(("missing", "what"), [("successes", "success"), ("failures", "failure")])
 def test_a_dataset_without_one_outcome_is_refused_with_the_remedy(
     tmp_path: Path, marked_dataset: Build, missing: str, what: str

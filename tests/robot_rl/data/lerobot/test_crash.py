@@ -173,7 +173,7 @@ def test_append_moves_orphans_aside(recorded: Path, episode, caplog) -> None:
     (recorded / "meta/info.json").write_bytes(before)  # the commit never happened
     problems = verify(recorded)
     assert sum("a writer was killed; DatasetWriter.append moves it aside" in problem for problem in problems) == 3
-    assert any("stats.json is missing or of other episodes" in problem for problem in problems)
+    assert any("stats.json is of other episodes" in problem for problem in problems)
     data = Dataset(recorded)
     assert data.num_episodes == 3
     assert data.tasks == ["lift", "push"]
@@ -186,16 +186,23 @@ def test_append_moves_orphans_aside(recorded: Path, episode, caplog) -> None:
     assert (recorded / "meta/stats.json").read_bytes() == stats
 
 
-def test_append_keeps_what_is_not_its_own(recorded: Path) -> None:
-    """No writer of this dataset can have left a video of a camera that info.json does not list."""
+def test_append_leaves_what_is_not_its_own(recorded: Path) -> None:
+    """No writer of this dataset can have left a video of a camera that info.json does not list, and none reads it."""
     other = recorded / "videos/observation.images.wrist/chunk-000/file-000.mp4"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"somebody's")
+    DatasetWriter.append(recorded).close()
+    assert other.read_bytes() == b"somebody's" and not (recorded / ".aside").exists()
+    assert verify(recorded) == []
+
+
+def test_append_overwrites_nothing_aside(recorded: Path) -> None:
+    left = recorded / "data/chunk-000/file-009.parquet"
     for number in range(2):
-        other.parent.mkdir(parents=True, exist_ok=True)
-        other.write_bytes(b"somebody's %d" % number)
+        left.write_bytes(b"somebody's %d" % number)
         DatasetWriter.append(recorded).close()
-        assert (
-            recorded / ".aside" / str(number) / other.relative_to(recorded)
-        ).read_bytes() == b"somebody's %d" % number
+        kept = recorded / ".aside" / str(number) / left.relative_to(recorded)
+        assert kept.read_bytes() == b"somebody's %d" % number
     assert verify(recorded) == []
 
 

@@ -1,0 +1,451 @@
+"""Datasets as other programs write them: read as they are, and what is only absent is no damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from robot_rl.cli.dataset import Info, Stats, Verify
+from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
+from robot_rl.data.verify import examine
+from robot_rl.data.video import encode_video
+
+CAMERA, DEPTH = "observation.images.front", "observation.images.front_depth"
+Plant = Callable[[Path], object]
+
+
+def info(change: Callable[[dict], object], name: str = "meta/info.json") -> Plant:
+    def plant(root: Path) -> None:
+        value = json.loads((root / name).read_text())
+        change(value)
+        (root / name).write_text(json.dumps(value))
+
+    return plant
+
+
+def feature(key: str, **changes: Any) -> Plant:
+    new = {"dtype": "float32", "shape": [1], "names": None}
+    return info(lambda i: i["features"].update({key: i["features"].get(key, new) | changes}))
+
+
+def tables(root: Path, under: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    for path in sorted((root / under).glob("*/*.parquet")):
+        pq.write_table(change(pq.read_table(path)), path)
+
+
+def replaced(table: pa.Table, key: str, values: Any) -> pa.Table:
+    kept = table.drop_columns([key]) if key in table.column_names else table
+    return kept.append_column(key, values)
+
+
+def depth_video(root: Path) -> None:
+    """Add a camera as LeRobot writes depth: its own columns, and a file with as many frames."""
+    feature(DEPTH, dtype="video", shape=[32, 48, 1], info={"is_depth_map": True})(root)
+
+    def change(table: pa.Table) -> pa.Table:
+        for name in [name for name in table.column_names if name.startswith(f"videos/{CAMERA}")]:
+            table = table.append_column(name.replace(CAMERA, DEPTH), table[name])
+        return table
+
+    tables(root, "meta/episodes", change)
+    shutil.copytree(root / "videos" / CAMERA, root / "videos" / DEPTH)
+
+
+def text(root: Path) -> None:
+    feature("annotation", dtype="string")(root)
+    tables(root, "data", lambda t: t.append_column("annotation", pa.array(["grasp"] * t.num_rows)))
+
+
+def nothing(root: Path) -> None:
+    feature("nothing", shape=[0])(root)
+    tables(root, "data", lambda t: t.append_column("nothing", pa.array([[]] * t.num_rows, pa.list_(pa.float32()))))
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        depth_video,
+        feature(DEPTH, dtype="video", shape=[32, 48, 1]),
+        feature(DEPTH, dtype="video", shape=[32, 48]),
+        feature(DEPTH, dtype="video", shape=[32, 48, 3], info={"video.is_depth_map": True}),
+        feature(DEPTH, dtype="image", shape=[32, 48, 1]),
+        text,
+        nothing,
+        info(lambda i: i["features"].update({"steps/x": {"dtype": "string", "shape": [1], "names": None}})),
+        info(lambda i: (i.pop("splits"), i.pop("robot_type"), i.pop("chunks_size"), i.update(license="mit", x={}))),
+        lambda root: (root / "README.md").write_text("# mine"),
+        lambda root: shutil.copytree(root / "videos" / CAMERA, root / "videos" / "observation.images.old"),
+        info(lambda s: s.update(odd={"text": "of another program"}), "meta/stats.json"),
+    ],
+)
+def test_what_nobody_reads_is_skipped(recorded: Path, plant: Plant) -> None:
+    plant(recorded)
+    data = Dataset(recorded)
+    assert verify(recorded) == []
+    assert data.cameras == [CAMERA]
+    assert data.frames(CAMERA, [5]).shape == (1, 32, 48, 3) and data.column("action").shape == (13, 2)
+    assert Info(recorded).run() == 0
+
+
+def test_a_depth_map_that_is_asked_for_is_refused(recorded: Path) -> None:
+    depth_video(recorded)
+    with pytest.raises(DatasetError, match=f"'{DEPTH}' .*is a video of shape .*32, 48, 1.*not read"):
+        Dataset(recorded).frames(DEPTH, [0])
+    with pytest.raises(DatasetError, match=DEPTH):
+        DatasetWriter.append(recorded)
+    assert (recorded / "videos" / DEPTH / "chunk-000/file-000.mp4").exists()
+
+
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [
+        ([3, 32, 48], ["channels", "height", "width"]),
+        ([3, 32, 48], {"axes": ["channel", "height", "width"]}),
+        ([3, 32, 48], None),
+        ([48, 32, 3], ["width", "height", "channel"]),
+        ([32, 48, 3], ["height", "width", "rgb"]),
+    ],
+)
+def test_a_picture_s_sizes_are_read_by_their_names(recorded: Path, shape: list[int], names: Any) -> None:
+    feature(CAMERA, shape=shape, names=names)(recorded)
+    data = Dataset(recorded)
+    assert data.features[CAMERA].shape == (32, 48, 3)
+    assert data.frames(CAMERA, [0, 12]).shape == (2, 32, 48, 3)
+    assert verify(recorded) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        ({"motors": ["x", "y", "z"]}, ["x", "y", "z"]),
+        ({"left": ["x", "y"], "right": {"arm": ["z"]}}, ["x", "y", "z"]),
+        ({"y": 1, "z": 2, "x": 0}, ["x", "y", "z"]),
+        ([["x", "y"], ["z"]], ["x", "y", "z"]),
+        (["state"], None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_names_are_one_list(recorded: Path, names: Any, wanted: list[str] | None) -> None:
+    feature("observation.state", names=names)(recorded)
+    assert Dataset(recorded).features["observation.state"].names == wanted
+    assert verify(recorded) == []
+
+
+# Frame rates
+
+
+@pytest.mark.parametrize("fps", [29.97, 20.9, 100 / 3])
+def test_a_frame_rate_that_is_no_whole_number(root: Path, features, episode, fps: float) -> None:
+    """Append too: a recording goes on at the rate that the file says."""
+    DatasetWriter.create(root, fps=10, features=features()).close()
+    info(lambda i: i.update(fps=fps))(root)
+    for index in range(3):
+        with DatasetWriter.append(root) as writer:
+            writer.add_episode(episode(index, 40 if index == 1 else 4), "lift")
+    data = Dataset(root)
+    assert data.fps == fps and json.loads((root / "meta/info.json").read_text())["fps"] == fps
+    assert data.column("timestamp")[43].item() == pytest.approx(39 / fps)
+    assert verify(root) == []
+    seen = data.frames(CAMERA, [43, 3, 0, 46])[:, 0, 0, 0].float()
+    wanted = [(37 + 20 * 39) % 256, 60, 0, (74 + 40) % 256]
+    assert (seen - torch.tensor(wanted)).abs().max() < 8
+    video = json.loads((root / "meta/info.json").read_text())["features"][CAMERA]["info"]
+    assert video["video.fps"] == pytest.approx(fps, rel=1e-4)
+
+
+def late(path: Path, seconds: Fraction, count: int) -> None:
+    """Write a video at 10 Hz whose first frame is late."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=10, options={"bf": "0"})
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 100)
+        for number in range(count):
+            frame = av.VideoFrame.from_ndarray(np.full((32, 48, 3), 20 * number, np.uint8), format="rgb24")
+            frame.pts, frame.time_base = number * 10 + int(100 * seconds), Fraction(1, 100)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+def starts(root: Path, seconds: float) -> None:
+    name = f"videos/{CAMERA}/from_timestamp"
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index(name)
+    pq.write_table(table.set_column(at, name, pa.array([seconds])), path)
+
+
+def test_verify_and_reading_agree_on_when_frames_are(recorded: Path) -> None:
+    """A frame is where `from_timestamp` says: a video that begins late is damaged, unless its episodes say so too."""
+    video = recorded / "videos" / CAMERA / "chunk-000/file-000.mp4"
+    for delay, begin, sound in ((0, 0.0, True), (Fraction(1, 10), 0.0, False), (Fraction(1, 10), 0.1, True),
+                                (Fraction(1, 20), 0.05, True), (0, 0.1, False)):  # fmt: skip
+        late(video, delay, 4)
+        starts(recorded, begin)
+        problems = verify(recorded)
+        assert (problems == []) == sound, (delay, begin, problems)
+        if sound:
+            shades = Dataset(recorded).frames(CAMERA, [0, 3])[:, 0, 0, 0].tolist()
+            assert shades == pytest.approx([0, 60], abs=8)
+        else:
+            assert str(video) in problems[0]
+            with pytest.raises(DatasetError, match="file-000.mp4"):
+                Dataset(recorded).frames(CAMERA, range(4))
+
+
+def test_frames_that_no_episode_uses_are_noted_and_shared_ones_are_damage(recorded: Path) -> None:
+    video = recorded / "videos" / CAMERA / "chunk-000/file-000.mp4"
+    video.write_bytes(encode_video([np.full((32, 48, 3), 20 * k, np.uint8) for k in range(6)], 10))
+    faults, notes = examine(recorded)
+    assert faults == [] and any("file-000.mp4" in note for note in notes)
+    name = f"videos/{CAMERA}/from_timestamp"
+    path = recorded / "meta/episodes/chunk-000/file-001.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array([0.0, 0.5])), path)
+    assert any("file-001.mp4" in fault for fault in verify(recorded)), "two episodes share frame 5"
+
+
+# Pictures in the data table
+
+
+def pictures(root: Path, encoding: str = ".png") -> np.ndarray:
+    """Move the camera's frames into the data table, as LeRobot stores `dtype: image`; return them."""
+    frames = np.random.default_rng(0).integers(0, 255, (13, 32, 48, 3), np.uint8)
+    frames[..., 0] //= 4  # red and blue differ
+    cells = [cv2.imencode(encoding, np.ascontiguousarray(frame[..., ::-1]))[1].tobytes() for frame in frames]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+    def change(table: pa.Table) -> pa.Table:
+        rows = [{"bytes": cells[i], "path": f"frame-{i:06d}{encoding}"} for i in table["index"].to_pylist()]
+        return table.append_column(CAMERA, pa.array(rows, kind))
+
+    tables(root, "data", change)
+    tables(root, "meta/episodes", lambda t: t.drop_columns([n for n in t.column_names if n.startswith("videos/")]))
+    shutil.rmtree(root / "videos")
+    info(lambda i: i.update(video_path=None))(root)
+    feature(CAMERA, dtype="image", info=None)(root)
+    return frames
+
+
+@pytest.mark.parametrize(("encoding", "error"), [(".png", 0), (".jpg", 40)])
+def test_pictures_in_the_data_table(recorded: Path, encoding: str, error: int) -> None:
+    frames = pictures(recorded, encoding)
+    data, order = Dataset(recorded), [12, 0, 5, 5, 4]
+    assert data.cameras == [CAMERA] and verify(recorded) == []
+    seen = data.frames(CAMERA, order)
+    assert seen.dtype == torch.uint8
+    assert np.abs(seen.numpy().astype(int) - frames[order]).mean() <= error
+    assert data.frames(CAMERA, []).shape == (0, 32, 48, 3)
+    with pytest.raises(DatasetError, match=CAMERA):
+        DatasetWriter.append(recorded)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ({"bytes": b"\x89PNG no more", "path": "a.png"}, "frame 5.*no picture"),
+        ({"bytes": None, "path": "a.png"}, "frame 5.*no picture"),
+        (None, "frame 5.*no picture"),
+        ({"bytes": cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes(), "path": None}, r"\(8, 8, 3\)"),
+    ],
+)
+def test_a_damaged_picture_in_the_data_table(recorded: Path, cell: Any, words: str) -> None:
+    pictures(recorded)
+
+    def change(table: pa.Table) -> pa.Table:
+        rows = table[CAMERA].to_pylist()
+        rows = [cell if i == 5 else row for i, row in zip(table["index"].to_pylist(), rows, strict=True)]
+        return replaced(table, CAMERA, pa.array(rows, table.schema.field(CAMERA).type))
+
+    tables(recorded, "data", change)
+    with pytest.raises(DatasetError, match=words):
+        Dataset(recorded).frames(CAMERA, [4, 5])
+    assert len(verify(recorded)) == 1
+
+
+# Types of columns
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        ("float64", pa.list_(pa.float64(), 2)),
+        ("float32", pa.list_(pa.float64())),
+        ("float16", pa.list_(pa.float16(), 2)),
+        ("float32", pa.list_(pa.int64())),
+        ("int64", pa.large_list(pa.int32())),
+        ("int8", pa.list_(pa.int8(), 2)),
+    ],
+)
+def test_columns_of_other_types(recorded: Path, dtype: str, kind: pa.DataType) -> None:
+    """The file's type is not always the one that info.json says."""
+    feature("action", dtype=dtype)(recorded)
+    tables(recorded, "data", lambda t: replaced(t, "action", pa.array([[i, 1] for i in t["index"].to_pylist()], kind)))
+    found = Dataset(recorded).column("action")
+    assert str(found.dtype) == f"torch.{dtype}" and found.tolist() == [[i, 1] for i in range(13)]
+    assert verify(recorded) == []
+
+
+@pytest.mark.parametrize("shape", [[1], [], [1, 1]])
+@pytest.mark.parametrize("kind", [pa.int8(), pa.float32(), pa.list_(pa.bool_(), 1), pa.list_(pa.int64())])
+def test_one_number_stored_in_any_way(recorded: Path, shape: list[int], kind: pa.DataType) -> None:
+    feature("next.done", dtype="bool", shape=shape)(recorded)
+
+    def change(table: pa.Table) -> pa.Table:
+        done = [i % 2 for i in table["index"].to_pylist()]
+        cells = [[d] for d in done] if pa.types.is_nested(kind) else done
+        wide = pa.list_(pa.int64(), 1) if pa.types.is_nested(kind) else pa.int64()
+        return replaced(table, "next.done", pa.array(cells, wide).cast(kind))
+
+    tables(recorded, "data", change)
+    found = Dataset(recorded).column("next.done")
+    assert found.dtype == torch.bool and found.flatten().tolist() == [bool(i % 2) for i in range(13)]
+    assert len(found) == 13
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cells"),
+    [
+        ("bool", pa.array([0.5] * 13)),
+        ("int64", pa.array([0.5] * 13)),
+        ("bool", pa.array([True, None] * 6 + [True])),
+        ("int64", pa.array([1, None] * 6 + [1])),
+        ("uint8", pa.array([300] * 13)),
+        ("float32", pa.array([{"x": 1.0}] * 13)),
+    ],
+)
+def test_no_value_changes_silently(recorded: Path, dtype: str, cells: pa.Array) -> None:
+    feature("next.done", dtype=dtype)(recorded)
+    tables(recorded, "data", lambda t: replaced(t, "next.done", cells.slice(t["index"][0].as_py(), t.num_rows)))
+    with pytest.raises(DatasetError, match="'next.done'"):
+        Dataset(recorded).column("next.done")
+    assert any("next.done" in problem for problem in verify(recorded))
+
+
+# Statistics
+
+
+def without(*names: str) -> Plant:
+    """Drop statistics, of every feature, from both places."""
+
+    def plant(root: Path) -> None:
+        info(lambda s: [s[key].pop(name) for key in s for name in names], "meta/stats.json")(root)
+        tables(root, "meta/episodes", lambda t: t.drop_columns([n for n in t.column_names if n.endswith(names)]))
+
+    return plant
+
+
+def without_pictures(root: Path) -> None:
+    info(lambda s: s.pop(CAMERA), "meta/stats.json")(root)
+    stats = f"stats/{CAMERA}"
+    tables(root, "meta/episodes", lambda t: t.select([n for n in t.column_names if not n.startswith(stats)]))
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        without("q01", "q10", "q50", "q90", "q99"),
+        without_pictures,
+        lambda root: (root / "meta/stats.json").unlink(),
+        info(lambda s: s["action"].pop("std"), "meta/stats.json"),
+        without("mean"),
+    ],
+)
+def test_absent_statistics_are_noted_and_computed(recorded: Path, plant: Plant, capsys) -> None:
+    before = json.loads((recorded / "meta/stats.json").read_text())
+    plant(recorded)
+    faults, notes = examine(recorded)
+    assert faults == [] and len(notes) == 1
+    assert Verify(recorded, json=True).run() == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == notes
+    assert Verify(recorded).run() == 0
+    assert "stats.json" in capsys.readouterr().out
+    assert Stats(recorded).run() == 0
+    after = json.loads((recorded / "meta/stats.json").read_text())
+    assert after.keys() == before.keys()
+    for key, entry in before.items():
+        for name, value in entry.items():
+            np.testing.assert_allclose(after[key][name], value, atol=0.02 if key == CAMERA else 1e-9)
+    assert examine(recorded) == ([], [])
+
+
+def test_append_computes_absent_statistics(recorded: Path, episode) -> None:
+    without_pictures(recorded)
+    with DatasetWriter.append(recorded) as writer:
+        writer.add_episode(episode(3), "lift")
+    assert int(Dataset(recorded).stats[CAMERA]["count"]) == 17
+    assert verify(recorded) == []
+
+
+def test_a_count_may_be_a_number(recorded: Path) -> None:
+    info(lambda s: [entry.update(count=entry["count"][0]) for entry in s.values()], "meta/stats.json")(recorded)
+    assert examine(recorded) == ([], [])
+
+
+# The hub's cache
+
+
+def cached(root: Path, shared: bool = False) -> Path:
+    """Move a dataset to a cache as huggingface_hub keeps it; return the snapshot."""
+    cache = root.parent / "hub"
+    repository = cache / "datasets--me--lift"
+    snapshot = repository / "snapshots/0123abc"
+    (repository / "blobs").mkdir(parents=True)
+    for number, path in enumerate(sorted(p for p in root.rglob("*") if p.is_file() and p.name != ".lock")):
+        blob, place = repository / f"blobs/{number:040x}", snapshot / path.relative_to(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(blob)
+        place.symlink_to(os.path.relpath(blob, place.parent))
+        if shared:
+            stored = cache / f"blobs/00/{number:064x}"
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            blob.rename(stored)
+            blob.symlink_to(os.path.relpath(stored, blob.parent))
+    shutil.rmtree(root)
+    return snapshot
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_hub_s_cache_is_read_and_never_written(recorded: Path, episode, shared: bool) -> None:
+    snapshot = cached(recorded, shared)
+    hub = snapshot.parents[2]
+    before = {path: path.read_bytes() for path in hub.rglob("*") if path.is_file()}
+    linked = hub.parent / "linked"
+    linked.symlink_to(snapshot)
+    for root in (snapshot, linked):
+        assert verify(root) == []
+        data = Dataset(root)
+        assert data.frames(CAMERA, [12]).shape == (1, 32, 48, 3) and len(data.column("action")) == 13
+        for write in (DatasetWriter.append, lambda r: Stats(r).run()):
+            with pytest.raises(DatasetError, match="cp -rL"):
+                write(root)
+    assert {path: path.read_bytes() for path in hub.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "target", ["hub/secret", "hub/datasets--me--lift/secret", "hub/datasets--you--x/blobs/0", "/etc/hostname"]
+)
+def test_other_links_of_a_snapshot_are_refused(recorded: Path, target: str) -> None:
+    snapshot = cached(recorded)
+    path = snapshot.parents[3] / target
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    (snapshot / "meta/stats.json").unlink()
+    (snapshot / "meta/stats.json").symlink_to(path)
+    assert "stats.json is a link" in verify(snapshot)[0]
+    with pytest.raises(DatasetError, match="is a link"):
+        Dataset(snapshot)
