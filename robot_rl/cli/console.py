@@ -70,6 +70,19 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     out.print(table)
 
 
+def learned(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Return steps and training metrics from the last row."""
+    last = rows[-1] if rows else {}
+    names = {
+        "train/steps" if "train/steps" in last else "step": "steps",
+        "train/success": "success",
+        "train/true_success": "true_success",
+        "train/return": "return",
+        "bc/loss": "loss",
+    }
+    return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
+
+
 def show_runs(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str, more: Mapping[str, Any]) -> None:
     """Print a table with a line per run and their mean, or one JSON object with `more` in it."""
     means = {name: mean for name in _columns(rows) if (mean := _mean(rows, name)) is not None}

@@ -112,7 +112,7 @@ class Train(Generic[R]):
         import torch
 
         from policies.bundle import save_bundle
-        from robot_rl.cli.console import bar
+        from robot_rl.cli.console import bar, learned
         from robot_rl.recipes.job import open_job
         from robot_rl.training.numerics import learning_floats
         from robot_rl.training.run import Run, provenance, read_metrics
@@ -217,19 +217,6 @@ class Train(Generic[R]):
                 f"recipe {self.recipe} also learns from demonstrations, and a dataset lacks the state after "
                 "the last step, which a written reward needs; take a recipe without, such as sac or ppo"
             )
-
-
-def learned(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Return steps and training metrics from the last row."""
-    last = rows[-1] if rows else {}
-    names = {
-        "train/steps" if "train/steps" in last else "step": "steps",
-        "train/success": "success",
-        "train/true_success": "true_success",
-        "train/return": "return",
-        "bc/loss": "loss",
-    }
-    return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
 
 
 def recipe_named(argv: list[str], default: str) -> Any:

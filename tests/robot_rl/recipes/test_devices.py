@@ -22,7 +22,7 @@ from policies.base import Size
 from policies.bundle import Bundle
 from policies.flow import FlowConfig, FlowPolicy
 from policies.gaussian import GaussianConfig
-from policies.vla.backbone import BackboneConfig
+from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowPolicy
 from policies.vla.tokens import VLATokensPolicy
 from robot_rl.data.replay import Replay
