@@ -133,6 +133,7 @@ def evaluate(
     Each environment runs a fixed list of episodes, so long episodes are not under-represented. If an error occurs, a
     `result` that is passed in holds the finished episodes. Delayed `execution` needs `env.still()`.
     """
+    env.info.require_end()
     n = env.num_envs
     result = Evaluation() if result is None else result
     runner = ChunkExecutor(policy, n, execution, getattr(env, "still", None))

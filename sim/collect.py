@@ -40,6 +40,8 @@ class Collected:
     """Successful attempts."""
 
 
+HOPELESS = 500
+"""Attempts in a row without a success after which a collection ends: fewer than 1 in 160 succeed, 95 % confidence."""
 SETTINGS = "meta/collect.json"
 """File beside LeRobot's with the settings of the recording, so that a resume does not mix two kinds."""
 
@@ -65,6 +67,7 @@ def collect(
     Each environment records an equal share: keeping the first to end would prefer easy, near objects.
     """
     info, ours, tells = env.info, isinstance(env, TaskEnv), hasattr(env, "instruction")
+    info.require_end()
     keep_failures = keep_failures or not info.reports_success
     seen = {key.removeprefix(IMAGES): shape[:2] for key, shape in info.others.pictures.items()}
     cameras = [c.name for c in env.task.scene.cameras if c.name not in seen] if image_size and ours else []
@@ -88,7 +91,7 @@ def collect(
         expert = demonstrator(env, skill, start, bundle)
         observation, _ = _on_host(env.reset(seed=start))
         rows = EpisodeRows(info.actions, env.num_envs)
-        written, attempts, successes = done_before, 0, 0
+        written, attempts, successes, failed = done_before, 0, 0, 0
         todo = max(0, episodes - written)
         owed = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
         progress(written, attempts)
@@ -114,6 +117,7 @@ def collect(
                 attempts += owed[i] > 0
                 success = bool(won[i])
                 successes += success and owed[i] > 0
+                failed = 0 if success else failed + 1
                 if (success or keep_failures) and owed[i]:
                     owed[i] -= 1
                     finished.append(rows.take(records[i], info.task, i))
@@ -121,6 +125,11 @@ def collect(
             if finished:
                 writer.add_episodes(finished)
                 written += len(finished)
+            if failed >= HOPELESS and not keep_failures:
+                raise UserError(
+                    f"{failed} attempts in a row did not succeed; {written} episodes are in {out}. Take another "
+                    "--policy or --skill, or keep what fails with --keep-failures"
+                )
             if done.any():
                 expert.reset(done.nonzero().squeeze(-1))
                 progress(written, attempts)
@@ -145,7 +154,10 @@ def _settings(
     options = {"skill": skill, "image_size": image_size, "keep_failures": keep_failures, "num_envs": env.num_envs}
     options |= {"policy": str(policy.resolve())} if policy else {}
     where = getattr(env, "simulation", {})
-    where = {"mjcf": env.mjcf} | where if isinstance(env, TaskEnv) else {k: where[k] for k in where if k == "asks"}
+    if isinstance(env, TaskEnv):
+        where = {"mjcf": env.mjcf} | where
+    else:
+        where = {name: value for name, value in where.items() if name in ("asks", "episode_steps")}
     return {"task": env.info.task, "seed": seed} | options | where
 
 

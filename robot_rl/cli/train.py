@@ -14,10 +14,10 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Seed
+from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 
 R = TypeVar("R")
-_SIMULATION = ("engine", "without", "instructions", "changes", "choose", "mjcf")
+_SIMULATION = ("engine", "without", "instructions", "changes", "choose", "mjcf", "episode_steps")
 
 
 @dataclass
@@ -71,6 +71,8 @@ class Train(Generic[R]):
     """Temperature of asking most often for what succeeds in half of the tries, 0.2 for example; 0: all alike."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
+    episode_steps: PositiveInt | None = None
+    """Longest episode of a gym: task, steps; needed where its environment has no time limit. None: as it says."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task."""
     json: bool = False
@@ -163,6 +165,7 @@ class Train(Generic[R]):
         settings |= {} if self.instructions == "training" else {"instructions": self.instructions}
         settings |= {"changes": self.changes} if self.changes else {}
         settings |= {"choose": self.choose} if self.choose else {}
+        settings |= {"episode_steps": self.episode_steps} if self.episode_steps else {}
         judge = {"classifier": str(self.classifier.resolve()) if self.classifier else ""}
         if self.reward:
             judge |= {"reward": str(self.reward.resolve()), "reward_sha256": read_reward(self.reward).sha256}
@@ -200,7 +203,8 @@ class Train(Generic[R]):
             what = groups.get(option.name)
             unread = what is not None and what not in needs
             if unread and getattr(self, option.name) != option.default:
-                raise ConfigError(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
+                flag = f"--{option.name.replace('_', '-')}"
+                raise ConfigError(f"recipe {self.recipe} does nothing with {flag}; leave it out")
 
     def _check_paid(self) -> None:
         """Raise ConfigError for a recipe to which a written reward means nothing, or not what it says."""

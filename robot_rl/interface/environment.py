@@ -12,6 +12,7 @@ from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.spec import VectorSpec
 from robot_rl.interface.symmetry import Mirror
+from robot_rl.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class EnvInfo:
     """Success ends the episode."""
     rewards: tuple[str, ...] = ()
     """Terms of the reward, in infos["rewards"] at every step."""
+    horizon: int | None = None
+    """Longest episode, control periods; None: the environment sets no limit."""
 
     @classmethod
     def of(cls, pipeline: Pipeline, demonstrator: bool = False, rewards: tuple[str, ...] = ()) -> EnvInfo:
@@ -46,8 +49,13 @@ class EnvInfo:
         interface, robot = pipeline.interface, pipeline.robot.fingerprint()
         return cls(
             interface.task, pipeline.observer.spec, pipeline.actions, interface.controller.rate, pipeline.others,
-            interface, robot, demonstrator, rewards=rewards,
+            interface, robot, demonstrator, rewards=rewards, horizon=interface.horizon,
         )  # fmt: skip
+
+    def require_end(self) -> None:
+        """Raise ConfigError where waiting for the end of an episode may take forever."""
+        if self.horizon is None:
+            raise ConfigError(f"{self.task} has no time limit: give one with --episode-steps N")
 
     @property
     def observation(self) -> int:

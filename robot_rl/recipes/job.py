@@ -166,8 +166,9 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
     physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
     physics |= {"asks": settings["instructions"]} if "instructions" in settings else {}
     physics |= {"changes": settings["changes"]} if "changes" in settings else {}
-    python = Path(python) if python else None
-    info, make_env = describe(task, python), lambda count: make(task, count, python, **physics)
+    python, steps = Path(python) if python else None, settings.get("episode_steps")
+    physics |= {"episode_steps": steps}
+    info, make_env = describe(task, python, steps), lambda count: make(task, count, python, **physics)
     if settings.get("classifier"):
         if settings.get("changes"):
             raise ConfigError("a classifier judges one instruction in an episode; leave out --changes")
