@@ -16,8 +16,19 @@ from rich.text import Text
 
 from robot_rl.util import strict_json
 
-console = Console(stderr=True, highlight=False)
-"""Progress goes to stderr, results to stdout."""
+LEAST = 40
+"""Columns for which text is laid out at least, whatever COLUMNS says: with 0, nothing at all would be printed."""
+
+
+def printer(stderr: bool = False) -> Console:
+    """Return what prints results on stdout, or progress on stderr."""
+    made = Console(stderr=stderr, highlight=False)
+    if made.width < LEAST:
+        made.width = LEAST
+    return made
+
+
+console = printer(stderr=True)
 
 
 @contextmanager
@@ -56,7 +67,7 @@ def say_nominal(engine: str, names: Sequence[str]) -> None:
 
 def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     """Print a result as a table of two columns, or as one JSON object."""
-    out = Console(highlight=False)
+    out = printer()
     if as_json:
         out.out(strict_json.dumps(result), highlight=False)
         return
@@ -89,7 +100,7 @@ def show_runs(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str, more
     if as_json:
         show({**more, "runs": list(rows), "mean": means}, True)
         return
-    out, table = Console(highlight=False), Table(title=title, box=None)
+    out, table = printer(), Table(title=title, box=None)
     names = _columns(rows)
     for name in names:
         table.add_column(name, justify="left" if name in ("run", "error") else "right", overflow="fold")

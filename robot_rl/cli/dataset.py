@@ -20,10 +20,9 @@ class Info:
 
     def run(self) -> int:
         """Print the summary; return the exit status."""
-        from rich.console import Console
         from rich.table import Table
 
-        from robot_rl.cli.console import show
+        from robot_rl.cli.console import printer, show
         from robot_rl.data import Dataset
 
         data = Dataset(self.path)
@@ -41,7 +40,7 @@ class Info:
                 for key, feature in data.features.items()
             },
         }
-        console = Console()
+        console = printer()
         if self.json:
             show(summary, True)
             return 0
@@ -76,13 +75,11 @@ class Verify:
 
     def run(self) -> int:
         """Print every problem; return the exit status."""
-        from rich.console import Console
-
-        from robot_rl.cli.console import show
+        from robot_rl.cli.console import printer, show
         from robot_rl.data import Dataset, verify
 
         problems = verify(self.path)
-        console = Console()
+        console = printer()
         if self.json:
             show({"path": str(self.path), "problems": problems}, True)
         elif problems:
