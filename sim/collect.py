@@ -16,6 +16,7 @@ from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
 from robot_rl.data.recording import TRUNCATED, features, frames_per_second
 from robot_rl.data.rows import EpisodeRows
 from robot_rl.interface.observation_spec import IMAGES
+from robot_rl.util.devices import on_device
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
 from robot_rl.util.seeds import training_seed
@@ -67,6 +68,7 @@ def collect(
     Each environment records an equal share: keeping the first to end would prefer easy, near objects.
     """
     info, ours, tells = env.info, isinstance(env, TaskEnv), hasattr(env, "instruction")
+    hosted = on_device(env, "cpu")  # for demonstrators and datasets
     info.require_end()
     keep_failures = keep_failures or not info.reports_success
     seen = {key.removeprefix(IMAGES): shape[:2] for key, shape in info.others.pictures.items()}
@@ -89,7 +91,7 @@ def collect(
         go_on(writer, settings)
         start = training_seed(seed, done_before)
         expert = demonstrator(env, skill, start, bundle)
-        observation, _ = _on_host(env.reset(seed=start))
+        observation, _ = hosted.reset(seed=start)
         rows = EpisodeRows(info.actions, env.num_envs)
         written, attempts, successes, failed = done_before, 0, 0, 0
         todo = max(0, episodes - written)
@@ -104,7 +106,7 @@ def collect(
                 pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)] if ours else [{}] * env.num_envs
             told = [env.instruction(i) if tells else info.task for i in range(env.num_envs)]
-            following, reward, terminated, truncated, infos = _on_host(env.step(action))
+            following, reward, terminated, truncated, infos = hosted.step(action)
             done = terminated | truncated
             pictures |= {camera: observation[f"{IMAGES}{camera}"].numpy() for camera in seen}
             won = infos.get("success", torch.zeros_like(done))
@@ -136,15 +138,6 @@ def collect(
             observation = following
         total = writer.num_frames
     return Collected(written, total, written - done_before, attempts, successes)
-
-
-def _on_host(tree: Any) -> Any:
-    """Return nested dicts and tuples with all tensors on the CPU, for demonstrators and datasets."""
-    if isinstance(tree, dict):
-        return {key: _on_host(value) for key, value in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(map(_on_host, tree))
-    return tree.cpu() if isinstance(tree, torch.Tensor) else tree
 
 
 def _settings(

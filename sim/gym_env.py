@@ -117,6 +117,7 @@ class GymEnv:
     environment's limits. It has no state to restore: a resumed run begins new episodes.
     """
 
+    device = torch.device("cpu")
     privileged_size = 0
     mirror: Mirror | None = None
 

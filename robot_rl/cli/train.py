@@ -60,7 +60,8 @@ class Train(Generic[R]):
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Device of the learner, and of the physics of engine genesis: cpu, cuda, or auto for cuda if there is one."""
+    """Device of the learner, and of the physics of engine genesis: cpu, cuda, cuda:1, mps and the like, or auto for
+    cuda if there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     instructions: str = "training"

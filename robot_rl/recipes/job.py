@@ -23,8 +23,8 @@ from robot_rl.rewards.written.env import PaidEnv, paid_info
 from robot_rl.rewards.written.file import load_reward
 from robot_rl.robots import robots
 from robot_rl.training.choosing import ChoosingEnv
-from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
+from robot_rl.util.devices import find_device
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.files import file_name
 
@@ -158,12 +158,13 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
 
     `diverged` is the folder for episodes whose physics diverge.
     """
+    from sim.engines import engines
     from sim.make import describe, make
 
     task, python = settings["task"], settings.get("env_python")
     physics = {name: settings[name] for name in ("engine", "mjcf", "without")}
-    # MuJoCo's physics is on the CPU, wherever the learner is.
-    physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
+    device = find_device(settings["device"])
+    physics |= {"device": device if engines.get(settings["engine"]).takes_device else "cpu", "diverged": diverged}
     physics |= {"asks": settings["instructions"]} if "instructions" in settings else {}
     physics |= {"changes": settings["changes"]} if "changes" in settings else {}
     python, steps = Path(python) if python else None, settings.get("episode_steps")
@@ -191,5 +192,5 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
         Path(settings.get("dataset") or Path("datasets") / file_name(task)),
         load_bundle(settings["base"]) if settings.get("base") else None,
         progress,
-        learner_device(settings["device"]),
+        device,
     )

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from policies.base import Observation
 from robot_rl.data.trajectories import Trajectories
-from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Progress, counts, diverged, report
 from robot_rl.training.run import Run
+from robot_rl.util.devices import on_device
 from robot_rl.util.limits import PositiveInt
 from robot_rl.util.seeds import training_seed
 

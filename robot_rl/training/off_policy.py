@@ -17,9 +17,9 @@ from robot_rl.data.replay import DEMONSTRATION, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
 from robot_rl.learning.agent import Agent, Phase
 from robot_rl.rewards import RewardName, RewardSource
-from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, check_finite, check_update, counts, report
 from robot_rl.training.run import Run
+from robot_rl.util.devices import on_device
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from robot_rl.util.seeds import training_seed
