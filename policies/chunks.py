@@ -69,10 +69,14 @@ class ChunkPolicy(Policy):
         self.size, self.config = size, config
         self.horizon, self.execute = config.horizon, config.execute
         self.normalizer = Normalizer(size.observation)
-        self.encoder = config.encoder.build(size)
+        self.encoder = self.make_encoder()
         hidden = [config.hidden] * config.layers
         self.denoiser = Denoiser(config.horizon * size.action, self.encoder.size, hidden)
         self.guess = nn.Linear(self.encoder.size, config.horizon * size.action) if config.regression else None
+
+    def make_encoder(self) -> Any:
+        """Return the network that turns observations into features, with fresh weights."""
+        return self.config.encoder.build(self.size)
 
     def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None = None) -> Tensor:
         """Evaluate the network, or a frozen copy of it, on chunks (B, horizon, A) at times (B,)."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from policies.base import Chunk, Observation, Prefix, RunnablePolicy
 from policies.execution import ChunkExecutor, Execution
+from robot_rl.interface.environment import on_device
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.seeds import HELD_OUT
 from robot_rl.util.statistics import mean_interval, wilson
@@ -133,6 +134,8 @@ def evaluate(
     Each environment runs a fixed list of episodes, so long episodes are not under-represented. If an error occurs, a
     `result` that is passed in holds the finished episodes. Delayed `execution` needs `env.still()`.
     """
+    env.info.require_end()
+    env = on_device(env, "cpu")
     n = env.num_envs
     result = Evaluation() if result is None else result
     runner = ChunkExecutor(policy, n, execution, getattr(env, "still", None))

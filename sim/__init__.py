@@ -7,9 +7,10 @@ import sys
 if sys.platform == "linux":
     os.environ.setdefault("MUJOCO_GL", "egl")
 
-_ON_OR_OFF = ("0", "1", "off", "on", "false", "true", "disable", "disabled", "enable", "enabled")
-_KNOWN = ("egl", "osmesa", "glfw", "glx", "cgl", "wgl", *_ON_OR_OFF)
-if (_backend := os.environ.get("MUJOCO_GL", "").strip().lower()) and _backend not in _KNOWN:
-    from robot_rl.util.errors import UserError
+_SWITCHES = ("0", "1", "off", "on", "false", "true", "disable", "disabled", "enable", "enabled")
+_LIBRARIES = {"linux": ("egl", "osmesa", "glfw", "glx"), "darwin": ("cgl", "glfw"), "win32": ("wgl", "glfw")}
+_here = _LIBRARIES.get(sys.platform, ("glfw",))
+if (_chosen := os.environ.get("MUJOCO_GL", "").strip().lower()) and _chosen not in (*_here, *_SWITCHES):
+    from robot_rl.util.errors import ConfigError
 
-    raise UserError(f"MUJOCO_GL is {_backend!r}; unset it, or set it to egl or osmesa")
+    raise ConfigError(f"MUJOCO_GL is {_chosen!r}; unset it, or set it to one of {', '.join(_here)}, or to off")

@@ -15,6 +15,7 @@ from policies.bundle import load_bundle
 from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
 from robot_rl.data.recording import TRUNCATED, features, frames_per_second
 from robot_rl.data.rows import EpisodeRows
+from robot_rl.interface.environment import on_device
 from robot_rl.interface.observation_spec import IMAGES
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
@@ -40,6 +41,8 @@ class Collected:
     """Successful attempts."""
 
 
+HOPELESS = 500
+"""Attempts in a row without a success after which a collection ends: fewer than 1 in 160 succeed, 95 % confidence."""
 SETTINGS = "meta/collect.json"
 """File beside LeRobot's with the settings of the recording, so that a resume does not mix two kinds."""
 
@@ -65,6 +68,8 @@ def collect(
     Each environment records an equal share: keeping the first to end would prefer easy, near objects.
     """
     info, ours, tells = env.info, isinstance(env, TaskEnv), hasattr(env, "instruction")
+    hosted = on_device(env, "cpu")  # for demonstrators and datasets
+    info.require_end()
     keep_failures = keep_failures or not info.reports_success
     seen = {key.removeprefix(IMAGES): shape[:2] for key, shape in info.others.pictures.items()}
     cameras = [c.name for c in env.task.scene.cameras if c.name not in seen] if image_size and ours else []
@@ -86,9 +91,9 @@ def collect(
         go_on(writer, settings)
         start = training_seed(seed, done_before)
         expert = demonstrator(env, skill, start, bundle)
-        observation, _ = _on_host(env.reset(seed=start))
+        observation, _ = hosted.reset(seed=start)
         rows = EpisodeRows(info.actions, env.num_envs)
-        written, attempts, successes = done_before, 0, 0
+        written, attempts, successes, failed = done_before, 0, 0, 0
         todo = max(0, episodes - written)
         owed = [todo * (i + 1) // env.num_envs - todo * i // env.num_envs for i in range(env.num_envs)]
         progress(written, attempts)
@@ -101,7 +106,7 @@ def collect(
                 pictures[camera] = [frames.get(i) for i in range(env.num_envs)]
             records = [env.episode_record(i) for i in range(env.num_envs)] if ours else [{}] * env.num_envs
             told = [env.instruction(i) if tells else info.task for i in range(env.num_envs)]
-            following, reward, terminated, truncated, infos = _on_host(env.step(action))
+            following, reward, terminated, truncated, infos = hosted.step(action)
             done = terminated | truncated
             pictures |= {camera: observation[f"{IMAGES}{camera}"].numpy() for camera in seen}
             won = infos.get("success", torch.zeros_like(done))
@@ -114,6 +119,7 @@ def collect(
                 attempts += owed[i] > 0
                 success = bool(won[i])
                 successes += success and owed[i] > 0
+                failed = 0 if success else failed + 1
                 if (success or keep_failures) and owed[i]:
                     owed[i] -= 1
                     finished.append(rows.take(records[i], info.task, i))
@@ -121,21 +127,17 @@ def collect(
             if finished:
                 writer.add_episodes(finished)
                 written += len(finished)
+            if failed >= HOPELESS and not keep_failures:
+                raise UserError(
+                    f"{failed} attempts in a row did not succeed; {written} episodes are in {out}. Take another "
+                    "--policy or --skill, or keep what fails with --keep-failures"
+                )
             if done.any():
                 expert.reset(done.nonzero().squeeze(-1))
                 progress(written, attempts)
             observation = following
         total = writer.num_frames
     return Collected(written, total, written - done_before, attempts, successes)
-
-
-def _on_host(tree: Any) -> Any:
-    """Return nested dicts and tuples with all tensors on the CPU, for demonstrators and datasets."""
-    if isinstance(tree, dict):
-        return {key: _on_host(value) for key, value in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(map(_on_host, tree))
-    return tree.cpu() if isinstance(tree, torch.Tensor) else tree
 
 
 def _settings(
@@ -145,7 +147,10 @@ def _settings(
     options = {"skill": skill, "image_size": image_size, "keep_failures": keep_failures, "num_envs": env.num_envs}
     options |= {"policy": str(policy.resolve())} if policy else {}
     where = getattr(env, "simulation", {})
-    where = {"mjcf": env.mjcf} | where if isinstance(env, TaskEnv) else {k: where[k] for k in where if k == "asks"}
+    if isinstance(env, TaskEnv):
+        where = {"mjcf": env.mjcf} | where
+    else:
+        where = {name: value for name, value in where.items() if name in ("asks", "episode_steps")}
     return {"task": env.info.task, "seed": seed} | options | where
 
 

@@ -20,12 +20,13 @@ from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
-from robot_rl.util.errors import ConfigError, UnknownName
+from robot_rl.util.devices import find_device, known_device
+from robot_rl.util.errors import ConfigError
 from sim.action_chain import REASONS
 from sim.demonstrators import make_expert
 from sim.divergence import Recorder, quiet
 from sim.engines import engines
-from sim.engines.base import DEVICES, Engine
+from sim.engines.base import Engine
 from sim.episodes import Episodes
 from sim.looks import Look
 from sim.looks import can_randomize as can_look
@@ -81,8 +82,10 @@ class TaskEnv(VectorEnv):
         self.num_envs, self.rate = num_envs, self.task.interface.controller.rate
         self.robot = robots.get(self.task.interface.robot)
         kind: type[Engine] = engines.get(engine)
-        if device not in DEVICES:  # before an engine raises about a parameter
-            raise UnknownName("device", device, DEVICES)
+        if kind.takes_device:  # before an engine raises about a parameter
+            find_device(device)
+        elif device != "auto" and known_device(device).type != "cpu":
+            raise ConfigError(f"engine {engine!r} runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
         columns, without = choose(self.task, engine, randomize, without)
         self.randomization = tuple(self.task.randomization[k] for k in columns)
         tick, ticks = time_grid(self.task.scene.timestep, self.robot.command_rate, self.rate)

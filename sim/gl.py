@@ -11,6 +11,7 @@ import warnings
 from robot_rl.util.errors import UserError
 
 BACKEND = os.environ.get("MUJOCO_GL", "").strip().lower()
+DEVICE = "MUJOCO_EGL_DEVICE_ID"
 _missing: Exception | None = None
 try:
     import mujoco
@@ -19,6 +20,12 @@ except (AttributeError, ImportError, OSError, TypeError) as error:  # any error 
     os.environ["MUJOCO_GL"] = "disable"
     try:
         import mujoco
+    except ImportError as broken:  # not for the sake of a GL library
+        reason = str(broken).partition(". ")[0]
+        raise UserError(
+            f"MuJoCo cannot be imported ({reason}); install its packages again, in one version: pip install "
+            "--force-reinstall --no-deps -c constraints.txt mujoco mujoco-core mujoco-studio"
+        ) from None
     finally:
         os.environ["MUJOCO_GL"] = BACKEND
 from mujoco import batch  # noqa: E402 - behind the guard
@@ -43,7 +50,7 @@ def open_renderer(model: mujoco.MjModel, height: int, width: int) -> mujoco.Rend
         # The messages of AttributeError and PyOpenGL are of no help to the user.
         said = "" if isinstance(error, AttributeError) or _platform_differs() else f" ({error})"
         raise UserError(
-            f"cannot open an offscreen renderer with MUJOCO_GL={BACKEND or 'glfw'}{said}; {_remedy()}, "
+            f"cannot open an offscreen renderer with MUJOCO_GL={BACKEND or 'glfw'}{said}; {_remedy(str(error))}, "
             "or go without pictures: --image-size 0, --no-camera, no --video"
         ) from None
 
@@ -53,9 +60,12 @@ def _platform_differs() -> bool:
     return BACKEND in _REMEDIES and os.environ.get("PYOPENGL_PLATFORM", BACKEND) != BACKEND
 
 
-def _remedy() -> str:
+def _remedy(said: str) -> str:
     if _platform_differs():
         return f"unset PYOPENGL_PLATFORM, which is {os.environ['PYOPENGL_PLATFORM']!r}"
+    number = os.environ.get(DEVICE, "")
+    if BACKEND == "egl" and (DEVICE in said or not number.isdigit() and number):
+        return f"set {DEVICE}, which is {number!r}, to the number of an EGL device, from 0 on, or unset it"
     if BACKEND in _REMEDIES:
         return _REMEDIES[BACKEND]
     if BACKEND in ("0", "off", "false", "disable", "disabled"):

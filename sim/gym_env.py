@@ -19,7 +19,7 @@ from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD
 from robot_rl.interface.spec import numbered
 from robot_rl.interface.symmetry import Mirror
 from robot_rl.util.errors import ConfigError, UserError
-from sim import gym_worker
+from sim import gym_spaces, gym_worker
 from sim.sampling import TRAINING, chosen
 from sim.tasks import FOREIGN
 
@@ -27,9 +27,10 @@ from sim.tasks import FOREIGN
 class Remote:
     """A `gym_worker.Batch` in a process of another Python."""
 
-    def __init__(self, name: str, count: int, python: Path, filmed: bool):
+    def __init__(self, name: str, count: int, steps: int, filmed: bool, python: Path):
         self.python, self.errors = python, tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        command = [str(python), str(Path(gym_worker.__file__).resolve()), name, str(count), *["filmed"] * filmed]
+        script = str(Path(gym_worker.__file__).resolve())
+        command = [str(python), script, name, str(count), str(steps), *["filmed"] * filmed]
         try:
             self.process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=self.errors)
         except OSError as error:
@@ -111,27 +112,31 @@ class Script:
 class GymEnv:
     """n copies of a Gymnasium environment behind the protocol of `robot_rl.interface.environment.VectorEnv`.
 
-    Observations are flat float32 tensors, a Dict's parts concatenated in order, and the pictures and instructions of
-    environments that offer them (`sim.gym_worker`); actions in [-1, 1] are scaled to the environment's limits. It has
-    no state to restore: a resumed run begins new episodes.
+    The numbers of an observation are one float32 vector, in order, beside its pictures (`sim.gym_spaces`) and the
+    pictures and instructions of environments that offer them (`sim.gym_worker`); actions in [-1, 1] are scaled to the
+    environment's limits. It has no state to restore: a resumed run begins new episodes.
     """
 
+    device = torch.device("cpu")
     privileged_size = 0
     mirror: Mirror | None = None
 
     def __init__(
-        self, task: str, num_envs: int = 1, python: Path | None = None, asks: str = TRAINING, filmed: bool = False
-    ):
-        """`asks`: which of the environment's instructions episodes ask for, as in `TaskEnv`; `filmed`: for `frame`."""
+        self, task: str, num_envs: int = 1, python: Path | None = None, asks: str = TRAINING, filmed: bool = False,
+        steps: int = 0,
+    ):  # fmt: skip
+        """`asks`: which of the environment's instructions episodes ask for, as in `TaskEnv`; `filmed`: for `frame`;
+        `steps`: longest episode, 0: as the environment says."""
         self.num_envs, name = num_envs, task.removeprefix(FOREIGN)
         try:
-            made = Remote(name, num_envs, python, filmed) if python else gym_worker.Batch(name, num_envs, filmed)
-            self.batch: Remote | gym_worker.Batch = made
+            how = name, num_envs, steps, filmed
+            self.batch: Remote | gym_worker.Batch = Remote(*how, python) if python else gym_worker.Batch(*how)
         except gym_worker.Unsuitable as error:
             where = f" in {python}" if python else ""
             raise ConfigError(f"task {task}{where}: {error}") from None
         facts: dict[str, Any] = self.batch.facts
-        limits = [math.inf] * facts["observation"]
+        self._largest = np.array(facts["largest"])
+        limits = [math.inf] * len(self._largest)
         state = numbered("state", [-limit for limit in limits], limits)
         actions = numbered("action", facts["low"], facts["high"])
         self.skills = tuple(facts["skills"])
@@ -143,8 +148,10 @@ class GymEnv:
         self.info = EnvInfo(
             task, state, actions, facts["rate"], ObservationSpec.of(**others), demonstrator=bool(self.skills),
             reports_success=bool(facts["success"]), success_terminates=facts["success_terminates"],
+            horizon=facts["horizon"] or None,
         )  # fmt: skip
         self.simulation = {"engine": "gymnasium", "without": ()} | ({} if asks == TRAINING else {"asks": asks})
+        self.simulation |= {"episode_steps": steps} if steps else {}
         """Settings of this simulation, to report with its results."""
         if asks != TRAINING:
             try:
@@ -168,7 +175,7 @@ class GymEnv:
         seeds = None if seed is None else (seed + np.arange(self.num_envs) // group) % 2**31
         answer = self.batch.reset(seeds)
         self._check(answer, {"observation": "first observation"})
-        result = {k: torch.from_numpy(v.copy()) for k, v in answer.items()}
+        result = _tensors(answer)
         self._told = result.get("instruction", self._told)
         self._seen = {key: result[f"begun {name}"] for key, name in self.pictures.items()}
         return self._observed(result["observation"]), {}
@@ -192,7 +199,7 @@ class GymEnv:
         answer = self.batch.step(actions.cpu().numpy(), looks.numpy())
         self._steps += 1
         self._check(answer, {"reward": "reward", "final": "observation", "observation": "first observation"})
-        result = {k: torch.from_numpy(v.copy()) for k, v in answer.items()}
+        result = _tensors(answer)
         done = result["terminated"] | result["truncated"]
         infos: dict[str, Any] = {"success": result["success"]} if self.info.reports_success else {}
         self._show("seen", looks, result)
@@ -206,12 +213,21 @@ class GymEnv:
     def _check(self, answer: dict[str, np.ndarray], names: dict[str, str]) -> None:
         """Raise UserError for a number that nothing can be learned from, before anything is."""
         for key, what in names.items():
-            fine = np.isfinite(answer[key]).reshape(self.num_envs, -1).all(1)
-            if not fine.all():
-                raise UserError(
-                    f"{self.info.task}: copy {int(fine.argmin())} of {self.num_envs} returned {what} with NaN or "
-                    f"infinity at its step {self._steps}; mend the environment. Nothing was learned from it"
-                )
+            values = answer[key].reshape(self.num_envs, -1)
+            large = np.abs(values) > (self._largest if key != "reward" else gym_spaces.LARGEST)
+            wrong = large | np.isnan(values)
+            if not wrong.any():
+                continue
+            row, column = (int(index) for index in np.unravel_index(wrong.argmax(), wrong.shape))
+            value = values[row, column]
+            why, remedy = "with NaN or infinity", "mend the environment"
+            if np.isfinite(value):
+                why = f"with {value:g}, which a float32 does not hold exactly"
+                remedy = "scale it, for example with gymnasium.wrappers.TransformObservation"
+            raise UserError(
+                f"{self.info.task}: copy {row} of {self.num_envs} returned {what} {why} at its step {self._steps}; "
+                f"{remedy}. Nothing was learned from it"
+            )
 
     def _show(self, when: str, rows: Tensor, result: dict[str, Tensor]) -> None:
         """Replace the pictures of environments `rows` (n,) bool."""
@@ -238,3 +254,9 @@ class GymEnv:
 
     def close(self) -> None:
         self.batch.close()
+
+
+def _tensors(answer: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Return arrays as tensors of their own, numbers as float32."""
+    narrow = {key: np.float32 if values.dtype == np.float64 else values.dtype for key, values in answer.items()}
+    return {key: torch.from_numpy(values.astype(narrow[key])) for key, values in answer.items()}

@@ -1,17 +1,18 @@
 """A batch of one Gymnasium environment, in this process or in another Python process, over its standard streams.
 
-This file needs gymnasium and numpy alone, so that any virtual environment runs it: `PYTHON gym_worker.py ID COUNT`, and
-`filmed` as a third word to draw frames. A message is a length (4 bytes), a JSON header of that length, and the arrays
-that the header lists.
+This file and gym_spaces.py need gymnasium and numpy alone, so that any virtual environment runs them: `PYTHON
+gym_worker.py ID COUNT STEPS` with the longest episode, 0 for the environment's own limit, and `filmed` as a fourth word
+to draw frames. A message is a length (4 bytes), a JSON header of that length, and the arrays that the header lists.
 
 An environment, or a wrapper of it, has scripted demonstrators if it has `skills`, a tuple of names, and
 `demonstrator(skill)`, which returns an object with `begin(observation, info)`, called once per episode, and
 `act(observation, info)`, which returns an action of the environment. `success_terminates` says that success ends an
-episode.
+episode, and `max_episode_steps` how long one can be, where no `TimeLimit` of Gymnasium does.
 
-It has pictures if it has `pictures`, the (height, width) of each by name, and `picture(name)`, which draws the present,
-(height, width, 3) uint8: only those that are read are drawn. It can be asked for several things if it has
-`instructions`, a tuple of texts, and obeys `reset(options={"instruction": index})`.
+Pictures are what gym_spaces.py finds in its observation, and, if it has `pictures`, the (height, width) of more by
+name, what `picture(name)` draws of the present, (height, width, 3) uint8: only those that are read are drawn. It can be
+asked for several things if it has `instructions`, a tuple of texts, and obeys
+`reset(options={"instruction": index})`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,18 @@ import os
 import struct
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+
+if TYPE_CHECKING or __package__:
+    from sim.gym_spaces import Reader, Unsuitable
+else:  # a script: from its folder come this module and no others, which have names of packages too
+    _here = str(Path(__file__).resolve().parent)
+    sys.path = [_here, *(folder for folder in sys.path if folder != _here)]
+    from gym_spaces import Reader, Unsuitable
+
+    sys.path.remove(_here)
 
 SUITES = {
     "ogbench": "pip install ogbench",
@@ -34,20 +44,16 @@ SUITES = {
 """Suites with a file in sim/suites that makes their environments, and how to install them."""
 
 
-class Unsuitable(Exception):  # noqa: N818 - it crosses a process by its text
-    """An environment is not supported."""
-
-
 class Batch:
-    """`count` copies of an environment with flat float32 observations and actions in [-1, 1]; same-step autoreset."""
+    """`count` copies of an environment with flat observations and actions in [-1, 1]; same-step autoreset."""
 
-    def __init__(self, name: str, count: int, filmed: bool = False):
-        """`filmed`: `frame` draws the first one."""
+    def __init__(self, name: str, count: int, steps: int = 0, filmed: bool = False):
+        """`steps`: longest episode, 0: as the environment says; `filmed`: `frame` draws the first one."""
         import gymnasium as gym
 
-        options = {"render_mode": "rgb_array"} if filmed else {}
+        options: dict[str, Any] = {"render_mode": "rgb_array"} if filmed else {}
         try:
-            self.envs: list[Any] = [_make(name, **options) for _ in range(count)]
+            self.envs: list[Any] = [_make(name, steps, **options) for _ in range(count)]
         except (ImportError, gym.error.DependencyNotInstalled) as error:
             remedy = SUITES.get(name.partition(":")[0])
             raise Unsuitable(
@@ -60,13 +66,11 @@ class Batch:
         except gym.error.Error as error:
             hint = "" if ":" in name else "; an environment of another package is gym:MODULE:ID"
             raise Unsuitable(f"no environment {name!r}: {error}{hint}") from None
-        space, action = self.envs[0].observation_space, self.envs[0].action_space
-        spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {"": space}
-        self.keys = list(spaces)
-        for key, part in spaces.items():
-            if not isinstance(part, gym.spaces.Box):
-                what = f"observation {key!r}" if key else "the observation"
-                raise Unsuitable(f"{what} of {name!r} is {part}; only Box observations, or a Dict of them, can be read")
+        action = self.envs[0].action_space
+        try:
+            self.reader = Reader(self.envs[0].observation_space)
+        except Unsuitable as error:
+            raise Unsuitable(f"{name!r}: {error}") from None
         if not isinstance(action, gym.spaces.Box):
             raise Unsuitable(f"actions of {name!r} are {action}; only Box actions can be learned")
         self.low, self.high = action.low.astype(np.float64), action.high.astype(np.float64)
@@ -75,15 +79,19 @@ class Batch:
                 f"actions of {name!r} have no limits ({action}); give it a finite Box, for example with "
                 "gymnasium.wrappers.TransformAction"
             )
+        if not (self.low < self.high).all():
+            raise Unsuitable(f"actions of {name!r} are {action}, where a lower limit is not below the upper one")
         self.facts = {
-            "observation": sum(int(np.prod(part.shape)) for part in spaces.values() if part.shape is not None),
+            "largest": self.reader.largest,
+            "horizon": self._horizon(),
             "low": self.low.ravel().tolist(),
             "high": self.high.ravel().tolist(),
             "rate": self._rate(),
             "success": self._success_key(),
             "success_terminates": self._offers("success_terminates", False),
             "skills": list(self._offers("skills", ())),
-            "pictures": {name: list(size) for name, size in self._offers("pictures", {}).items()},
+            "pictures": {name: list(size) for name, size in self._offers("pictures", {}).items()}
+            | self.reader.sizes,
             "instructions": list(self._offers("instructions", ())),
         }
         if filmed:
@@ -103,6 +111,12 @@ class Batch:
     def _offers(self, name: str, default: Any) -> Any:
         """Return an attribute of the environment or one of its wrappers."""
         return self.envs[0].get_wrapper_attr(name) if self.envs[0].has_wrapper_attr(name) else default
+
+    def _horizon(self) -> int:
+        """Return the most steps of an episode; 0: the environment sets no limit."""
+        spec = self.envs[0].spec
+        known = [spec.max_episode_steps if spec else None, self._offers("max_episode_steps", None)]
+        return min((int(steps) for steps in known if steps and steps > 0), default=0)
 
     def _rate(self) -> int:
         """Return the steps per second, as far as the environment says; 30 otherwise."""
@@ -139,10 +153,6 @@ class Batch:
         """Draw the first environment, (height, width, 3) uint8."""
         return {"frame": np.ascontiguousarray(self.envs[0].render(), np.uint8)}
 
-    def _flat(self, observation: Any) -> np.ndarray:
-        parts = [observation[key] for key in self.keys] if self.keys != [""] else [observation]
-        return np.concatenate([np.asarray(part, np.float32).ravel() for part in parts])
-
     def ask(self, *indices: int) -> dict[str, np.ndarray]:
         """Ask for these instructions alone, from the next episodes on."""
         self.asked = list(indices)
@@ -167,15 +177,17 @@ class Batch:
             self.told[i] = self.asked[np.random.RandomState(number).permutation(len(self.asked))[place]]
             options = {"instruction": self.told[i]}
         self.seen[i], self.begins[i] = self.envs[i].reset(seed=seed, options=options), True
-        return self._flat(self.seen[i][0])
+        return self.reader.numbers_of(self.seen[i][0])
 
     def _told(self) -> dict[str, np.ndarray]:
         """Return the index of every running episode's instruction."""
         return {"instruction": np.array(self.told)} if self.asked else {}
 
     def _look(self, i: int) -> dict[str, np.ndarray]:
-        """Return the pictures of environment i."""
-        return {name: self.envs[i].get_wrapper_attr("picture")(name) for name in self.facts["pictures"]}
+        """Return the pictures of environment i: parts of its observation, or what it draws."""
+        seen = self.reader.pictures_of(self.seen[i][0])
+        return {name: seen[name] if name in seen else self.envs[i].get_wrapper_attr("picture")(name)
+                for name in self.facts["pictures"]}  # fmt: skip
 
     def _pictures(self, when: str, looks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Return k looks as arrays (k, height, width, 3), by `when` and the picture's name."""
@@ -194,16 +206,18 @@ class Batch:
         share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
         for i, (env, unit) in enumerate(zip(self.envs, share, strict=True)):
             action = self.low + unit.reshape(self.low.shape) * (self.high - self.low)
-            observation, reward, terminated, truncated, info = env.step(action.astype(env.action_space.dtype))
+            kind = env.action_space.dtype
+            action = (np.rint(action) if kind.kind in "iu" else action).astype(kind)
+            observation, reward, terminated, truncated, info = env.step(action)
             self.seen[i] = observation, info
-            final = following = self._flat(observation)
+            final = following = self.reader.numbers_of(observation)
             if looks is None or looks[i]:
                 seen.append(self._look(i))
             if terminated or truncated:
                 following = self._begin(i)
                 begun.append(self._look(i))
             success = bool(info.get(self.facts["success"], False)) if self.facts["success"] else False
-            rows.append((following, final, np.float32(reward), bool(terminated), bool(truncated), success))
+            rows.append((following, final, float(reward), bool(terminated), bool(truncated), success))
         names = ("observation", "final", "reward", "terminated", "truncated", "success")
         result = {name: np.stack(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
         return result | self._pictures("seen", seen) | self._pictures("begun", begun) | self._told()
@@ -235,13 +249,14 @@ class Batch:
             env.close()
 
 
-def _make(name: str, **options: Any) -> Any:
-    """Make an environment of a suite of ours, or any by its Gymnasium id; `options` are those of `gymnasium.make`."""
+def _make(name: str, steps: int, **options: Any) -> Any:
+    """Make an environment of a suite of ours, or any by its Gymnasium id, whose episodes end after `steps` unless 0;
+    `options` are those of `gymnasium.make`."""
     import gymnasium as gym
 
     suite, _, rest = name.partition(":")
     if suite not in SUITES:
-        return gym.make(name, **options)
+        return gym.make(name, **options, max_episode_steps=steps or None)
     if ":" in rest:  # or a file could name any module behind a suite that it may name
         raise gym.error.NameNotFound(f"{rest!r} is no id of {suite}")
     path = Path(__file__).resolve().parent / "suites" / f"{suite}.py"
@@ -252,7 +267,8 @@ def _make(name: str, **options: Any) -> Any:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         sys.modules[spec.name] = module
-    return module.make(rest, **options)
+    made = module.make(rest, **options)
+    return gym.wrappers.TimeLimit(made, steps) if steps else made
 
 
 def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -281,13 +297,13 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
     return data
 
 
-def serve(name: str, count: int, filmed: bool = False) -> None:
+def serve(name: str, count: int, steps: int = 0, filmed: bool = False) -> None:
     """Answer messages until the other side closes the stream."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keep what the environment prints out of the answers
     questions = sys.stdin.buffer
     try:
-        batch = Batch(name, count, filmed)
+        batch = Batch(name, count, steps, filmed)
     except Exception as error:
         send(answers, {"error": str(error) if isinstance(error, Unsuitable) else repr(error)}, {})
         return
@@ -303,4 +319,4 @@ def serve(name: str, count: int, filmed: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), "filmed" in sys.argv[3:])
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), "filmed" in sys.argv[4:])

@@ -18,22 +18,27 @@ from sim.testbeds import base as testbed
 from sim.testbeds import testbeds
 
 
-def describe(task: str, env_python: Path | None = None) -> EnvInfo:
+def describe(task: str, env_python: Path | None = None, episode_steps: int | None = None) -> EnvInfo:
     """Return the facts about a task's environment, without simulating ours."""
+    _check_steps(task, episode_steps)
     if task.startswith(TESTBED):
         return testbed.describe(_testbed(task))
     if task.startswith(FOREIGN):
-        env = GymEnv(task, 1, env_python)
+        env = GymEnv(task, 1, env_python, steps=episode_steps or 0)
         env.close()
         return env.info
     ours = tasks.get(task)
     return EnvInfo.of(Pipeline(ours.interface), bool(ours.expert), tuple(r.name for r in ours.rewards))
 
 
-def make(task: str, num_envs: int, env_python: Path | None = None, **simulation: Any) -> VectorEnv:
+def make(
+    task: str, num_envs: int, env_python: Path | None = None, episode_steps: int | None = None, **simulation: Any
+) -> VectorEnv:
     """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, of which only `asks` counts for tasks
-    without a robot. ConfigError for what they cannot do."""
+    without a robot. `episode_steps` is the longest episode of another package's environment; None: as it says.
+    ConfigError for what they cannot do."""
     asks = simulation.get("asks", TRAINING)
+    _check_steps(task, episode_steps)
     if simulation.get("changes") and task.startswith((TESTBED, FOREIGN)):
         raise ConfigError(f"the instructions of {task} do not change on the way; leave out --changes")
     if asks != TRAINING and task.startswith(TESTBED):
@@ -41,13 +46,19 @@ def make(task: str, num_envs: int, env_python: Path | None = None, **simulation:
     if task.startswith(TESTBED):
         return testbed.TestbedEnv(_testbed(task), num_envs)
     if task.startswith(FOREIGN):
-        return GymEnv(task, num_envs, env_python, asks)
+        return GymEnv(task, num_envs, env_python, asks, steps=episode_steps or 0)
     from sim.env import TaskEnv
 
     env: Any = TaskEnv(task, num_envs, **simulation)
     env.mirror = mirror_of(env.task, env.randomization)
     made: VectorEnv = env
     return made
+
+
+def _check_steps(task: str, episode_steps: int | None) -> None:
+    """Raise ConfigError for another time limit than the task's own."""
+    if episode_steps and not task.startswith(FOREIGN):
+        raise ConfigError(f"{task} has a time limit of its own; leave out --episode-steps")
 
 
 def _testbed(task: str) -> testbed.Testbed:

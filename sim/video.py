@@ -52,12 +52,14 @@ def record(
     return asked
 
 
-def filmed(task: str, python: Path | None = None, **simulation: Any) -> tuple[Any, Callable[[], np.ndarray]]:
-    """Return one copy of a task, and what draws it."""
+def filmed(
+    task: str, python: Path | None = None, episode_steps: int | None = None, **simulation: Any
+) -> tuple[Any, Callable[[], np.ndarray]]:
+    """Return one copy of a task, and what draws it; arguments are those of `sim.make.make`."""
     if task.startswith(TESTBED):
         raise ConfigError(f"{task} has no pictures; leave out --video")
     if task.startswith(FOREIGN):
-        gym = GymEnv(task, 1, python, simulation.get("asks", TRAINING), filmed=True)
+        gym = GymEnv(task, 1, python, simulation.get("asks", TRAINING), filmed=True, steps=episode_steps or 0)
         return gym, gym.frame
     env = TaskEnv(task, 1, **simulation)
     camera = env.task.scene.cameras[0].name

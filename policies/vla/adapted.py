@@ -18,7 +18,7 @@ from torch.nn.functional import interpolate
 from policies import pretrained
 from policies.base import Observation, Size
 from policies.pretrained import PretrainedConfig
-from policies.vla.backbone import BackboneConfig, felt, perturbed, pictures_of
+from policies.vla.config import BackboneConfig, felt, perturbed, pictures_of
 from policies.vla.families import family_of
 from robot_rl.interface.language import LONGEST, decode
 from robot_rl.interface.observation_spec import LANGUAGE

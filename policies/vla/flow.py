@@ -8,7 +8,8 @@ from typing import Literal
 
 from policies.base import Size
 from policies.flow import FlowConfig, FlowPolicy
-from policies.vla.backbone import BackboneConfig
+from policies.vla.backbone import AdaptedBackbone, Backbone, build_backbone
+from policies.vla.config import BackboneConfig
 from robot_rl.util.limits import NonNegativeFloat
 
 
@@ -30,6 +31,9 @@ class VLAFlowPolicy(FlowPolicy):
 
     def __init__(self, size: Size, config: VLAFlowConfig | None = None):
         super().__init__(size, config or VLAFlowConfig())
+
+    def make_encoder(self) -> Backbone | AdaptedBackbone:
+        return build_backbone(self.size, self.config.encoder)
 
     @property
     def words(self) -> tuple[str, ...]:

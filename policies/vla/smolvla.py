@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate, pad
 
 from policies import pretrained
 from policies.base import Observation, Policy, Size, normal
-from policies.vla.backbone import pictures_of
+from policies.vla.config import pictures_of
 from policies.vla.smolvla_network import SmolVLANetwork
 from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE

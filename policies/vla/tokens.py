@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from policies.base import Normalizer, Observation, Policy, Size
-from policies.vla.backbone import BackboneConfig
+from policies.vla.backbone import build_backbone
 from policies.vla.codec import BinCodec, Codec, CosineCodec
+from policies.vla.config import BackboneConfig
 from policies.vla.decoder import Decoder
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt
 
@@ -62,7 +63,7 @@ class VLATokensPolicy(Policy):
         c = self.config
         self.horizon, self.execute, self.codec = c.horizon, c.execute, c.make_codec(size.action)
         self.normalizer = Normalizer(size.observation)
-        self.encoder = c.encoder.build(size)
+        self.encoder = build_backbone(size, c.encoder)
         width, heads = c.encoder.width, c.encoder.heads
         self.decoder = Decoder(c.encoder.readouts, self.codec.length, c.bins, width, heads, c.layers)
         self.traceable = not c.temperature

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-from real.bus.errors import BusError
+from real.bus.errors import BusError, BusSettingError
 
 _INSTALL = "pip install 'cyclonedds>=11.0.1,<12', or source ROS 2"
 _WITH_LOOPBACK = (
@@ -27,7 +28,7 @@ def domain_id(given: int | None, env: Mapping[str, str] = os.environ) -> int:
     text = env.get("ROS_DOMAIN_ID") or "0" if given is None else str(given)
     if not text.isdigit() or int(text) > MAX_DOMAIN:
         source = "ROS_DOMAIN_ID" if given is None else "domain"
-        raise BusError(f"{source} is {text!r}: use 0 to {MAX_DOMAIN} (above 101 Linux may take its ports)")
+        raise BusSettingError(f"{source} is {text!r}: use 0 to {MAX_DOMAIN} (above 101 Linux may take its ports)")
     return int(text)
 
 
@@ -38,7 +39,7 @@ def discovery_range(env: Mapping[str, str] = os.environ) -> str:
     if env.get("ROS_LOCALHOST_ONLY") == "1":
         scope = "LOCALHOST"
     if scope not in allowed:
-        raise BusError(f"ROS_AUTOMATIC_DISCOVERY_RANGE is {scope!r}: use one of {', '.join(allowed)}")
+        raise BusSettingError(f"ROS_AUTOMATIC_DISCOVERY_RANGE is {scope!r}: use one of {', '.join(allowed)}")
     return scope
 
 
@@ -68,9 +69,7 @@ def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, l
     Cyclone 0.10 announces itself to 127.0.0.1 only, which Cyclone 11 drops without `lo` (measured).
     """
     scope = discovery_range(env)
-    peers = [p.strip() for p in env.get("ROS_STATIC_PEERS", "").split(";") if p.strip()]
-    if env.get("ROS_LOCALHOST_ONLY") == "1":
-        peers = []
+    peers = static_peers(env)
     user = env.get("CYCLONEDDS_URI", "")
     if scope == "SYSTEM_DEFAULT":
         return user
@@ -88,6 +87,28 @@ def configuration(env: Mapping[str, str] = os.environ, pid: int | None = None, l
         if peers:
             discovery += f"<Peers>{''.join(f'<Peer address={quoteattr(p)}/>' for p in peers)}</Peers>"
     return f"<CycloneDDS><Domain>{general}<Discovery>{discovery}</Discovery></Domain></CycloneDDS>,{user}"
+
+
+def static_peers(env: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the addresses of ROS_STATIC_PEERS."""
+    local = env.get("ROS_LOCALHOST_ONLY") == "1"
+    return [] if local else [p.strip() for p in env.get("ROS_STATIC_PEERS", "").split(";") if p.strip()]
+
+
+def check_peers(env: Mapping[str, str] = os.environ) -> None:
+    """Raise for a static peer that has no address: Cyclone would abort the process. It speaks IPv4 unless the user's
+    XML says otherwise."""
+    family = socket.AF_UNSPEC if env.get("CYCLONEDDS_URI") else socket.AF_INET
+    for peer in static_peers(env) if discovery_range(env) != "SYSTEM_DEFAULT" else []:
+        bare = peer.count(":") > 1 and not peer.startswith("[")  # an IPv6 address without a port
+        try:
+            address = urlsplit(f"//[{peer}]" if bare else f"//{peer}")
+            socket.getaddrinfo(address.hostname or "", address.port, family, socket.SOCK_DGRAM)
+        except (OSError, ValueError) as error:
+            raise BusSettingError(
+                f"ROS_STATIC_PEERS names {peer!r}, for which there is no address here ({error}): correct it, or leave "
+                "it out"
+            ) from None
 
 
 def check_version() -> None:
@@ -137,6 +158,7 @@ def _c_stderr() -> Iterator[Callable[[], str]]:
 def open_domain(domain: int) -> Any:
     """Create the Cyclone domain object of this process; raise BusError with the reason otherwise."""
     check_version()
+    check_peers()
     from cyclonedds.core import DDSException
     from cyclonedds.domain import Domain
 

@@ -40,7 +40,7 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float
     data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"} | headers, method="POST")
     try:
-        with urllib.request.build_opener(_NoRedirects).open(request, timeout=seconds) as response:
+        with _opener(request).open(request, timeout=seconds) as response:
             text = _read(response, deadline, seconds)
     except urllib.error.HTTPError as error:
         raise _status(error, deadline, seconds) from None
@@ -56,6 +56,12 @@ def post(url: str, body: dict[str, Any], headers: dict[str, str], seconds: float
         return json.loads(text)
     except (ValueError, RecursionError):
         raise Refused("nonsense", f"answered with something other than JSON: {_shown(text)}") from None
+
+
+def _opener(request: urllib.request.Request) -> urllib.request.OpenerDirector:
+    """Return what sends a request: by the user's proxy, unless it is to this machine."""
+    here = (request.host or "").rpartition("@")[2].startswith(("localhost", "127.", "[::1]"))
+    return urllib.request.build_opener(_NoRedirects, *[urllib.request.ProxyHandler({})] * here)
 
 
 def _read(response: Any, deadline: float, seconds: float) -> bytes:

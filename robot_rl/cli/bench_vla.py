@@ -38,6 +38,8 @@ class Vla:
     """Pictures of an observation, 512x512."""
     words: PositiveInt = 16
     """Tokens of the instruction."""
+    device: str = "auto"
+    """Device: cuda, cuda:1 and the like, or auto for cuda if there is one."""
     threads: NonNegativeInt = 0
     """Threads of torch; 0: its own choice."""
     json: bool = False
@@ -50,14 +52,16 @@ class Vla:
         from policies.pretrained import require
         from robot_rl.cli.console import show
         from robot_rl.training.run import provenance
+        from robot_rl.util.devices import find_device
 
         require("transformers")
-        if not torch.cuda.is_available():
+        device = find_device(self.device)
+        if device == "cpu":
             show({"skipped": "there is no GPU here; a half-billion-weight model is not for a CPU"}, self.json, "vla")
             return 0
         if self.threads:
             torch.set_num_threads(self.threads)
-        found = self.measure(torch.device("cuda"))
+        found = self.measure(torch.device(device))
         show(found | ({"provenance": provenance()} if self.json else {}), self.json, "vla")
         return 0
 
@@ -69,7 +73,7 @@ class Vla:
         from policies.vla.smolvla import SmolVLAConfig
         from policies.vla.smolvla_network import SmolVLANetwork
 
-        gpu = device.type == "cuda"
+        gpu, cuda = device.type != "cpu", device.type == "cuda"
         described = require("transformers").SmolVLMConfig(scale_factor=4, **sizes)
         described.text_config.num_hidden_layers = layers
         config = SmolVLAConfig()
@@ -88,7 +92,7 @@ class Vla:
 
         def now() -> float:
             if gpu:
-                torch.cuda.synchronize()
+                torch.accelerator.synchronize(device)
             return time.perf_counter()
 
         def learn() -> None:
@@ -121,12 +125,12 @@ class Vla:
             times.append(1e3 * (now() - begun))
         p50, p99 = torch.tensor(times).quantile(torch.tensor([0.5, 0.99])).tolist()
         return {
-            "device": torch.cuda.get_device_name() if gpu else "cpu",
+            "device": torch.cuda.get_device_name(device) if cuda else str(device),
             "weights_millions": round(sum(p.numel() for p in network.parameters()) / 1e6),
             "trained_millions": round(sum(p.numel() for p in trained) / 1e6),
             "batch": self.batch,
             "training_steps_per_second": speed,
-            "memory_gb": torch.cuda.max_memory_allocated() / 1e9 if gpu else None,
+            "memory_gb": torch.cuda.max_memory_allocated(device) / 1e9 if cuda else None,
             "chunk_ms_p50": p50,
             "chunk_ms_p99": p99,
         }

@@ -22,10 +22,10 @@ class RobotsCheck:
 
     def run(self) -> int:
         """Print what was found, errors first; return the exit status."""
-        from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
+        from robot_rl.cli.console import printer
         from robot_rl.robots import robots
         from sim.engines.robot_check import check_robot
 
@@ -39,5 +39,5 @@ class RobotsCheck:
             for finding in found:
                 cells = (finding.what, finding.found, finding.remedy)
                 table.add_row(Text(finding.severity, colours[finding.severity]), *map(Text, cells))
-            Console(highlight=False).print(table)
+            printer().print(table)
         return 2 if wrong else 0

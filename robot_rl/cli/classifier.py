@@ -24,7 +24,7 @@ class Fit:
     """Folder of the classifier; default classifiers/<name of the dataset>."""
     config: Annotated[FitConfig, tyro.conf.arg(name="")] = field(default_factory=FitConfig)
     device: str = "auto"
-    """Device to fit on: cpu, cuda, or auto for cuda if there is one."""
+    """Device to fit on: cpu, cuda, cuda:1, mps and the like, or auto for cuda if there is one."""
     threads: PositiveInt = 1
     """Threads to fit with."""
     json: bool = False
@@ -40,8 +40,8 @@ class Fit:
         from robot_rl.data import Dataset
         from robot_rl.rewards.classifier_folder import save_classifier
         from robot_rl.rewards.fitting import fit
-        from robot_rl.training.device import learner_device
         from robot_rl.training.run import provenance
+        from robot_rl.util.devices import find_device
         from robot_rl.util.errors import ConfigError
 
         out = self.out or Path("classifiers") / self.dataset.resolve().name
@@ -50,7 +50,7 @@ class Fit:
         torch.set_num_threads(self.threads)
         data, begin = Dataset(self.dataset), time.monotonic()
         with bar("classifier") as update:
-            classifier = fit(data, self.config, learner_device(self.device), update)
+            classifier = fit(data, self.config, find_device(self.device), update)
         facts: dict[str, Any] = {"path": str(self.dataset.resolve()), "episodes": data.num_episodes}
         classifier.provenance = provenance() | {"dataset": facts, "config": asdict(self.config)}
         save_classifier(classifier, out)

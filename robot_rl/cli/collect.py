@@ -43,13 +43,15 @@ class Collect:
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    """Device of the physics: cpu, with engine genesis also cuda, or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     instructions: str = "training"
     """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
     changes: Fraction = 0.0
     """Share of episodes in which another of these instructions takes the place of the first on the way."""
+    episode_steps: PositiveInt | None = None
+    """Longest episode of a gym: task, steps; needed where its environment has no time limit. None: as it says."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task."""
     mjcf: str = ""
@@ -69,8 +71,9 @@ class Collect:
 
         out = self.out or Path("datasets") / file_name(self.task)
         env: Any = make(
-            self.task, self.num_envs, self.env_python, engine=self.engine, mjcf=self.mjcf, device=self.device,
-            without=self.without, diverged=out / "diverged", asks=self.instructions, changes=self.changes,
+            self.task, self.num_envs, self.env_python, self.episode_steps, engine=self.engine, mjcf=self.mjcf,
+            device=self.device, without=self.without, diverged=out / "diverged", asks=self.instructions,
+            changes=self.changes,
         )  # fmt: skip
         where = {} if without_robot(self.task) else env.simulation
         say_nominal(self.engine, [name for name in where.get("without", ()) if name not in self.without])

@@ -24,11 +24,10 @@ class Compare:
 
     def run(self) -> int:
         """Compare; return the exit status."""
-        from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
-        from robot_rl.cli.console import show
+        from robot_rl.cli.console import printer, show
         from robot_rl.report.comparison import compare, read_arms
         from robot_rl.report.comparison_page import HEAD, table_rows, write_comparison
         from robot_rl.util.errors import ConfigError
@@ -44,7 +43,7 @@ class Compare:
         if self.json:
             show(result, True)
             return 0
-        console = Console(highlight=False)
+        console = printer()
         rows = Table(
             title=f"{result['figure']} on held-out episodes of {result['task']}, with 95 % intervals", box=None
         )

@@ -16,8 +16,19 @@ from rich.text import Text
 
 from robot_rl.util import strict_json
 
-console = Console(stderr=True, highlight=False)
-"""Progress goes to stderr, results to stdout."""
+LEAST = 40
+"""Columns for which text is laid out at least, whatever COLUMNS says: with 0, nothing at all would be printed."""
+
+
+def printer(stderr: bool = False) -> Console:
+    """Return what prints results on stdout, or progress on stderr."""
+    made = Console(stderr=stderr, highlight=False)
+    if made.width < LEAST:
+        made.width = LEAST
+    return made
+
+
+console = printer(stderr=True)
 
 
 @contextmanager
@@ -56,7 +67,7 @@ def say_nominal(engine: str, names: Sequence[str]) -> None:
 
 def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     """Print a result as a table of two columns, or as one JSON object."""
-    out = Console(highlight=False)
+    out = printer()
     if as_json:
         out.out(strict_json.dumps(result), highlight=False)
         return
@@ -70,13 +81,26 @@ def show(result: Mapping[str, Any], as_json: bool, title: str = "") -> None:
     out.print(table)
 
 
+def learned(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Return steps and training metrics from the last row."""
+    last = rows[-1] if rows else {}
+    names = {
+        "train/steps" if "train/steps" in last else "step": "steps",
+        "train/success": "success",
+        "train/true_success": "true_success",
+        "train/return": "return",
+        "bc/loss": "loss",
+    }
+    return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
+
+
 def show_runs(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str, more: Mapping[str, Any]) -> None:
     """Print a table with a line per run and their mean, or one JSON object with `more` in it."""
     means = {name: mean for name in _columns(rows) if (mean := _mean(rows, name)) is not None}
     if as_json:
         show({**more, "runs": list(rows), "mean": means}, True)
         return
-    out, table = Console(highlight=False), Table(title=title, box=None)
+    out, table = printer(), Table(title=title, box=None)
     names = _columns(rows)
     for name in names:
         table.add_column(name, justify="left" if name in ("run", "error") else "right", overflow="fold")

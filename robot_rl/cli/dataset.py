@@ -20,10 +20,9 @@ class Info:
 
     def run(self) -> int:
         """Print the summary; return the exit status."""
-        from rich.console import Console
         from rich.table import Table
 
-        from robot_rl.cli.console import show
+        from robot_rl.cli.console import printer, show
         from robot_rl.data import Dataset
 
         data = Dataset(self.path)
@@ -41,7 +40,7 @@ class Info:
                 for key, feature in data.features.items()
             },
         }
-        console = Console()
+        console = printer()
         if self.json:
             show(summary, True)
             return 0
@@ -77,14 +76,12 @@ class Verify:
 
     def run(self) -> int:
         """Print every problem and note; return the exit status."""
-        from rich.console import Console
-
-        from robot_rl.cli.console import show
+        from robot_rl.cli.console import printer, show
         from robot_rl.data import Dataset
         from robot_rl.data.verify import examine
 
         problems, notes = examine(self.path)
-        console = Console()
+        console = printer()
         if self.json:
             show({"path": str(self.path), "problems": problems, "notes": notes}, True)
             return 1 if problems else 0

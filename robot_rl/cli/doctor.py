@@ -16,14 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from robot_rl.cli.console import show
-from robot_rl.util.errors import UserError
+from robot_rl.cli.console import printer, show
+from robot_rl.util.errors import INSTALL, UserError
 
-INSTALL = "run `make`, or: pip install -c constraints.txt -e '.[all]'"
 _MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 _GIB = 1024**3
 
@@ -58,7 +56,7 @@ class Doctor:
         for check in found:
             remedy = f"\n[bold]-> {escape(check.remedy)}[/]" if check.remedy else ""
             table.add_row(_MARKS[check.status], check.name, escape(check.detail) + remedy)
-        Console(highlight=False).print(table)
+        printer().print(table)
         return int(failed)
 
 
@@ -122,7 +120,8 @@ def rendering() -> Check:
     if importlib.util.find_spec("mujoco") is None:
         return Check("EGL rendering", "warn", "not tried, mujoco is missing", INSTALL)
     ok, said = _probe("egl")
-    remedy = "run .ci/system-packages, or: apt-get install libegl1 libgl1 libopengl0 libgl1-mesa-dri"
+    said, _, remedy = said.partition("; ")
+    remedy = remedy or "run .ci/system-packages, or: apt-get install libegl1 libgl1 libopengl0 libgl1-mesa-dri"
     return Check("EGL rendering", "ok" if ok else "fail", said, "" if ok else remedy)
 
 

@@ -54,12 +54,15 @@ class Evaluate:
     """Such a server's names of observations, OURS=THEIRS."""
     execute: NonNegativeInt = 0
     """Actions of such a server's chunks to execute before the next; 0: all."""
+    episode_steps: PositiveInt | None = None
+    """Longest episode of a gym: task, steps; needed where its environment has no time limit. None: as the policy was
+    trained, or as the environment says."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task; needed where the policy was trained with one."""
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    """Device of the physics: cpu, with engine genesis also cuda, or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     instructions: str = "training"
@@ -134,7 +137,7 @@ class Evaluate:
         if name in (*floors, "expert") and task:
             if self.runtime != "torch":
                 raise ConfigError(f"{name} actions need no runtime; leave out --runtime {self.runtime}")
-            python = self.env_python
+            python, simulation["episode_steps"] = self.env_python, self.episode_steps
             env: Any = make(task, min(self.num_envs, self.episodes), python, diverged=diverged, **simulation)
             if name in floors:
                 policy: RunnablePolicy = RandomPolicy(env.info.action, floors[name])
@@ -150,6 +153,7 @@ class Evaluate:
                 raise ConfigError(
                     f"{bundle.called} was trained with {named}, which no file starts: add --env-python {named}"
                 )
+            simulation["episode_steps"] = self.episode_steps or bundle.provenance.get("episode_steps")
             if bundle.contract is not None:
                 bundle.check_task(tasks.get(task).interface)
                 bundle.check_robot(robots.get(bundle.interface.robot))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from robot_rl.util.errors import Interrupted, UnknownName, UserError
+from robot_rl.util.errors import INSTALL, Interrupted, UnknownName, UserError
 
 if "OMP_WAIT_POLICY" not in os.environ:
     # PyTorch's threads spin for milliseconds by default, and MuJoCo's threads, which step the environments meanwhile,
@@ -58,6 +58,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+OURS = ("robot_rl", "policies", "sim", "real")
+"""Packages that cannot be missing unless by a defect."""
 HELP = ("-h", "--help", "help")
 
 
@@ -163,6 +165,9 @@ def answer(command: Callable[[], int], debug: bool = False) -> int:
     except Exception as error:
         if debug:
             raise
+        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if missing and missing not in OURS:
+            return _say(f"this needs the package {missing}, which is not installed; {INSTALL}", 1)
         return _say(f"{type(error).__name__}: {error} (a defect; run again with --debug and report it)", 1)
 
 

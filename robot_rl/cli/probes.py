@@ -6,18 +6,20 @@ import os
 import sys
 import time
 
+from robot_rl.util.errors import UserError
+
 _SCENE = "<mujoco><worldbody><light pos='0 0 3'/><geom type='plane' size='1 1 .1'/></worldbody></mujoco>"
 
 
 def egl() -> str:
     """Render 96 x 96 pixels without a screen; return frames per second."""
     os.environ["MUJOCO_GL"] = "egl"  # read when mujoco is imported
-    import mujoco
+    from sim.gl import mujoco, open_renderer
 
     model = mujoco.MjModel.from_xml_string(_SCENE)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    with mujoco.Renderer(model, 96, 96) as renderer:
+    with open_renderer(model, 96, 96) as renderer:
         renderer.update_scene(data)
         if not renderer.render().max():  # the first frame also compiles
             raise RuntimeError("the rendered frame is black")
@@ -45,4 +47,7 @@ def bus() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write({"egl": egl, "bus": bus}[sys.argv[1]]() + "\n")
+    try:
+        sys.stdout.write({"egl": egl, "bus": bus}[sys.argv[1]]() + "\n")
+    except UserError as error:
+        sys.exit(str(error))

@@ -30,10 +30,9 @@ class ReplayNan:
     def run(self) -> int:
         """Replay; return the exit status."""
         import torch
-        from rich.console import Console
         from rich.table import Table
 
-        from robot_rl.cli.console import show
+        from robot_rl.cli.console import printer, show
         from sim.replay import replay
 
         torch.set_num_threads(1)
@@ -53,5 +52,5 @@ class ReplayNan:
             table.add_column(name.replace("_", " "), justify="left" if name == "fastest" else "right")
         for row in result.trace[-_ROWS:]:
             table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-        Console(highlight=False).print(table)
+        printer().print(table)
         return 0

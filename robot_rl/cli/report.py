@@ -21,11 +21,10 @@ class Report:
 
     def run(self) -> int:
         """Write the report and print its stages; return the exit status."""
-        from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
 
-        from robot_rl.cli.console import show
+        from robot_rl.cli.console import printer, show
         from robot_rl.report import write_report
         from robot_rl.report.figures import figure, interval, percent
         from robot_rl.util.errors import ConfigError
@@ -38,7 +37,7 @@ class Report:
         if self.json:
             show(report, True)
             return 0
-        console = Console(highlight=False)
+        console = printer()
         if report["stages"]:
             table = Table("stage", "where", box=None)
             for name in ("episodes", "success", "95 % interval"):

@@ -26,6 +26,8 @@ class Episodes:
     """Seed of everything random."""
     goal: str = ""
     """What is to be done, in words; default: the task's own instruction."""
+    episode_steps: PositiveInt | None = None
+    """Longest episode of a gym: task, steps; needed where its environment has no time limit. None: as it says."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task."""
     threads: PositiveInt = 1
@@ -50,10 +52,10 @@ class _OnTask:
         from sim.make import describe, make
 
         torch.set_num_threads(episodes.threads)
-        info = paid_info(describe(self.task, episodes.env_python))
+        info = paid_info(describe(self.task, episodes.env_python, episodes.episode_steps))
         if not info.reports_success:
             raise ConfigError(f"{self.task} reports no success, so no reward can be vetted on it")
-        env: Any = make(self.task, STARTS, episodes.env_python)
+        env: Any = make(self.task, STARTS, episodes.env_python, episodes.episode_steps)
         goal = episodes.goal or goal_of(env)
         if not goal:
             raise ConfigError(f"{self.task} does not say in words what is to be done; say it with --goal")

@@ -25,8 +25,8 @@ class Serve:
     """Port; 0: a free one."""
     runtime: Literal["torch", "onnx"] = "torch"
     """Runtime of the policy: torch, or ONNX Runtime with the file that `robot-rl export` wrote."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Device of the policy."""
+    device: str = "cpu"
+    """Device of the policy: cpu, cuda, cuda:1 and the like, or auto for cuda if there is one."""
     threads: PositiveInt = 2
     """Threads of the policy."""
 
@@ -41,19 +41,19 @@ class Serve:
         from robot_rl import __version__
         from robot_rl.cli.console import console
         from robot_rl.robots import robots
+        from robot_rl.util.devices import find_device
         from robot_rl.util.errors import ConfigError
 
         torch.set_num_threads(self.threads)
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("--device cuda: PyTorch finds no GPU here; leave it out")
-        if self.device == "cuda" and self.runtime == "onnx":
-            raise ConfigError("--runtime onnx computes on the CPU; leave out --device cuda")
+        device = find_device(self.device)
+        if device != "cpu" and self.runtime == "onnx":
+            raise ConfigError(f"--runtime onnx computes on the CPU; leave out --device {self.device}")
         bundle = load_bundle(self.bundle, self.runtime)
         if bundle.contract is not None:
             bundle.check_robot(robots.get(bundle.interface.robot))
         logging.basicConfig(format="serve: %(message)s", level=logging.WARNING)
         logging.getLogger("websockets.server").setLevel(logging.CRITICAL)  # a port scan is no news
-        server = PolicyServer(bundle, __version__, self.device)
+        server = PolicyServer(bundle, __version__, device)
 
         def ready(address: str) -> None:
             console.print(f"serve: {bundle.task} at {address}; Ctrl-C ends it", soft_wrap=True, markup=False)

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Seed
+from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 
 R = TypeVar("R")
-_SIMULATION = ("engine", "without", "instructions", "changes", "choose", "mjcf")
+_SIMULATION = ("engine", "without", "instructions", "changes", "choose", "mjcf", "episode_steps")
 
 
 @dataclass
@@ -60,7 +60,8 @@ class Train(Generic[R]):
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Device of the learner, and of the physics of engine genesis: cpu, cuda, or auto for cuda if there is one."""
+    """Device of the learner, and of the physics of engine genesis: cpu, cuda, cuda:1, mps and the like, or auto for
+    cuda if there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     instructions: str = "training"
@@ -71,6 +72,8 @@ class Train(Generic[R]):
     """Temperature of asking most often for what succeeds in half of the tries, 0.2 for example; 0: all alike."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
+    episode_steps: PositiveInt | None = None
+    """Longest episode of a gym: task, steps; needed where its environment has no time limit. None: as it says."""
     env_python: Path | None = None
     """Python of another virtual environment that runs a gym: task."""
     json: bool = False
@@ -112,7 +115,7 @@ class Train(Generic[R]):
         import torch
 
         from policies.bundle import save_bundle
-        from robot_rl.cli.console import bar
+        from robot_rl.cli.console import bar, learned
         from robot_rl.recipes.job import open_job
         from robot_rl.training.numerics import learning_floats
         from robot_rl.training.run import Run, provenance, read_metrics
@@ -163,6 +166,7 @@ class Train(Generic[R]):
         settings |= {} if self.instructions == "training" else {"instructions": self.instructions}
         settings |= {"changes": self.changes} if self.changes else {}
         settings |= {"choose": self.choose} if self.choose else {}
+        settings |= {"episode_steps": self.episode_steps} if self.episode_steps else {}
         judge = {"classifier": str(self.classifier.resolve()) if self.classifier else ""}
         if self.reward:
             judge |= {"reward": str(self.reward.resolve()), "reward_sha256": read_reward(self.reward).sha256}
@@ -200,7 +204,8 @@ class Train(Generic[R]):
             what = groups.get(option.name)
             unread = what is not None and what not in needs
             if unread and getattr(self, option.name) != option.default:
-                raise ConfigError(f"recipe {self.recipe} does nothing with --{option.name}; leave it out")
+                flag = f"--{option.name.replace('_', '-')}"
+                raise ConfigError(f"recipe {self.recipe} does nothing with {flag}; leave it out")
 
     def _check_paid(self) -> None:
         """Raise ConfigError for a recipe to which a written reward means nothing, or not what it says."""
@@ -217,19 +222,6 @@ class Train(Generic[R]):
                 f"recipe {self.recipe} also learns from demonstrations, and a dataset lacks the state after "
                 "the last step, which a written reward needs; take a recipe without, such as sac or ppo"
             )
-
-
-def learned(rows: list[dict[str, float]]) -> dict[str, float]:
-    """Return steps and training metrics from the last row."""
-    last = rows[-1] if rows else {}
-    names = {
-        "train/steps" if "train/steps" in last else "step": "steps",
-        "train/success": "success",
-        "train/true_success": "true_success",
-        "train/return": "return",
-        "bc/loss": "loss",
-    }
-    return {shown: last[name] for name, shown in names.items() if last.get(name) is not None}
 
 
 def recipe_named(argv: list[str], default: str) -> Any:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robot_rl.cli.console import show_runs
-from robot_rl.cli.train import learned
+from robot_rl.cli.console import learned, show_runs
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.run import MAY_DIFFER, SEED, has_ended, read_metrics
 from robot_rl.util.errors import ConfigError, Interrupted

@@ -50,7 +50,7 @@ class View:
     engine: str = "mujoco"
     """Physics engine: mujoco or genesis."""
     device: str = "auto"
-    """Device of the physics: cpu, cuda (engine genesis only), or auto for cuda where there is one."""
+    """Device of the physics: cpu, with engine genesis also cuda, or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
     mjcf: str = ""

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.interface.spec import VectorSpec
 from robot_rl.interface.symmetry import Mirror
+from robot_rl.util.devices import move
+from robot_rl.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class EnvInfo:
     """Success ends the episode."""
     rewards: tuple[str, ...] = ()
     """Terms of the reward, in infos["rewards"] at every step."""
+    horizon: int | None = None
+    """Longest episode, control periods; None: the environment sets no limit."""
 
     @classmethod
     def of(cls, pipeline: Pipeline, demonstrator: bool = False, rewards: tuple[str, ...] = ()) -> EnvInfo:
@@ -46,8 +51,13 @@ class EnvInfo:
         interface, robot = pipeline.interface, pipeline.robot.fingerprint()
         return cls(
             interface.task, pipeline.observer.spec, pipeline.actions, interface.controller.rate, pipeline.others,
-            interface, robot, demonstrator, rewards=rewards,
+            interface, robot, demonstrator, rewards=rewards, horizon=interface.horizon,
         )  # fmt: skip
+
+    def require_end(self) -> None:
+        """Raise ConfigError where waiting for the end of an episode may take forever."""
+        if self.horizon is None:
+            raise ConfigError(f"{self.task} has no time limit: give one with --episode-steps N")
 
     @property
     def observation(self) -> int:
@@ -140,6 +150,38 @@ class EnvWrapper:
         """Restore what `state_dict` saved; return the current observation."""
         self.load_wrapper_state(state["wrapper"])
         return self.env.load_state_dict(state["env"])
+
+
+class DeviceWrapper(EnvWrapper):
+    """An environment whose results are on `device`, while its physics is on another one."""
+
+    def __init__(self, env: Any, device: torch.device, physics: torch.device):
+        super().__init__(env)
+        self.device, self.physics = device, physics
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Reset the environment."""
+        return move(self.env.reset(**kwargs)[0], self.device), {}
+
+    def step(self, actions: Tensor) -> tuple[Any, ...]:
+        """Step the environment with actions of any device."""
+        stepped: tuple[Any, ...] = move(self.env.step(actions.to(self.physics)), self.device)
+        return stepped
+
+    def still(self) -> Tensor:
+        """Return the environment's actions that hold."""
+        held: Tensor = self.env.still().to(self.device)
+        return held
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Restore the environment; return the current observation."""
+        return move(super().load_state_dict(state), self.device)
+
+
+def on_device(env: Any, device: torch.device | str) -> Any:
+    """Return the environment with results on `device`; one that does not say where its physics is has it on the CPU."""
+    device, physics = torch.device(device), torch.device(getattr(env, "device", "cpu"))
+    return env if device == physics else DeviceWrapper(env, device, physics)
 
 
 EnvFactory = Callable[[int], VectorEnv]

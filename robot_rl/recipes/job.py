@@ -24,8 +24,8 @@ from robot_rl.rewards.written.env import RewardWrapper, paid_info
 from robot_rl.rewards.written.file import load_reward
 from robot_rl.robots import robots
 from robot_rl.training.choosing import InstructionCurriculum
-from robot_rl.training.device import learner_device
 from robot_rl.training.run import Run
+from robot_rl.util.devices import find_device
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.files import file_name
 
@@ -161,16 +161,18 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
 
     `diverged` is the folder for episodes whose physics diverge.
     """
+    from sim.engines import engines
     from sim.make import describe, make
 
     task, python = settings["task"], settings.get("env_python")
     physics = {name: settings[name] for name in ("engine", "mjcf", "without")}
-    # MuJoCo's physics is on the CPU, wherever the learner is.
-    physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
+    device = find_device(settings["device"])
+    physics |= {"device": device if engines.get(settings["engine"]).takes_device else "cpu", "diverged": diverged}
     physics |= {"asks": settings["instructions"]} if "instructions" in settings else {}
     physics |= {"changes": settings["changes"]} if "changes" in settings else {}
-    python = Path(python) if python else None
-    info, make_env = describe(task, python), lambda count: make(task, count, python, **physics)
+    python, steps = Path(python) if python else None, settings.get("episode_steps")
+    physics |= {"episode_steps": steps}
+    info, make_env = describe(task, python, steps), lambda count: make(task, count, python, **physics)
     if settings.get("classifier"):
         if settings.get("changes"):
             raise ConfigError("a classifier judges one instruction in an episode; leave out --changes")
@@ -193,5 +195,5 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
         Path(settings.get("dataset") or Path("datasets") / file_name(task)),
         load_bundle(settings["base"]) if settings.get("base") else None,
         progress,
-        learner_device(settings["device"]),
+        device,
     )

@@ -51,6 +51,7 @@ def aggregate(
 
     Resume from the run's checkpoint, with new episodes.
     """
+    env.info.require_end()
     step, taken = 0, []
     if saved := run.load():
         step, taken = saved["step"], saved["taken"]

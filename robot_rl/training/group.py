@@ -14,7 +14,7 @@ from torch import Tensor
 
 from policies.base import Observation
 from robot_rl.data.trajectories import Trajectories
-from robot_rl.training.device import on_device
+from robot_rl.interface.environment import on_device
 from robot_rl.training.metrics import Progress, counts, diverged, report
 from robot_rl.training.run import Run
 from robot_rl.util.limits import PositiveInt
@@ -89,6 +89,7 @@ def play(env: Any, agent: GroupAgent, group: int, seed: int, rng: torch.Generato
 
 def train_groups(env: Any, agent: GroupAgent, config: GroupConfig, run: Run, seed: int, progress: Progress) -> None:
     """Train the agent in `env`; resume from the run's checkpoint, to the same result as without a stop."""
+    env.info.require_end()
     env, rng, done, steps = on_device(env, agent.device), torch.Generator(agent.device).manual_seed(seed), 0, 0
     if saved := run.load():
         done, steps = saved["round"], saved["steps"]

@@ -15,9 +15,9 @@ from torch import Tensor
 from policies.base import Observation
 from robot_rl.data.replay import DEMONSTRATION, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
+from robot_rl.interface.environment import on_device
 from robot_rl.learning.agent import Agent, Phase
 from robot_rl.rewards import RewardName, RewardSource
-from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, check_finite, check_update, counts, report
 from robot_rl.training.run import Run
 from robot_rl.util.errors import ConfigError

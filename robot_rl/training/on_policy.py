@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation
+from robot_rl.interface.environment import on_device
 from robot_rl.learning.ppo import PPO
 from robot_rl.rewards import RewardSource, TermsName
-from robot_rl.training.device import on_device
 from robot_rl.training.metrics import Episodes, Progress, counts, diverged, report
 from robot_rl.training.run import Run
 from robot_rl.util.limits import PositiveInt

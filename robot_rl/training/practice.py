@@ -47,6 +47,7 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
 
     Resume from the run's checkpoint with new episodes: the operator's state is not saved.
     """
+    env.info.require_end()
     agent, config, step = learner.agent, learner.config, 0
     rng, episodes = torch.Generator().manual_seed(seed), Episodes(1)
     if saved := run.load():

@@ -6,6 +6,9 @@ import difflib
 import signal
 from collections.abc import Iterable
 
+INSTALL = "run `make`, or: pip install -c constraints.txt -e '.[all]'"
+"""What to do about a package that is missing or too old."""
+
 
 class UserError(Exception):
     """An error that the user can fix. The command line prints it without a traceback.

@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # MuJoCo takes a while to import
     from sim.looks import Look
     from sim.render import Renderers
 
-DEVICES = ("auto", "cpu", "cuda")
 """Devices of engines."""
 Setter = Callable[[np.ndarray, np.ndarray], None]
 """Write values (k,) of one parameter to environments ids (k,)."""
@@ -41,6 +40,8 @@ class Engine(ABC):
     """Return what is drawn differently in an environment; None: nothing."""
     geom_sizes: np.ndarray | None = None
     """Sizes (n, ngeom, 3) of the model's shapes, if they differ between environments, m."""
+    takes_device: ClassVar[bool] = False
+    """It runs on the device that it is given; others run on the CPU."""
     device: torch.device
     """Device of the physics and of all tensors."""
     parameters: dict[str, Setter]

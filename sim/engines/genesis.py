@@ -47,6 +47,7 @@ _OWN = ("line", "lag", "torque", "broken")
 class GenesisEngine(Engine):
     """Physics in float32; MuJoCo renders the same scene at the same joint positions."""
 
+    takes_device = True
     object_parameters = ("mass", "friction")
 
     def __init__(

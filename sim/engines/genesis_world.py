@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import ConfigError, UnknownName, UserError
-from sim.engines.base import DEVICES
+from robot_rl.util.devices import find_device
+from robot_rl.util.errors import ConfigError, UserError
 from sim.engines.model import compile_model, foot_shapes, object_model_spec, robot_model_spec
 from sim.gl import mujoco
 from sim.scenes import Scene
@@ -21,21 +22,28 @@ SLIPPERY = 0.01
 
 
 def start(device: str) -> Any:
-    """Import and initialize Genesis, once per process; "auto" is the GPU if there is one."""
-    if device not in DEVICES:
-        raise UnknownName("device", device, DEVICES)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("no CUDA GPU is usable by PyTorch here; use --device cpu, or install PyTorch with CUDA")
+    """Import and initialize Genesis, once per process; "auto" is the GPU if there is one. ConfigError for a device on
+    which it does not run."""
+    found = torch.device(find_device(device))
+    if found.type not in ("cpu", "cuda"):
+        raise ConfigError(f"engine 'genesis' runs on cpu and cuda, not on {device!r}")
+    if found.index:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        number = seen[found.index] if found.index < len(seen) else found.index
+        raise ConfigError(
+            f"engine 'genesis' runs on the first GPU that it sees, not on {device!r}; set "
+            f"CUDA_VISIBLE_DEVICES={number} and give --device cuda"
+        )
     hook = sys.excepthook
     try:
         import genesis as gs
     except ImportError as error:
         raise UserError(f'engine genesis needs genesis-world ({error}): pip install "robot-rl[sim]"') from None
     sys.excepthook = hook  # Genesis puts its own there, which prints every error twice
-    wanted = "cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu")
+    backend = getattr(gs, found.type)
     if not gs._initialized:
-        gs.init(backend=getattr(gs, wanted), logging_level="error")
-    elif device != "auto" and gs.backend != getattr(gs, wanted):
+        gs.init(backend=backend, logging_level="error")
+    elif device != "auto" and gs.backend != backend:
         raise UserError(
             f"Genesis runs on {gs.backend.name} in this process already; use --device auto, or a new process"
         )

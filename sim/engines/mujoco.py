@@ -17,7 +17,6 @@ from torch import Tensor
 
 from robot_rl.interface.rotation import rotate_back
 from robot_rl.interface.spec import RobotSpec
-from robot_rl.util.errors import ConfigError
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, foot_shapes
 from sim.engines.servos import find_servos
@@ -42,8 +41,6 @@ class MujocoEngine(Engine):
     def __init__(
         self, robot: RobotSpec, scene: Scene, num_envs: int, threads: int = 0, mjcf: str = "", device: str = "auto"
     ):
-        if device not in ("auto", "cpu"):
-            raise ConfigError(f"engine 'mujoco' runs on the CPU, not on {device!r}; use --engine genesis for a GPU")
         self.robot, self.scene, self.num_envs, self.device = robot, scene, num_envs, torch.device("cpu")
         self.model = model = compile_model(robot, scene, mjcf)
         self._threads = threads

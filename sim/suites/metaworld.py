@@ -75,6 +75,8 @@ SAID = {
 }
 """What a policy is told of each task."""
 SETS = {"mt10": tuple(MT10_V3), "mt50": tuple(f"{name}-v3" for name in SAID)}
+STEPS = 500
+"""Longest episode, which the suite truncates by itself."""
 SIDE = 96
 """Height and width of a picture, pixels."""
 EYE, LOOK, VIEW = (0.75, 0.075, 0.7), (0.0, 0.68, 0.12), 45.0
@@ -97,7 +99,7 @@ def make(name: str, **options: Any) -> gym.Env[Any, Any]:
 class Demonstrated(gym.Wrapper):
     """A task whose episodes differ by the seed of their reset, and end when they succeed."""
 
-    success_terminates = True
+    success_terminates, max_episode_steps = True, STEPS
     skills = tuple(NOISE)
 
     def __init__(self, name: str, **options: Any):
@@ -149,7 +151,7 @@ class Told(gym.Env[Any, Any]):
     """Several tasks in one, each named by an instruction. Observed: the hand's place, m, and opening, 0 to 1, and a
     picture on request. `info["true"]` has the task's name and full observation, for its script."""
 
-    success_terminates = True
+    success_terminates, max_episode_steps = True, STEPS
     skills = tuple(NOISE)
     pictures = {"corner": (SIDE, SIDE)}  # noqa: RUF012
     metadata = {"render_fps": 80}  # noqa: RUF012

@@ -217,4 +217,5 @@ def describe(testbed: Testbed) -> EnvInfo:
         demonstrator=True,
         reports_success=testbed.reports_success,
         rewards=testbed.rewards,
+        horizon=testbed.horizon,
     )

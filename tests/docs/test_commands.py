@@ -125,9 +125,10 @@ def check_names(command: Any, page: Path) -> None:
         assert what != "random" or task in known("task", page), f"no task {task!r}"
     if getattr(command, "device", ""):
         from robot_rl.cli.teleop import DEVICES
+        from robot_rl.util.devices import COMMON
 
         computes = any(hasattr(command, name) for name in ("engine", "runtime", "threads"))
-        assert command.device in (("auto", "cpu", "cuda") if computes else DEVICES)
+        assert command.device in (COMMON if computes else DEVICES)
 
 
 def check_ros2(words: list[str]) -> None:

@@ -24,7 +24,7 @@ from policies.metadata import exportable
 from policies.onnx import TOLERANCE
 from policies.onnx_chunks import OnnxChunks, example
 from policies.steered import SteeredConfig, SteeredPolicy
-from policies.vla.backbone import BackboneConfig
+from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from policies.vla.words import words_of

@@ -15,6 +15,8 @@ from torch import Tensor
 from policies.base import Chunk, Observation, Policy
 from policies.execution import ChunkExecutor
 from robot_rl.evaluation import Evaluation, Seldom, evaluate
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.spec import numbered
 from robot_rl.util.statistics import mean_interval, wilson
 
 
@@ -55,6 +57,8 @@ class Scripted:
 
     Later episodes in the same place last one step and claim success: they must not be counted.
     """
+
+    info = EnvInfo("scripted", numbered("state", [-1.0] * 2, [1.0] * 2), numbered("action", [-1.0], [1.0]), horizon=7)
 
     def __init__(self, num_envs: int):
         self.num_envs = num_envs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -17,8 +18,10 @@ import torch
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
+from policies.bundle import load_bundle
 from policies.gaussian import GaussianConfig
 from robot_rl.cli.main import main
+from robot_rl.data import Dataset
 from robot_rl.rewards import TaskReward, reward_source
 from robot_rl.training import off_policy
 from robot_rl.training.off_policy import OffPolicyConfig, train_off_policy
@@ -30,7 +33,7 @@ Build = Callable[..., Any]
 TOY = '''
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
 
 class Toy(gym.Env):
     """A drifting point, pushed by actions of different ranges; ends beyond 3 and, by the wrapper, after 7 steps."""
@@ -93,18 +96,73 @@ class Unseen(Spoilt):
 class Choice(Toy):
     action_space = Discrete(3)
 
-class Word(Toy):
-    observation_space = Discrete(3)
-
 class Boundless(Toy):
     action_space = Box(-np.inf, np.inf, (2,))
+
+class Flat(Toy):
+    action_space = Box(np.array([-1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32))
+
+class Steps(Toy):
+    """Takes whole numbers, and observes one that grows tenfold at every step."""
+    action_space = Box(0, 3, (2,), np.int64)
+    observation_space = Box(-(2**62), 2**62, (1,), np.int64)
+    taken, grows = [], 10
+    def reset(self, *, seed=None, options=None):
+        self.now = 1000
+        return self.observe(), {}
+
+    def observe(self):
+        return np.array([self.now], self.observation_space.dtype)
+
+    def step(self, action):
+        self.taken.append(action.tolist())
+        self.now *= self.grows
+        return self.observe(), 0.0, False, False, {}
+
+class Huge(Steps):
+    observation_space, grows = Box(-np.inf, np.inf, (1,), np.float64), 1e20
+
+class Nested(Toy):
+    """All kinds of parts; what is not seen changes nothing."""
+    pixels = np.arange(3 * 16 * 20, dtype=np.uint8).reshape(3, 16, 20)
+    observation_space = Dict({
+        "arm": Dict({"joints": Box(-9, 9, (2,)), "mode": Discrete(3, start=1)}),
+        "both": Tuple((MultiBinary(2), Box(0, 255, (16, 20, 1), np.uint8))),
+        "camera": Box(0, 255, (3, 16, 20), np.uint8)})
+    def observe(self):
+        mode = 1 + int(self.x[0] > 0)
+        grey = np.full((16, 20, 1), 100 + int(10 * self.x[0]), np.uint8)
+        return {"arm": {"joints": self.x.astype(np.float32), "mode": mode},
+                "both": (np.array([1, 0], np.int8), grey), "camera": self.pixels.copy()}
+
+class Eye(Toy):
+    observation_space = Box(0, 255, (64, 64, 3), np.uint8)
+    def observe(self):
+        return np.full((64, 64, 3), 100 + int(10 * self.x[0]), np.uint8)
+
+class Stack(Toy):
+    observation_space = Box(0, 255, (64, 64, 4), np.uint8)
+
+class Floats(Toy):
+    observation_space = Box(0, 1, (64, 64, 3))
+
+class Said(Toy):
+    observation_space = Dict({"told": Text(9), "x": Box(-9, 9, (2,))})
+
+class Endless(Toy):
+    def step(self, action):
+        observation, reward, _, _, info = super().step(np.array([0, 5], np.float32))
+        return observation, reward, False, False, info
 
 def lacks(**words):
     import a_package_that_nobody_has
 
-kinds = [Toy, Goal, Silent, Drawn, Spoilt, Unseen, Choice, Word, Boundless]
+kinds = [Toy, Goal, Silent, Drawn, Spoilt, Unseen, Choice, Boundless, Flat, Steps, Huge, Nested, Eye, Stack,
+         Floats, Said]
 for name, entry in [(c.__name__, c) for c in kinds] + [("Lacks", lacks)]:
     gym.register(f"{name}-v0", entry, max_episode_steps=7)
+gym.register("Endless-v0", Endless)
+gym.register("Limited-v0", lambda: gym.wrappers.TimeLimit(Endless(), 5))
 '''
 NAME = "gym:toy_envs:{}-v0"
 
@@ -115,6 +173,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "toy_envs.py").write_text(TOY)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("ROBOT_RL_IMPORTS", "toy_envs")
     before = dict(gym.registry)
     yield
     sys.modules.pop("toy_envs", None)
@@ -171,17 +230,91 @@ def test_a_goal_is_read_part_by_part() -> None:
     info, env = describe(NAME.format("Goal")), make(NAME.format("Goal"), 2)
     assert (info.observation, info.action, info.reports_success, info.interface) == (4, 2, True, None)
     state = env.reset(seed=0)[0]["observation.state"]
-    keys = env.batch.keys  # type: ignore[attr-defined]
-    at = {key: [0, 1, 2, 3][slice(*s)] for key, s in zip(keys, ((0, 1), (1, 2), (2, 4)), strict=True)}
-    assert state.dtype == torch.float32 and (state[:, at["desired_goal"]] == 7).all()
-    assert torch.equal(state[:, at["achieved_goal"]], state[:, at["observation"][:1]])
+    achieved, desired, position = state[:, :1], state[:, 1:2], state[:, 2:]  # in the order of their names
+    assert state.dtype == torch.float32 and (desired == 7).all() and torch.equal(achieved, position[:, :1])
+
+
+@pytest.mark.parametrize("python", [None, Path(sys.executable)])
+def test_numbers_of_any_kind_are_one_vector_and_pictures_are_pictures(python: Path | None) -> None:
+    env = GymEnv(NAME.format("Nested"), 2, python)
+    grey, camera = "observation.images.both_1", "observation.images.camera"
+    assert env.info.observation == 2 + 3 + 2 and env.info.others.pictures == {grey: (16, 20, 3), camera: (16, 20, 3)}
+    ended = False
+    for answer in played(env):
+        seen, infos = answer[0], answer[-1]
+        shown = [seen, infos["final_obs"]] if "final_obs" in infos else [seen]
+        ended |= len(shown) == 2
+        for each in shown:
+            x, mode, bits = each["observation.state"].split((2, 3, 2), 1)
+            assert torch.equal(mode, torch.stack([x[:, 0] <= 0, x[:, 0] > 0, x[:, 0] > 9], 1).float())
+            assert bits.tolist() == [[1, 0]] * 2
+            rows = torch.ones(2, dtype=torch.bool) if each is seen else infos["_final_obs"]
+            values = (100 + (10 * x[:, 0]).trunc()).to(torch.uint8)
+            assert torch.equal(each[grey][rows, 3, 4], values[rows, None].expand(-1, 3)), "of the same moment"
+            assert torch.equal(each[camera][0, 1, 2], torch.tensor([22, 22 + 64, 22 + 128], dtype=torch.uint8))
+    assert ended
+    env.close()
+
+
+def test_pixels_are_learned_from_as_pictures(tmp_path: Path) -> None:
+    """By an encoder, not as thousands of numbers, and also where there is nothing but pixels."""
+    task, run = NAME.format("Eye"), tmp_path / "run"
+    assert describe(task).observation == 0
+    words = ["train", task, "--recipe", "sac", "--training.steps", "20", "--training.warmup", "10", "--out", str(run)]
+    words += ["--training.learning-starts", "12", "--training.batch", "4", "--training.num-envs", "2"]
+    assert main([*words, "--training.capacity", "100"]) == 0
+    policy = load_bundle(run).policy
+    assert policy.size.pictures == {"observation.images.pixels": (64, 64, 3)}
+    assert main(["evaluate", str(run), "--episodes", "2", "--num-envs", "2"]) == 0
+    assert main(["train", task, "--recipe", "ppo", "--out", str(tmp_path / "blind")]) == 2, "its policy cannot see"
+
+
+@pytest.mark.parametrize(("name", "said"), [("Steps", "1e.08.*exactly"), ("Huge", "1e.43")])
+def test_a_number_that_float32_cannot_hold_is_refused_and_not_rounded(name: str, said: str) -> None:
+    env = GymEnv(NAME.format(name), 2)
+    env.reset(seed=0)
+    with pytest.raises(UserError, match=f"copy 0 of 2 returned observation with {said}.*scale it"):
+        for _ in range(7):
+            env.step(torch.zeros(2, 2))
+
+
+def test_whole_actions_are_rounded_and_not_cut_off() -> None:
+    env = GymEnv(NAME.format("Steps"), 1)
+    env.reset(seed=0)
+    sys.modules["toy_envs"].Steps.taken.clear()
+    for unit in (-1.0, -0.99, 0.3, 0.9, 1.0):
+        env.reset(seed=0)
+        env.step(torch.full((1, 2), unit))
+    assert sys.modules["toy_envs"].Steps.taken == [[k, k] for k in (0, 0, 2, 3, 3)]
+
+
+def test_what_never_ends_is_refused_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task, run = NAME.format("Endless"), tmp_path / "run"
+    assert [describe(NAME.format(name)).horizon for name in ("Toy", "Limited", "Endless")] == [7, 5, None]
+    assert describe("gym:Pendulum-v1", Path(sys.executable)).horizon == 200
+    train = f"train {task} --recipe sac --training.steps 20 --training.warmup 10 --training.learning-starts 10".split()
+    assert main([*train, "--out", str(run)]) == 0, "awaits no end"
+    bounded = [*train, "--out", str(tmp_path / "bounded"), "--episode-steps", "9"]
+    assert main(bounded) == 0
+    collect = f"collect {task} --policy {run} --out {tmp_path / 'no'}"
+    for words in (f"evaluate random:{task}", f"evaluate {run}", collect):
+        capsys.readouterr()
+        assert main([*words.split(), "--episodes", "2"]) == 2
+        assert f"{task} has no time limit" in (error := capsys.readouterr().err) and "--episode-steps" in error
+        assert main([*words.replace("no", "yes").split(), "--episodes", "2", "--episode-steps", "4"]) == 0
+    assert not (tmp_path / "no").exists() and Dataset(tmp_path / "yes").episodes[0].length == 4
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "bounded"), "--episodes", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["steps"] == 9, "as it was trained"
+    assert main(["evaluate", "random:testbed:push", "--episode-steps", "4"]) == 2, "it has one of its own"
 
 
 @pytest.mark.parametrize(
     ("task", "said"),
     [
         ("gym:NoSuchThing-v3", "NoSuchThing"), ("gym:no_such_module:X-v0", "no_such_module"), ("gym:Toy", "Toy"),
-        (NAME.format("Choice"), "Discrete"), (NAME.format("Word"), "Box"),
+        (NAME.format("Choice"), "Discrete"), (NAME.format("Flat"), "limit"), (NAME.format("Said"), "'told' is Text"),
+        (NAME.format("Stack"), "no picture"), (NAME.format("Floats"), "no picture"),
         (NAME.format("Boundless"), "limits"), (NAME.format("Lacks"), "a_package_that_nobody_has"),
     ],
 )  # fmt: skip

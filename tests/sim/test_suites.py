@@ -16,7 +16,7 @@ import torch
 
 from robot_rl.data import Dataset
 from robot_rl.rewards import reward_source
-from robot_rl.util.errors import ConfigError, UnknownName
+from robot_rl.util.errors import ConfigError, UnknownName, UserError
 from robot_rl.util.registry import SUITES, check_trusted_task
 from sim import gym_worker
 from sim.collect import collect
@@ -60,7 +60,12 @@ class Script:
         assert (self.steps > 1) == (info["begun"] == 0)
         return 2 + np.clip(observation, -1, 1) + self.noise * np.random.randn(1)
 
+class Lost(Line):
+    def step(self, action):
+        return *super().step(action)[:4], {"success": False, "begun": 0.0}
+
 gym.register("Line-v0", Line, max_episode_steps=20)
+gym.register("Lost-v0", Lost, max_episode_steps=1)
 '''
 LINE = "gym:scripted_line:Line-v0"
 
@@ -73,7 +78,8 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     yield
     sys.modules.pop("scripted_line", None)
-    gym.registry.pop("Line-v0", None)
+    for name in ("Line-v0", "Lost-v0"):
+        gym.registry.pop(name, None)
 
 
 def demonstrated(env: GymEnv, skill: str, seed: int, steps: int = 12) -> list[Any]:
@@ -109,6 +115,13 @@ def test_scripted_episodes_are_collected_and_success_ends_them(tmp_path: Path) -
         demonstrator(env, "WEAK", 0)
     with pytest.raises(ConfigError, match="no scripted demonstrator"):
         demonstrator(GymEnv("gym:Pendulum-v1"), "CLUMSY", 0)
+
+
+def test_a_collection_that_gets_nowhere_ends(tmp_path: Path) -> None:
+    env = GymEnv(LINE.replace("Line", "Lost"), 4)
+    with pytest.raises(UserError, match="in a row did not succeed.*--keep-failures"):
+        collect(env, tmp_path / "data", 3, seed=0, skill="STEADY")
+    assert collect(env, tmp_path / "all", 3, seed=0, skill="STEADY", keep_failures=True).episodes == 3
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ class Played:
 def play(env: Any, expert: Callable[[int], Demonstrator], seed: int, progress: Progress = lambda *_: None) -> Played:
     """Return one episode of each behaviour from each start; `env` has `STARTS` environments, and `expert` makes their
     demonstrator from a seed. ConfigError where too few episodes succeed or fail to tell."""
+    env.info.require_end()
     views, rng, n = Views.of(env), torch.Generator().manual_seed(seed), env.num_envs
     lengths = torch.full((n,), 1.0)
     parts: list[tuple[Transitions, Tensor, Tensor, Tensor]] = []

@@ -26,7 +26,7 @@ from policies.remote.client import ServedPolicy
 from policies.remote.connection import Connection
 from policies.remote.contract import read
 from policies.remote.packing import pack, unpack
-from policies.vla.backbone import BackboneConfig
+from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.words import words_of
 from robot_rl.interface.language import encode

@@ -15,7 +15,7 @@ from policies.encoder import FEATURES, EncoderConfig
 from policies.gaussian import GaussianConfig
 from policies.residual import BASE, ResidualConfig, ResidualPolicy
 from policies.steered import SteeredConfig, SteeredPolicy
-from policies.vla.backbone import BackboneConfig
+from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.words import words_of
 from robot_rl.data.replay import NEXT

@@ -22,7 +22,8 @@ from torch import Tensor
 from policies.base import Policy, Size, build_policy
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.pretrained import MODELS, PretrainedConfig, find, fingerprint
-from policies.vla.backbone import BackboneConfig
+from policies.vla.backbone import build_backbone
+from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from robot_rl.interface.language import encode
@@ -221,7 +222,7 @@ def test_a_recipe_takes_a_model_by_an_option(tiny_model: Models) -> None:
     ]
     config = tyro.cli(VlaSFT, args=chosen).policy.encoder
     assert config.pretrained == PretrainedConfig(str(tiny_model("smolvlm")), layers=2)
-    assert config.build(SIZE).size == config.readouts * config.width
+    assert build_backbone(SIZE, config).size == config.readouts * config.width
     assert not VlaSFT().policy.encoder.pretrained.model
 
 
@@ -314,7 +315,7 @@ def test_a_fingerprint_is_of_what_features_depend_on(tiny_model: Models, tmp_pat
 
 def test_the_same_settings_give_the_small_backbone_without_a_model() -> None:
     config = replace(encoder(""), words=("lift",), channels=(8,))
-    assert type(config.build(SIZE)).__name__ == "Backbone"
+    assert type(build_backbone(SIZE, config)).__name__ == "Backbone"
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "paligemma"])

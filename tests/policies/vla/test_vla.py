@@ -17,8 +17,9 @@ from policies.base import Policy, Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.encoder import Encoder, EncoderConfig
 from policies.hashed_words import hashed_words
-from policies.vla.backbone import Backbone, BackboneConfig
+from policies.vla.backbone import Backbone
 from policies.vla.codec import BinCodec, CosineCodec
+from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from policies.vla.words import words_of

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from real.bus import BusError, domain, open_node
-from robot_rl.util.errors import UserError
+from robot_rl.util.errors import ConfigError, UserError
 
 MULTICAST_OFF = "<General><AllowMulticast>false</AllowMulticast></General>"
 LOOPBACK = (
@@ -42,6 +42,17 @@ def wrap(general: str, discovery: str) -> str:
 )  # fmt: skip
 def test_configuration_is_that_of_rmw_cyclonedds(env: Mapping[str, str], expected: str) -> None:
     assert domain.configuration(env, pid=7) == expected
+
+
+@pytest.mark.parametrize("peer", ["no such host", "127.0.0.1:70000", "::::", "::1"])
+def test_a_peer_without_an_address_is_named(peer: str) -> None:
+    """Cyclone would abort the process without a word."""
+    with pytest.raises(ConfigError, match="ROS_STATIC_PEERS names") as error:
+        domain.check_peers({"ROS_STATIC_PEERS": f"127.0.0.1;{peer}"})
+    assert repr(peer) in str(error.value)
+    for harmless in ({"ROS_LOCALHOST_ONLY": "1"}, {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT"}):
+        domain.check_peers({"ROS_STATIC_PEERS": peer} | harmless)
+    domain.check_peers({"ROS_STATIC_PEERS": "127.0.0.1; 127.0.0.1:7410;localhost;"})
 
 
 SOCKETS = """

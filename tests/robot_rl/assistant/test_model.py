@@ -35,6 +35,15 @@ def test_an_answer_is_kept_and_needs_no_server_again(model_server: Any, model_co
     assert len(model_server.asked) == 2
 
 
+@pytest.mark.parametrize("name", ["http_proxy", "all_proxy"])
+def test_a_proxy_is_not_asked_for_a_model_on_this_machine(
+    name: str, model_server: Any, model_config: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    model_server.answers = ["here"]
+    assert ask(model_config)[0] == "here"
+
+
 def test_a_picture_is_sent_as_png(model_server: Any, model_config: ModelConfig) -> None:
     picture = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
     model_server.answers = ["a square"]

@@ -839,7 +839,7 @@ def shell(*argv: object, **environment: str) -> tuple[int, str, str]:
 
 def test_an_unknown_gl_library_is_named(tmp_path: Path) -> None:
     words = [*COLLECT[:-1], "16", "--out", tmp_path / "set"]
-    sentence(*shell(*words, MUJOCO_GL="nonsense"), "MUJOCO_GL", "nonsense")
+    sentence(*shell(*words, MUJOCO_GL="wgl"), "MUJOCO_GL", "'wgl'", "egl, osmesa, glfw", status=2)
     assert not (tmp_path / "set").exists()
 
 
@@ -848,6 +848,16 @@ def test_a_variable_that_asks_for_another_gl_library_is_named(tmp_path: Path) ->
     code, out, err = shell(*words, MUJOCO_GL="egl", PYOPENGL_PLATFORM="glx")
     sentence(code, out, err, "unset PYOPENGL_PLATFORM, which is 'glx'", "--image-size 0")
     assert "{!r}" not in err and "apt-get" not in err
+    code, out, err = shell(*words, MUJOCO_GL="egl", MUJOCO_EGL_DEVICE_ID="77")
+    sentence(code, out, err, "MUJOCO_EGL_DEVICE_ID, which is '77'")
+    assert "apt-get" not in err
+
+
+def test_packages_of_mujoco_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    (tmp_path / "mujoco").mkdir()
+    (tmp_path / "mujoco" / "__init__.py").write_text("raise ImportError('mujoco 4.0.0 and mujoco-core 3.9.0 differ')")
+    words = [*COLLECT, "--out", tmp_path / "set"]
+    sentence(*shell(*words, PYTHONPATH=str(tmp_path)), "mujoco-core 3.9.0", "--force-reinstall", "mujoco-studio")
 
 
 @pytest.mark.parametrize("flag", ["--out", "--video"])

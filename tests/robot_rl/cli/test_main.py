@@ -18,6 +18,7 @@ import tyro
 
 from robot_rl import __version__
 from robot_rl.cli import main as cli
+from robot_rl.cli.console import show, show_runs
 from robot_rl.util.errors import Interrupted, UserError
 from sim.tasks import tasks
 
@@ -179,6 +180,8 @@ def test_an_unknown_word_suggests_the_nearest(run: Run, words: list[str], near: 
         (KeyboardInterrupt(), 130, "interrupted; finished work is on disk"),
         (KeyboardInterrupt(signal.SIGTERM), 143, "interrupted; finished work is on disk"),
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (a defect"),
+        (ModuleNotFoundError("No module 'a.b'", name="a.b"), 1, "this needs the package a, which is not installed"),
+        (ModuleNotFoundError("No module 'sim.b'", name="sim.b"), 1, "ModuleNotFoundError: No module 'sim.b' (a defect"),
     ],
 )  # fmt: skip
 def test_an_error_is_one_sentence_and_a_status(
@@ -188,6 +191,17 @@ def test_an_error_is_one_sentence_and_a_status(
     status, out, err = run("work")
     assert status == code and out == ""
     assert err.startswith(f"robot-rl: {said}") and err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "nonsense"])
+def test_a_result_is_printed_whatever_columns_there_are(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    show({"success": 0.75, "steps": 12}, False, "evaluation")
+    show_runs([{"run": "a", "steps": 12}], False, "runs", {})
+    out = capsys.readouterr().out
+    assert "0.75" in out and out.count("12") == 3
 
 
 @pytest.mark.parametrize("error", [UserError("x"), OSError(28, "full"), ZeroDivisionError("x")])

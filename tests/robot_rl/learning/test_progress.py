@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.base import Size
-from policies.vla.backbone import BackboneConfig
+from policies.vla.config import BackboneConfig
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policies.base import Size
-from policies.vla.backbone import BackboneConfig
+from policies.vla.config import BackboneConfig
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from policies.vla.words import words_of
 from robot_rl.data.trajectories import Trajectories

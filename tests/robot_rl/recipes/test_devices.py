@@ -22,7 +22,7 @@ from policies.base import Size
 from policies.bundle import Bundle
 from policies.flow import FlowConfig, FlowPolicy
 from policies.gaussian import GaussianConfig
-from policies.vla.backbone import BackboneConfig
+from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowPolicy
 from policies.vla.tokens import VLATokensPolicy
 from robot_rl.data.replay import Replay
@@ -208,28 +208,36 @@ def test_ppo_acts_assesses_and_updates(task: str, monkeypatch: pytest.MonkeyPatc
     assert on_meta(agent.policy.state_dict())
 
 
+@pytest.mark.parametrize("physics", ["cpu", "meta"])
 @pytest.mark.parametrize("name", ["sac", "resfit", "ppo"])
-def test_the_loops_run_there(name: str, run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Physics on the CPU, the learner there: every step ends the episodes of all environments, as far as one is told.
+def test_the_loops_run_there(name: str, physics: str, run: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Physics on the CPU or there, the learner there: every step ends the episodes of all environments, as far as one
+    is told.
 
     What tells the CPU something is replaced, for there is nothing to tell: logs, checkpoints, and which have ended.
     """
-    cpu, yes, half = Tensor.cpu, Tensor.__bool__, Tensor.__float__
+    cpu, to, yes, half = Tensor.cpu, Tensor.to, Tensor.__bool__, Tensor.__float__
+
+    def moved(x: Tensor, *where: Any, **how: Any) -> Tensor:
+        fetched = x.is_meta and str(where[0]) == "cpu"
+        return torch.ones(x.shape, dtype=x.dtype) if fetched else to(x, *where, **how)
+
+    monkeypatch.setattr(Tensor, "to", moved)
     monkeypatch.setattr(Tensor, "cpu", lambda x: torch.ones(x.shape, dtype=x.dtype) if x.is_meta else cpu(x))
     monkeypatch.setattr(Tensor, "__bool__", lambda x: True if x.is_meta else yes(x))
     monkeypatch.setattr(Tensor, "__float__", lambda x: 0.5 if x.is_meta else half(x))
     monkeypatch.setattr(Episodes, "add", lambda *_: None)
     agent, steps = built(name), [0]
-    size, ones = agent.policy.size, torch.ones(ROWS)
-    state = {"observation.state": torch.zeros(ROWS, size.observation)}
-    state["observation.environment_state"] = torch.zeros(ROWS, 5)
+    size, ones = agent.policy.size, torch.ones(ROWS, device=physics)
+    state = {"observation.state": torch.zeros(ROWS, size.observation, device=physics)}
+    state["observation.environment_state"] = torch.zeros(ROWS, 5, device=physics)
 
     def step(actions: Tensor) -> Any:
-        assert actions.device.type == "cpu"
+        assert actions.device.type == physics
         steps[0] += 1
         return state, ones, ones.bool(), ones.bool(), {"success": ones.bool(), "final_obs": state}
 
-    env = SimpleNamespace(num_envs=ROWS, reset=lambda **_: (state, {}), step=step)
+    env = SimpleNamespace(num_envs=ROWS, device=torch.device(physics), reset=lambda **_: (state, {}), step=step)
     with run() as folder:
         monkeypatch.setattr(folder, "save", lambda *_: None)
         if name == "ppo":

@@ -27,7 +27,9 @@ class PointMass(VectorEnv):
     """
 
     GAIN, PRICE, NOISE = 0.3, 0.1, 0.05
-    info = EnvInfo("point-mass", numbered("state", [-1.0] * 4, [1.0] * 4), numbered("action", [-1.0] * 2, [1.0] * 2))
+    info = EnvInfo(
+        "point-mass", numbered("state", [-1.0] * 4, [1.0] * 4), numbered("action", [-1.0] * 2, [1.0] * 2), horizon=20
+    )
     privileged_size, mirror = 3, None
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
