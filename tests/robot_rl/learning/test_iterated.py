@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,6 @@ from robot_rl.recipes.i_qn import IteratedSAC
 from robot_rl.recipes.sac import SAC
 
 SMALL = dict(hidden=(16, 16), critics=3, subset=2, bins=21)
-LIMITS = (-5.0, 5.0)
 
 
 def policy() -> GaussianPolicy:
@@ -44,9 +44,9 @@ def batch(seed: int, rows: int = 64, discount: float = 0.9) -> dict[str, Tensor]
 @pytest.mark.parametrize("head", ["scalar", "hl-gauss", "gaussian"])
 def test_one_iterate_is_the_parent(head: HeadName) -> None:
     """The same metrics and networks to the bit, and the same random numbers."""
-    one = ActorCritic(policy(), replace(SAC().agent, head=head, **SMALL), 3, LIMITS)  # type: ignore[arg-type]
-    config = replace(IteratedSAC().agent, head=head, iterates=1, **SMALL)  # type: ignore[arg-type]
-    other = IteratedQ(policy(), config, 3, LIMITS)
+    numbers: dict[str, Any] = SMALL | {"head": head, "value_low": -5.0, "value_high": 5.0}
+    one = ActorCritic(policy(), replace(SAC().agent, **numbers), 3)
+    other = IteratedQ(policy(), replace(IteratedSAC().agent, iterates=1, **numbers), 3)
     for seed in range(4):
         assert one.update(batch(seed)) == other.update(batch(seed))
     for part in ("policy", "critic", "target"):
