@@ -86,11 +86,11 @@ class VideoRecorder:
         """What each episode was asked, one after the other."""
         self._told: list[str] = []
         """What was asked at each frame, those of the running episode included; "" without instructions."""
-        self.rate = 20
+        self.rate = 20.0
 
     def attach(self, env: RobotEnv) -> None:
         """Record every control period of `env`."""
-        self.rate = round(1 / env.period)
+        self.rate = 1 / env.period
         camera = next(iter(env.driver.images), None)
 
         def film(step: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ def record(
     policy = policy.beside(env) if isinstance(policy, ExpertPolicy) else policy
     runner = ChunkExecutor(policy, 1, execution, env.still)
     asked: list[str] = []
-    write_video(_frames(env, draw, runner, episodes, seed, every, asked), path, round(env.info.rate / every))
+    write_video(_frames(env, draw, runner, episodes, seed, every, asked), path, env.info.rate / every)
     env.close()
     return asked
 
@@ -88,6 +88,6 @@ def _frames(
             done = bool(terminated[0] | truncated[0])
 
 
-def write_video(frames: Iterable[np.ndarray], path: Path, rate: int) -> None:
+def write_video(frames: Iterable[np.ndarray], path: Path, rate: float) -> None:
     """Write frames (H, W, 3) to an mp4, `rate` per second; the file appears only when complete."""
     replace_file(path, encode_video(frames, rate))

@@ -119,7 +119,8 @@ def encode_tasks(tasks: Sequence[str]) -> memoryview:
 def read_tasks(path: Path) -> list[str]:
     """Return the sentences of `tasks.parquet` in the order of their index."""
     table = read_table(path)
-    names = [name for name in table.column_names if name != "task_index"]
+    names = [name for name in ("task", "__index_level_0__") if name in table.column_names]
+    names += [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or not names:
         raise DatasetError(f"{path} has columns {table.column_names}; it needs 'task_index' and the sentences")
     rows = zip(table["task_index"].to_pylist(), table[names[0]].to_pylist(), strict=True)

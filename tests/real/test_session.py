@@ -6,6 +6,8 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +57,16 @@ def test_a_film_ends_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pyt
     large.add(np.zeros((480, 640, 3), np.uint8), corrected=True, done=True)
     large.write(tmp_path, "a robot")
     assert video_info(tmp_path / "videos" / "robot.mp4")["video.height"] == 480
+
+
+def test_a_film_of_12_and_a_half_frames_per_second_is_as_long_as_the_episode(tmp_path: Path) -> None:
+    film = VideoRecorder(episodes=1)
+    env: Any = SimpleNamespace(period=0.08, driver=SimpleNamespace(images={}), observers=[])
+    film.attach(env)
+    for k in range(25):
+        film.add(np.full((96, 96, 3), 200, np.uint8), corrected=False, done=k == 24, told="")
+    film.write(tmp_path, "on the twin")
+    assert video_info(tmp_path / "videos" / "robot.mp4")["video.fps"] == 12.5
 
 
 def test_what_was_asked_stands_above_the_frames_and_in_the_caption(tmp_path: Path) -> None:

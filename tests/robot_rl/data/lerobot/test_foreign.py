@@ -127,6 +127,16 @@ def test_a_picture_s_sizes_are_read_by_their_names(recorded: Path, shape: list[i
     assert verify(recorded) == []
 
 
+def test_append_keeps_what_info_json_says(recorded: Path, episode) -> None:
+    feature(CAMERA, shape=[3, 32, 48], names=["channels", "height", "width"])(recorded)
+    feature("action", names={"motors": ["a", "b"]})(recorded)
+    before = json.loads((recorded / "meta/info.json").read_text())["features"]
+    with DatasetWriter.append(recorded) as writer:
+        writer.add_episode(episode(3), "lift")
+    assert json.loads((recorded / "meta/info.json").read_text())["features"] == before
+    assert verify(recorded) == []
+
+
 @pytest.mark.parametrize(
     ("names", "wanted"),
     [

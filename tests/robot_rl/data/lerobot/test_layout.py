@@ -133,8 +133,9 @@ def test_tasks(recorded: Path) -> None:
 
 
 def test_reads_tasks_of_0_6(recorded: Path) -> None:
-    """LeRobot 0.6 names the index `task`."""
-    pq.write_table(pa.table({"task_index": [1, 0], "task": ["push", "lift"]}), recorded / "meta/tasks.parquet")
+    """LeRobot 0.6 names the index `task`; another program may add columns."""
+    columns = {"task_index": [1, 0], "kind": ["easy", "hard"], "task": ["push", "lift"]}
+    pq.write_table(pa.table(columns), recorded / "meta/tasks.parquet")
     assert Dataset(recorded).tasks == ["lift", "push"]
 
 
