@@ -29,6 +29,7 @@ from real.standing import Standing
 from real.steering import Schedule, Steering
 from real.teleop.commands import Operator, OperatorInput
 from real.topics import EPISODE_TOPIC
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Interface
 from robot_rl.rewards.classifier import Classifier
 
@@ -68,6 +69,7 @@ class RobotEnv(Rig, VectorEnv):
         success test in place of the task's."""
         super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
         self.steering: Steering | None = None
+        self.info = EnvInfo.of(self.pipeline)
         if self.pipeline.command.fields:
             self.steering = Steering(
                 node, self.pipeline.command, self.period, schedule, frames(node, self.pipeline.robot)
@@ -149,7 +151,8 @@ class RobotEnv(Rig, VectorEnv):
         self.steps += 1
         self._steer(decision.operator)
         self.state = self.read()
-        self._note_change("instruction", self.instruction())
+        if self._note_change("instruction", self.instruction()) and self.asked:
+            self._publish("running")
         self._observed = time.monotonic()
         if self.loop.walks:
             self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
@@ -233,14 +236,21 @@ class RobotEnv(Rig, VectorEnv):
         pictures = self.pictures.read(self.loop.safety.lost_timeout)
         return state | {picture.key: pictures[picture.key] for picture in self.interface.pictures}
 
-    def _note_change(self, event: str, what: Any) -> None:
-        if self._noted.get(event) != what:
-            self._noted[event] = what
-            self.note(event, what)
+    def _note_change(self, event: str, what: Any) -> bool:
+        """Note a value that is another than the last one; return whether it is."""
+        if self._noted.get(event) == what:
+            return False
+        self._noted[event] = what
+        self.note(event, what)
+        return True
 
     def _announce(self, phase: str) -> None:
         self.note("phase", phase)
-        self.announcer.publish(make("std_msgs/msg/String", data=json.dumps({"episode": self.episode, "phase": phase})))
+        self._publish(phase)
+
+    def _publish(self, phase: str) -> None:
+        told = {"episode": self.episode, "phase": phase, "instruction": self.instruction()}
+        self.announcer.publish(make("std_msgs/msg/String", data=json.dumps(told)))
 
     def summary(self) -> dict[str, Any]:
         """Return loop timing, inference latency, shield events, rejected messages and the guard's counts."""

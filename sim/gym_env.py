@@ -150,7 +150,8 @@ class GymEnv:
             reports_success=bool(facts["success"]), success_terminates=facts["success_terminates"],
             horizon=facts["horizon"] or None,
         )  # fmt: skip
-        self.simulation = {"engine": "gymnasium", "without": ()} | ({} if asks == TRAINING else {"asks": asks})
+        self.simulation: dict[str, Any] = {"engine": "gymnasium", "without": ()}
+        self.simulation |= {} if asks == TRAINING else {"asks": asks}
         self.simulation |= {"episode_steps": steps} if steps else {}
         """Settings of this simulation, to report with its results."""
         if asks != TRAINING:

@@ -42,7 +42,7 @@ class Reader:
                     f"{what} is {part}; Box, Discrete, MultiBinary and MultiDiscrete, and Dict and Tuple of them, can "
                     "be read"
                 )
-            elif len(part.shape) > 2:
+            elif len(part.shape or ()) > 2:
                 raise Unsuitable(
                     f"{what} is {part}, which is no vector and no picture, (height, width, 3) uint8 from 0 to 255; "
                     "convert it with gymnasium.wrappers.TransformObservation"

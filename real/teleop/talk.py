@@ -58,7 +58,9 @@ class Script:
         node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
 
     def _on_episode(self, sample: Stamped) -> None:
-        self._now = json.loads(sample.msg.data)["phase"], self.clock()
+        phase = json.loads(sample.msg.data)["phase"]
+        if phase != self._now[0]:  # else it only tells what was said
+            self._now = phase, self.clock()
 
     def step(self) -> str:
         """Say what is due and return it; empty if nothing is."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, Seed
+from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, Seed
 from robot_rl.util.seeds import HELD_OUT
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ class View:
     """Device of the physics: cpu, with engine genesis also cuda, or auto for cuda where there is one."""
     without: tuple[str, ...] = ()
     """Randomized parameters of the task to leave at their nominal values, for example cube.mass."""
+    instructions: str = "training"
+    """What episodes ask for, in a task with instructions: those of training, held-out, all, or those that begin so."""
+    changes: Fraction = 0.0
+    """Share of episodes in which another of these instructions takes the place of the first on the way."""
     mjcf: str = ""
     """MJCF file of the robot; empty is the one in genesis-world."""
     ros_args: tyro.conf.Suppress[list[str]] = field(default_factory=list)
@@ -119,7 +123,8 @@ class View:
 
         task, kind, bundle = self._task()
         env: Any = TaskEnv(
-            task, 1, engine=self.engine, device=self.device, mjcf=self.mjcf, without=self.without
+            task, 1, engine=self.engine, device=self.device, mjcf=self.mjcf, without=self.without,
+            asks=self.instructions, changes=self.changes,
         )  # fmt: skip
         say_nominal(self.engine, [name for name in env.simulation["without"] if name not in self.without])
         actor, acting = self._actor(env, kind, bundle)

@@ -23,7 +23,7 @@ def find_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     device = known_device(name)
-    kind = getattr(torch, device.type, None)
+    kind: Any = getattr(torch, device.type, None)
     count = kind.device_count() if hasattr(kind, "device_count") else 0
     if not count:
         raise ConfigError(f"PyTorch finds no {device.type} device here; use --device cpu or auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import numpy as np
 from real.bus import Node, Stamped, qos
 from real.robots import open_driver
 from real.robots.base import JointReading
-from real.topics import TRUTH_TOPIC
+from real.topics import EPISODE_TOPIC, TRUTH_TOPIC
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.util.errors import UserError
 from robot_rl.view.page import Page, table
@@ -59,6 +60,9 @@ class LiveView:
         self._fingers = [model.joint(n).qposadr[0] for n in robot.fingers]
         self._objects = {box.name: model.joint(box.name).qposadr[0] for box in scene.objects}
         self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
+        self.asked = ""
+        """What the robot is asked to do; empty as long as nobody runs a policy on it."""
+        node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)
         self.page = Page("robot-rl", port)
         self.scene = SceneView(self.page.server, model, robot.base.body if robot.base else "")
         self.page.add_text("status")
@@ -128,6 +132,12 @@ class LiveView:
         if np.isfinite(place).all():
             self._base = place, sample.received
 
+    def _on_episode(self, sample: Stamped) -> None:
+        try:
+            self.asked = str(json.loads(sample.msg.data)["instruction"])
+        except (ValueError, TypeError, KeyError):  # another program's
+            self.asked = ""
+
     # ---- text and pictures -------------------------------------------------------------------------------------
     def _show_pictures(self) -> None:
         for name, shown in self._pictures.items():
@@ -150,7 +160,8 @@ class LiveView:
             arrivals[self.odometry.topic] = self._base[1]
         arrivals |= {self.driver.images[name].topic: self.driver.image_received(name) for name in self._pictures}
         now = time.monotonic()
-        rows = [(topic, _age(now - arrival)) for topic, arrival in arrivals.items()]
+        rows = [("asked", self.asked)] if self.asked else []
+        rows += [(topic, _age(now - arrival)) for topic, arrival in arrivals.items()]
         if now - received < OLD:
             note = "<i>live</i>"
         elif reading is None:

@@ -58,6 +58,8 @@ class SimulationView:
         """Number of the episode to begin when `wait` returns False."""
         self.episodes = self.successes = 0
         """Episodes that have ended by themselves, and those that succeeded."""
+        self.asked = ""
+        """What the running episode asks for."""
         self.number = self.seed = self.step = 0
         self.paused = False
         self._stands = False
@@ -194,7 +196,8 @@ class SimulationView:
 
     # ---- drawing -----------------------------------------------------------------------------------------------
     def _draw(self, observation: dict[str, Tensor], now: bool = False) -> None:
-        clock = time.monotonic()
+        asked, clock = self.env.instruction(0), time.monotonic()
+        changed, self.asked = asked != self.asked, asked
         if now or clock - self._drawn >= 1 / FRAME_RATE:
             engine = self.env.engine
             sizes = engine.geom_sizes
@@ -206,11 +209,12 @@ class SimulationView:
                 seen = observation.get(f"{IMAGES}{name}")
                 picture = self.env.engine.render(0, name, height, width) if seen is None else seen[0].cpu().numpy()
                 self.page.picture(label, picture)
-        self._say(now)
+        self._say(now or changed)
 
     def _say(self, now: bool = False) -> None:
         rate = f"{self.successes} of {self.episodes}" if self.episodes else "-"
         rows = [
+            ("asked", self.asked),
             ("episode", f"{self.number}, seed {self.seed}"),
             ("step", f"{self.step} of {self.horizon}"),
             ("time", f"{self.step / self.rate:.2f} s"),

@@ -72,6 +72,8 @@ def test_a_second_instruction_changes_the_episode_that_is_counted(
     topic_robot()
     env = robot_env(TOLD, instruction="wait for me")
     script, read = Script(nodes("tell"), ["wait for me", "touch the table"], after=0.2), []
+    announced: list[str] = []
+    nodes("view").subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, lambda s: announced.append(s.msg.data))
 
     class Listens:
         horizon = execute = 1
@@ -85,6 +87,9 @@ def test_a_second_instruction_changes_the_episode_that_is_counted(
             script.step()
 
     result = evaluate(Listens(), env, 1, seed=0)
+    told = [json.loads(text) for text in announced]
+    asked = [(each["phase"], each["instruction"]) for each in told]
+    assert asked[0] == ("resetting", "wait for me") and ("running", "touch the table") in asked, "who joins hears it"
     assert read[0] == "wait for me" and read[-1] == "touch the table"
     assert result.success == [True] and result.steps[0] < TOLD.horizon
     assert result.summary()["by_instruction"] == {"touch the table": {"episodes": 1, "success": 1.0}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 import re
 import socket
@@ -170,6 +171,48 @@ def test_success_is_counted_and_randomized_boxes_have_their_size() -> None:
     assert cube.dimensions[0] != pytest.approx(2 * env.engine.model.geom_size[geom][0], abs=1e-5)
     view.close()
     env.close()
+
+
+def test_what_is_asked_is_shown_and_changes_with_the_episode() -> None:
+    env = TaskEnv("tabletop", 1, threads=1, changes=1.0)
+    view, shown = SimulationView(env, speed=float("inf")), []
+    write = view.page.text
+
+    def text(name: str, content: str, now: bool = False) -> None:
+        if name == "status":
+            shown.append(html.unescape(content))
+        write(name, content, now)
+
+    view.page.text = text  # type: ignore[method-assign]
+    observation, _ = env.reset(seed=3)
+    view.begin(0, 3)
+    first, still = env.instruction(0), env.still()
+    while env.instruction(0) == first:
+        assert view.asked == first and first in shown[-1]
+        observation, *_ = env.step(still)
+        view.show(observation, still)
+    assert view.asked == env.instruction(0) and view.asked in shown[-1] and first not in shown[-1]
+    view.close()
+    env.close()
+
+
+@pytest.mark.usefixtures("domain")
+def test_what_a_robot_is_asked_is_shown() -> None:
+    """A view that begins in the middle of an episode hears it too."""
+    from real.bus import make, open_node, qos
+    from real.topics import EPISODE_TOPIC
+    from robot_rl.robots import robots
+    from sim.scenes import Scene
+
+    with open_node("robot") as robot, open_node("view") as node:
+        announcer = robot.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
+        announcer.publish(make("std_msgs/msg/String", data='{"episode": 0, "phase": "running", "instruction": "lift"}'))
+        view = LiveView(node, robots.get("panda"), Scene())
+        assert node.wait_for(lambda: view.asked == "lift", 10.0)
+        for said, wanted in (('{"instruction": "drop"}', "drop"), ("?", ""), ('{"instruction": "x"}', "x"), ("[]", "")):
+            announcer.publish(make("std_msgs/msg/String", data=said))
+            assert node.wait_for(lambda wanted=wanted: view.asked == wanted, 10.0), said
+        view.close()
 
 
 class Hands:
