@@ -15,6 +15,8 @@ from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 
 Cone = Literal["elliptic", "pyramidal"]
 Shape = Literal["box", "ball", "cylinder", "tray"]
+SCENE = "scene/"
+"""Prefix of objects, cameras, table and light in MuJoCo's model: a robot's file may use their names itself."""
 TRAY_HEIGHT, TRAY_WALL = 0.03, 0.004
 """Height of a tray and thickness of its walls, m."""
 

@@ -189,11 +189,14 @@ class FloatingBase:
     height: PositiveFloat
     """Height of the trunk above the ground at the home posture, m."""
     feet: tuple[str, ...]
-    """Bodies of the feet in the model file, in the order of all views of feet."""
+    """Feet, in the order of all views of feet: each is a body of the model file with a shape of its own; or a shape or a
+    site of its leg; or an empty body, whose shape is the leg's nearest one within `foot_radius`."""
     foot_radius: NonNegativeFloat
     """From the origin of a foot to its sole, m."""
     lying: tuple[float, ...] = ()
     """Joint positions on the ground with folded legs, rad."""
+    aliases: tuple[str, ...] = ()
+    """Names of the trunk in other model files, for example "base_link"; `body` is used if the file has it."""
 
     def __post_init__(self) -> None:
         validate(self, "base: ")
@@ -202,13 +205,24 @@ class FloatingBase:
 
 @dataclass(frozen=True)
 class Gripper:
-    """A parallel gripper; its state is the distance between the fingers."""
+    """A parallel gripper; its state is the distance between the fingers.
+
+    Assumed: fingers slide, 0 is closed, and the distance is the sum of their positions, in equal shares. So every finger
+    is listed, also one that mimics another.
+    """
 
     joints: tuple[str, ...]
     width: PositiveFloat
     """Distance between the open fingers, m."""
     force: PositiveFloat
-    """Grasping force, N."""
+    """Grasping force, N; simulation uses the model file's limit if that is smaller."""
+    stiffness: PositiveFloat | None = None
+    """Gain of the position servo of all fingers together, in simulation, N/m; None: as in the model file, and of a URDF
+    such that half of `width` gives `force`."""
+    damping: NonNegativeFloat | None = None
+    """N s/m; None: as in the model file, and of a URDF a tenth of the gain."""
+    armature: NonNegativeFloat | None = None
+    """Inertia of motor and gear felt at each finger, kg; None: as in the model file."""
 
     def __post_init__(self) -> None:
         validate(self, "gripper: ")

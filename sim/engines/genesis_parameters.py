@@ -16,7 +16,7 @@ from sim.engines.servos import find_servos
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
 from sim.gl import mujoco
-from sim.scenes import Object, Scene
+from sim.scenes import SCENE, Object, Scene
 
 _SERVO = ("robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale")
 _TOGETHER = dict.fromkeys(_SERVO, 1.0) | TRUNK
@@ -123,7 +123,8 @@ class Parameters:
     def _mass(self, box: Object, ids: np.ndarray) -> None:
         at, mass = [self._world.objects[box.name].links[-1].idx], self._of(f"{box.name}.mass", ids)
         self._solver.set_links_mass(self._tensor(mass), at, ids)
-        inertia = mass[..., None, None] * (2 * box.size) ** 2 / 6 * np.eye(3)
+        body = self._world.model.body(SCENE + box.name)  # Genesis keeps an inertia in its principal axes
+        inertia = (mass / body.mass)[..., None, None] * np.diag(body.inertia)
         self._solver.set_links_inertia(self._tensor(inertia), at, ids)
 
     def _friction(self, name: str, geoms: list[Any], ids: np.ndarray) -> None:
