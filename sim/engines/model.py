@@ -11,7 +11,7 @@ from robot_rl.interface.spec import FloatingBase, RobotSpec
 from robot_rl.util.errors import ConfigError, nearest
 from sim.engines.base import Engine
 from sim.engines.read_robot import read_robot_file, root_body
-from sim.engines.robot_file import check_robot_file, compile_spec
+from sim.engines.robot_file import check_robot_file, compiling
 from sim.engines.servos import add_servos, add_springs, limit_efforts, set_gripper
 from sim.engines.urdf import exclude_base
 from sim.gl import mujoco
@@ -48,11 +48,12 @@ def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
 
 def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
     """Compile the scene around the robot's own model file. Names of what is not from that file begin with SCENE."""
-    spec = robot_model_spec(robot, scene, mjcf)
-    _furnish(spec, scene, robot)
-    if robot.base:
-        _draw_bones(spec, robot.base)
-    return compile_spec(spec, robot_model(robot, mjcf))
+    with compiling(robot_model(robot, mjcf)):
+        spec = robot_model_spec(robot, scene, mjcf)
+        _furnish(spec, scene, robot)
+        if robot.base:
+            _draw_bones(spec, robot.base)
+        return spec.compile()
 
 
 def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
@@ -87,12 +88,13 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     else:
         if urdf:
             add_servos(spec, robot)
-            exclude_base(spec)
         elif robot.gripper:
             set_gripper(spec, robot, robot.gripper)
         limit_efforts(spec, robot)
     if robot.base:
         _free(spec, robot.base)
+    elif urdf:
+        exclude_base(spec)
     for actuator in spec.actuators:
         actuator.nsample = math.ceil(MAX_ACTION_DELAY / scene.timestep) + 1
         actuator.delay = scene.timestep
@@ -110,14 +112,14 @@ def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
         foot = spec.body(name)
         for geom in foot.geoms:
             geom.priority = 1  # the friction of a contact is that of the foot
-        foot.add_site(name=name, size=[0.03, 0, 0])
-    for view, kind, of in (
-        ("force", mujoco.mjtSensor.mjSENS_TOUCH, mujoco.mjtObj.mjOBJ_SITE),
-        ("position", mujoco.mjtSensor.mjSENS_FRAMEPOS, mujoco.mjtObj.mjOBJ_XBODY),
-        ("velocity", mujoco.mjtSensor.mjSENS_FRAMELINVEL, mujoco.mjtObj.mjOBJ_XBODY),
+        foot.add_site(name=f"{name}.touch", size=[0.03, 0, 0], type=mujoco.mjtGeom.mjGEOM_SPHERE)
+    for view, kind, of, at in (
+        ("force", mujoco.mjtSensor.mjSENS_TOUCH, mujoco.mjtObj.mjOBJ_SITE, ".touch"),
+        ("position", mujoco.mjtSensor.mjSENS_FRAMEPOS, mujoco.mjtObj.mjOBJ_XBODY, ""),
+        ("velocity", mujoco.mjtSensor.mjSENS_FRAMELINVEL, mujoco.mjtObj.mjOBJ_XBODY, ""),
     ):
         for name in base.feet:  # of one view side by side
-            spec.add_sensor(name=f"{name}.{view}", type=kind, objtype=of, objname=name)
+            spec.add_sensor(name=f"{name}.{view}", type=kind, objtype=of, objname=name + at)
 
 
 def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:

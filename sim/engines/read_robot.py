@@ -15,7 +15,7 @@ import numpy as np
 
 from robot_rl.interface.spec import FloatingBase, RobotSpec
 from robot_rl.util.errors import ConfigError
-from sim.engines.robot_file import Finding, RobotFile, compile_spec, counted, fixed_weight, weighs
+from sim.engines.robot_file import Finding, RobotFile, compiling, counted, fixed_weight, weighs
 from sim.engines.urdf import is_urdf, read_urdf
 from sim.gl import mujoco
 from sim.scenes import robot_model
@@ -39,11 +39,15 @@ def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
             spec = mujoco.MjSpec.from_file(str(path))
         spec.compiler.fusestatic = False  # feet are links of their own
         spec.compiler.discardvisual = False  # shapes that do not collide stay visible
+        spec.compiler.balanceinertia = True  # of links whose inertia no body can have, often small sensors
+        for elements in (spec.bodies, spec.joints, spec.geoms, spec.sites, spec.cameras, spec.actuators):
+            [element.name for element in elements]  # raises if one is not UTF-8
         changes = list(_normalize(spec, robot, path, urdf))
     except UnicodeDecodeError:
         raise ConfigError(f"{path} has names that are not UTF-8; save the file as UTF-8") from None
     except ValueError as error:
-        raise ConfigError(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} is not a readable MJCF or URDF file: {reason}; correct it, or name another") from None
     if undrawn:
         found = f"visual meshes that cannot be drawn, so collision shapes are: {', '.join(dict.fromkeys(undrawn))}"
         changes.append(Finding("ok", "looks", found, "to draw them, put them where the file says, as .obj, .stl or .msh"))
@@ -73,9 +77,9 @@ def driven_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> set[str]:
     return driven
 
 
-def collides(body: mujoco.MjsBody | None) -> bool:
-    """Return whether a body is there and has a shape that collides."""
-    return body is not None and any(map(_solid, body.geoms))
+def collides(body: mujoco.MjsBody) -> bool:
+    """Return whether a body has a shape that collides."""
+    return any(map(_solid, body.geoms))
 
 
 def _solid(geom: mujoco.MjsGeom) -> bool:
@@ -170,7 +174,8 @@ def _place_base(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[F
     others = [e for e in (*world.bodies, *world.geoms, *world.sites, *world.cameras) if e != root]
     turned = root.frame is not None or root.alt.type != mujoco.mjtOrientation.mjORIENTATION_QUAT
     if not robot.base and others and (turned or np.any(root.pos) or not np.array_equal(root.quat, _UPRIGHT)):
-        model = compile_spec(spec, path)
+        with compiling(path):
+            model = spec.compile()
         body = model.body(root.id)
         around = world.add_frame(pos=_turn(-body.pos, _inverse(body.quat)), quat=_inverse(body.quat))
         for element in others:
@@ -195,10 +200,12 @@ def _separate_feet(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> Itera
     Some files have an empty body for the foot: it gets the leg's shape that is nearest, within the foot's radius.
     """
     feet = {foot: spec.body(foot) or spec.geom(foot) or spec.site(foot) for foot in base.feet}
-    feet = {foot: at for foot, at in feet.items() if at is not None and not collides(at)}
+    feet = {foot: at for foot, at in feet.items() if at is not None and not (isinstance(at, mujoco.MjsBody) and collides(at))}
     if not feet:
         return
-    model, found = compile_spec(spec, path), {}
+    with compiling(path):
+        model = spec.compile()
+    found = {}
     for foot, at in feet.items():
         is_body, is_shape = isinstance(at, mujoco.MjsBody), isinstance(at, mujoco.MjsGeom)
         pos = (model.body_pos if is_body else model.geom_pos if is_shape else model.site_pos)[at.id]

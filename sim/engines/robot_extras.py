@@ -33,6 +33,9 @@ def extras(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
     if light := [b.name for b in bodies if not weighs(b, file.urdf)]:
         yield Finding("ok", "masses", f"{counted(light, 'body')} without a mass: {', '.join(light)}")
     carried = [b.name for b in bodies if b.gravcomp]
+    if wrong := [b.name for b in bodies if b.explicitinertial and _impossible(b)]:
+        found = f"no body can have the inertia of {', '.join(wrong)}: two moments are less than the third"
+        yield Finding("warning", "masses", found, "correct them in the file; simulation uses the mean of the three")
     if robot.base and carried:
         found = f"the file compensates the weight of {', '.join(carried)}; simulation compensates none"
         yield Finding("warning", "weight", found, "nothing, if the robot has no such compensation")
@@ -46,3 +49,10 @@ def extras(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
         found = f"the file's options are not used, and it sets {', '.join(own)}"
         yield Finding("warning", "physics", found, "nothing, if the robot lives on earth, in air")
 
+
+def _impossible(body: mujoco.MjsBody) -> bool:
+    """Return whether an inertia violates the triangle inequality, as MuJoCo tests it."""
+    full = body.fullinertia
+    xx, yy, zz, xy, xz, yz = full if np.isfinite(full[0]) else (*body.inertia, 0.0, 0.0, 0.0)
+    moments = np.linalg.eigvalsh(np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
+    return bool(moments[0] + moments[1] < moments[2])

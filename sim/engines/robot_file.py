@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -42,13 +43,14 @@ def counted(things: Sequence[object], one: str) -> str:
     return f"{len(things)} {one if len(things) == 1 else one.replace('body', 'bodie') + 's'}"
 
 
-def compile_spec(spec: mujoco.MjSpec, path: Path) -> mujoco.MjModel:
-    """Compile a model that was made of a file; raise ConfigError with the reason and a remedy."""
+@contextmanager
+def compiling(path: Path) -> Iterator[None]:
+    """Turn MuJoCo's errors about a model that is made of a file into ConfigError with a remedy."""
     try:
-        return spec.compile()
+        yield
     except ValueError as error:
         reason = " ".join(str(error).split())
-        remedy = "do its meshes lie where it says?" if "mesh" in reason or "file" in reason else "correct the file"
+        remedy = "do its meshes lie where it says?" if "file" in reason else "correct the file"
         raise ConfigError(f"{path} does not compile: {reason}; {remedy}") from None
 
 
@@ -65,8 +67,7 @@ def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
     joints, wanted = {j.name for j in spec.joints}, {*robot.joint_names, *fingers}
     if missing := wanted - joints:
         others = joints - wanted - {""}
-        # MuJoCo drops fixed joints, and renames the second joint of a name.
-        hint = nearest(min(missing), others) if others else "fixed joints, and second joints of a name, do not count"
+        hint = nearest(min(missing), others) if others else "fixed joints do not count"  # MuJoCo drops them
         yield Finding("error", "joints", f"it lacks the joints {sorted(missing)} of robot {robot.name!r}", hint)
     bodies = {b.name for b in spec.bodies[1:]}
     own = (robot.base.body, *robot.base.feet) if robot.base else ()

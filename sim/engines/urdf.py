@@ -48,6 +48,10 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
         raise ValueError(f"its root element is <{root.tag}> and not <robot>")
     if any(element.tag.startswith(_XACRO) for element in root.iter()):
         raise ConfigError(f"{path} is a xacro file; run `xacro {path.name} > robot.urdf` and name robot.urdf")
+    for kind in ("link", "joint"):
+        names = [element.get("name") for element in root.findall(kind)]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ConfigError(f"{path}: {kind} {twice[0]!r} is there {names.count(twice[0])} times; rename all but one")
     for joint in root.iter("joint"):
         if (kind := joint.get("type")) in _UNSUPPORTED:
             raise ConfigError(f"{path}: joint {joint.get('name')!r} is {kind}, which is not supported; make it fixed")
@@ -61,6 +65,8 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
         compiler = ElementTree.SubElement(extension, "compiler")
     compiler.attrib.update(settings)
     spec: mujoco.MjSpec = mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
+    for mesh in spec.meshes:  # links have their inertia from the file, and flat meshes have no volume
+        mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
     for geom in () if undrawn else spec.geoms:
         if geom.contype or geom.conaffinity:
             geom.group = 3  # hidden, since the visual shapes are drawn

@@ -14,7 +14,7 @@ from robot_rl.robots import robots
 from sim.engines.base import Engine
 from sim.engines.model import compile_model
 from sim.engines.mujoco import MujocoEngine
-from sim.scenes import TRAY_HEIGHT, Camera, Object, Scene, Shape
+from sim.scenes import SCENE, TRAY_HEIGHT, Camera, Object, Scene, Shape
 
 PANDA = robots.get("panda")
 SHAPES = get_args(Shape)
@@ -59,11 +59,11 @@ def test_a_changed_size_and_mass_has_the_inertia_that_mujoco_gives_it(engine: Mu
     engine.parameters[f"{shape}.mass"](ids, np.array([0.25]))
     thing = Object(shape, 0.03, 0.25, shape=shape)  # type: ignore[arg-type]
     model = compile_model(PANDA, Scene((thing,), CAMERAS))
-    body, geom, mine = model.body(shape).id, model.geom(shape).id, engine.model.body(shape).id
+    body, geom, mine = model.body(SCENE + shape).id, model.geom(SCENE + shape).id, engine.model.body(SCENE + shape).id
     np.testing.assert_allclose(engine.batch.expand("body_inertia")[1, mine], model.body_inertia[body], rtol=1e-9)
     np.testing.assert_allclose(engine.batch.expand("body_mass")[1, mine], 0.25)
     np.testing.assert_allclose(
-        engine.batch.expand("geom_rbound")[1, engine.model.geom(shape).id], model.geom_rbound[geom]
+        engine.batch.expand("geom_rbound")[1, engine.model.geom(SCENE + shape).id], model.geom_rbound[geom]
     )
     nominal = engine.model.body_inertia[mine]
     np.testing.assert_allclose(engine.batch.expand("body_inertia")[0, mine], nominal, err_msg="the other one's stays")
@@ -76,7 +76,7 @@ def test_a_tray_holds_what_falls_into_it(engine: MujocoEngine) -> None:
         settle(engine, {"tray": tray, name: pose(0.51, 0.01, 0.08), **away}, 60)
         x, y, z = engine.object_pose(name).numpy()[0, :3]
         assert abs(x - 0.5) < 0.045 and abs(y) < 0.045 and 0.02 < z < 0.03, name
-    weight = sum(engine.model.body_mass[engine.model.body("tray").id :][:1])
+    weight = sum(engine.model.body_mass[engine.model.body("scene/tray").id :][:1])
     assert weight == pytest.approx(0.1)
 
 

@@ -51,7 +51,7 @@ def refusal(robot: Any, path: Path, text: str) -> str:
             r"\1fixed",
             r"lacks the joints \['FL_calf_joint'\]",
         ),
-        ('"FR_hip_joint"', '"FL_hip_joint"', r"lacks the joints \['FR_hip_joint'\]"),
+        ('"FR_hip_joint"', '"FL_hip_joint"', "joint 'FL_hip_joint' is there 2 times"),
         ('name="FL_foot"', 'name="FL_fot"', r"lacks the bodies \['FL_foot'\] of robot 'go2'; did you mean FL_fot"),
     ],
 )
