@@ -62,7 +62,9 @@ class Looks:
     def __init__(self, model: mujoco.MjModel, scene: Scene):
         self.model = model
         self.nominal = {field: getattr(model, field).copy() for field in self.FIELDS}
-        self.coloured = {o.name: np.flatnonzero(model.geom_bodyid == model.body(SCENE + o.name).id) for o in scene.objects}
+        self.coloured = {
+            o.name: np.flatnonzero(model.geom_bodyid == model.body(SCENE + o.name).id) for o in scene.objects
+        }
         self.coloured["table"] = np.array([model.geom(f"{SCENE}table").id])
         known = np.concatenate(list(self.coloured.values()))
         self.robot = np.setdiff1d(np.arange(model.ngeom), known)

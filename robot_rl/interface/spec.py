@@ -189,7 +189,7 @@ class FloatingBase:
     height: PositiveFloat
     """Height of the trunk above the ground at the home posture, m."""
     feet: tuple[str, ...]
-    """Feet, in the order of all views of feet: each is a body of the model file with a shape of its own; or a shape or a
+    """Feet in the model file, in the order of all views of feet: each is a body with a shape of its own; or a shape or
     site of its leg; or an empty body, whose shape is the leg's nearest one within `foot_radius`."""
     foot_radius: NonNegativeFloat
     """From the origin of a foot to its sole, m."""
@@ -207,8 +207,8 @@ class FloatingBase:
 class Gripper:
     """A parallel gripper; its state is the distance between the fingers.
 
-    Assumed: fingers slide, 0 is closed, and the distance is the sum of their positions, in equal shares. So every finger
-    is listed, also one that mimics another.
+    Assumed: fingers slide, 0 is closed, and the distance is the sum of their positions, in equal shares. So list every
+    finger, also one that mimics another.
     """
 
     joints: tuple[str, ...]

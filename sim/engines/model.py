@@ -242,9 +242,7 @@ def _add_tables(spec: mujoco.MjSpec) -> None:
         material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name
 
 
-def _carrier(
-    spec: mujoco.MjSpec, robot: RobotSpec, follows: bool
-) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
+def _carrier(spec: mujoco.MjSpec, robot: RobotSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
     """Return the body of a light or camera, and how it is fixed: the world, or the robot without its rotation."""
     if follows and (root := root_body(spec, robot)) is not None:
         return root, mujoco.mjtCamLight.mjCAMLIGHT_TRACK

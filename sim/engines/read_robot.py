@@ -1,13 +1,12 @@
 """Read a maker's model file and bring it into the form that engines take.
 
-Joints and trunk get the spec's names, and every foot becomes a body with its own shape. What simulation brings itself is
-left out: keyframes, sensors, ground planes, and the joint that lets the base move.
+Joints and trunk get the spec's names, and every foot becomes a body with its own shape. What simulation brings itself
+is left out: keyframes, sensors, ground planes, and the joint that lets the base move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import copy
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,18 @@ import numpy as np
 
 from robot_rl.interface.spec import FloatingBase, RobotSpec
 from robot_rl.util.errors import ConfigError
+from sim.engines.feet import UPRIGHT, inverse, separate_feet, turn
 from sim.engines.robot_file import Finding, RobotFile, compiling, counted, fixed_weight, weighs
 from sim.engines.urdf import is_urdf, read_urdf
 from sim.gl import mujoco
 from sim.scenes import robot_model
 
-_SHAPE = (
-    "name", "type", "contype", "conaffinity", "condim", "priority", "friction", "solmix", "solref", "solimp", "margin",
-    "gap", "mass", "density", "typeinertia", "group", "rgba", "material",
-)  # fmt: skip
-"""What a shape keeps when it moves to another body."""
-_UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
-
 
 def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
     """Return the robot's model file in the form that engines take, its contents unchecked."""
     path = robot_model(robot, mjcf)
-    urdf, undrawn = is_urdf(path), []
+    urdf = is_urdf(path)
+    undrawn: list[str] = []
     try:
         if urdf:
             spec, undrawn = read_urdf(path)
@@ -47,10 +41,10 @@ def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
         raise ConfigError(f"{path} has names that are not UTF-8; save the file as UTF-8") from None
     except ValueError as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} is not a readable MJCF or URDF file: {reason}; correct it, or name another") from None
+        raise ConfigError(f"{path} is not a readable MJCF or URDF file: {reason}; correct it") from None
     if undrawn:
         found = f"visual meshes that cannot be drawn, so collision shapes are: {', '.join(dict.fromkeys(undrawn))}"
-        changes.append(Finding("ok", "looks", found, "to draw them, put them where the file says, as .obj, .stl or .msh"))
+        changes.append(Finding("ok", "looks", found, "to see them, put them there as .obj, .stl or .msh"))
     return RobotFile(spec, path, urdf, tuple(changes))
 
 
@@ -65,8 +59,10 @@ def root_body(spec: mujoco.MjSpec, robot: RobotSpec) -> mujoco.MjsBody | None:
 
 def driven_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> set[str]:
     """Return the joints that follow commands: those of the spec, and those that the file couples to them."""
+    equalities = [e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT]
     driven = {*robot.joint_names, *(robot.gripper.joints if robot.gripper else ())}
-    pairs = [{e.name1, e.name2} for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT and e.name2]
+    driven |= {e.name1 for e in equalities if not e.name2}  # held in place
+    pairs = [{e.name1, e.name2} for e in equalities if e.name2]
     pairs += [
         {wrap.target.name for wrap in tendon.path if isinstance(wrap.target, mujoco.MjsJoint)}
         for tendon in spec.tendons
@@ -75,15 +71,6 @@ def driven_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> set[str]:
     while more := {name for pair in pairs if pair & driven for name in pair} - driven:
         driven |= more
     return driven
-
-
-def collides(body: mujoco.MjsBody) -> bool:
-    """Return whether a body has a shape that collides."""
-    return any(map(_solid, body.geoms))
-
-
-def _solid(geom: mujoco.MjsGeom) -> bool:
-    return bool(geom.contype or geom.conaffinity)
 
 
 def _normalize(spec: mujoco.MjSpec, robot: RobotSpec, path: Path, urdf: bool) -> Iterator[Finding]:
@@ -107,37 +94,34 @@ def _normalize(spec: mujoco.MjSpec, robot: RobotSpec, path: Path, urdf: bool) ->
     yield from _weld_weightless(spec, robot, urdf)
     yield from _place_base(spec, robot, path)
     if robot.base:
-        yield from _separate_feet(spec, robot.base, path)
+        yield from separate_feet(spec, robot.base, path)
 
 
 def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     """Rename the joints of the file, and what refers to them, as the robot's driver names them."""
     driver = {j.model_name: j.name for j in robot.joints if j.model_name}
-    for actuator in spec.actuators:
-        if actuator.trntype == mujoco.mjtTrn.mjTRN_JOINT:
-            actuator.target = driver.get(actuator.target, actuator.target)
-    for equality in spec.equalities:
-        if equality.type == mujoco.mjtEq.mjEQ_JOINT:
-            equality.name1 = driver.get(equality.name1, equality.name1)
-            equality.name2 = driver.get(equality.name2, equality.name2)
-    for joint in spec.joints:
-        joint.name = driver.get(joint.name, joint.name)
+    _rename(driver, spec.joints, "name")
+    _rename(driver, [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT], "target")
+    _rename(driver, [e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT], "name1", "name2")
 
 
 def _name_trunk(spec: mujoco.MjSpec, base: FloatingBase) -> Iterator[Finding]:
     """Give the trunk the spec's name if the file calls it by one of its aliases."""
     alias = next((name for name in base.aliases if spec.body(name) is not None), "")
-    if not alias or spec.body(base.body) is not None:
-        return
-    spec.body(alias).name = base.body
-    for exclude in spec.excludes:
-        for side in ("bodyname1", "bodyname2"):
-            if getattr(exclude, side) == alias:
-                setattr(exclude, side, base.body)
-    for element in (*spec.cameras, *spec.lights):
-        if element.targetbody == alias:
-            element.targetbody = base.body
-    yield Finding("ok", "bodies", f"{alias!r} is the trunk, {base.body!r} in the spec")
+    if alias and spec.body(base.body) is None:
+        names = {alias: base.body}
+        _rename(names, spec.bodies[1:], "name")
+        _rename(names, spec.excludes, "bodyname1", "bodyname2")
+        _rename(names, [e for e in spec.equalities if e.type != mujoco.mjtEq.mjEQ_JOINT], "name1", "name2")
+        _rename(names, [*spec.cameras, *spec.lights], "targetbody")
+        yield Finding("ok", "bodies", f"{alias!r} is the trunk, {base.body!r} in the spec")
+
+
+def _rename(names: dict[str, str], elements: Iterable[Any], *attributes: str) -> None:
+    for element in elements:
+        for attribute in attributes:
+            if (new := names.get(getattr(element, attribute))) is not None:
+                setattr(element, attribute, new)
 
 
 def _base_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> list[mujoco.MjsJoint]:
@@ -154,7 +138,7 @@ def _weld_weightless(spec: mujoco.MjSpec, robot: RobotSpec, urdf: bool) -> Itera
         alone = all(len(b.joints) == 0 for b in body.find_all("body"))
         free = len(body.joints) and not any(j.name in driven for j in body.joints)
         if free and alone and not weighs(body, urdf) and not fixed_weight(body, urdf):
-            welded += [j.name for j in body.joints]
+            welded += [j.name or f"of body {body.name}" for j in body.joints]
             for joint in list(body.joints):
                 spec.delete(joint)
     for equality in list(spec.equalities):
@@ -173,72 +157,22 @@ def _place_base(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[F
     world = spec.worldbody
     others = [e for e in (*world.bodies, *world.geoms, *world.sites, *world.cameras) if e != root]
     turned = root.frame is not None or root.alt.type != mujoco.mjtOrientation.mjORIENTATION_QUAT
-    if not robot.base and others and (turned or np.any(root.pos) or not np.array_equal(root.quat, _UPRIGHT)):
+    if not robot.base and others and (turned or np.any(root.pos) or not np.array_equal(root.quat, UPRIGHT)):
         with compiling(path):
             model = spec.compile()
         body = model.body(root.id)
-        around = world.add_frame(pos=_turn(-body.pos, _inverse(body.quat)), quat=_inverse(body.quat))
+        around = world.add_frame(pos=turn(-body.pos, inverse(body.quat)), quat=inverse(body.quat))
+        outermost: list[Any] = []
         for element in others:
-            _outermost(element).set_frame(around)
+            while element.frame is not None:
+                element = element.frame
+            if element not in outermost:
+                outermost.append(element)
+        for element in outermost:
+            element.set_frame(around)
         shown = " ".join(f"{x:g}" for x in body.pos)
         yield Finding("ok", "base", f"the file has it at {shown} m; all of the file is moved to have it at the origin")
     root.pos, root.quat = [0, 0, robot.base.height if robot.base else 0], [1, 0, 0, 0]
     root.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
     if root.frame is not None:
         root.set_frame(world.add_frame())
-
-
-def _outermost(element: Any) -> Any:
-    while element.frame is not None:
-        element = element.frame
-    return element
-
-
-def _separate_feet(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> Iterator[Finding]:
-    """Make each foot that the file has as a shape or a site of its leg a body with that shape.
-
-    Some files have an empty body for the foot: it gets the leg's shape that is nearest, within the foot's radius.
-    """
-    feet = {foot: spec.body(foot) or spec.geom(foot) or spec.site(foot) for foot in base.feet}
-    feet = {foot: at for foot, at in feet.items() if at is not None and not (isinstance(at, mujoco.MjsBody) and collides(at))}
-    if not feet:
-        return
-    with compiling(path):
-        model = spec.compile()
-    found = {}
-    for foot, at in feet.items():
-        is_body, is_shape = isinstance(at, mujoco.MjsBody), isinstance(at, mujoco.MjsGeom)
-        pos = (model.body_pos if is_body else model.geom_pos if is_shape else model.site_pos)[at.id]
-        near = [(float(np.linalg.norm(model.geom_pos[g.id] - pos)), g.id, g) for g in at.parent.geoms if _solid(g)]
-        gap, _, shape = (0.0, at.id, at) if is_shape else min(near, default=(np.inf, -1, None))
-        if gap <= base.foot_radius:
-            found[foot] = (shape, _placed(model, shape, pos, model.body_quat[at.id] if is_body else _UPRIGHT), pos)
-    for foot, (shape, values, pos) in found.items():
-        leg = shape.parent
-        spec.delete(shape)
-        (spec.body(foot) or leg.add_body(name=foot, pos=pos)).add_geom(**values)
-    if found:
-        yield Finding("ok", "feet", f"the shapes of {', '.join(found)} are those of their legs in the file")
-
-
-def _placed(model: mujoco.MjModel, geom: mujoco.MjsGeom, pos: np.ndarray, quat: np.ndarray) -> dict[str, Any]:
-    """Return a leg's shape as one of a foot that is at a pose in the leg; a leg with an inertia keeps its mass."""
-    values = {name: copy(getattr(geom, name)) for name in _SHAPE}
-    if geom.type == mujoco.mjtGeom.mjGEOM_MESH:  # MuJoCo compiles its place to that of the mesh's inertia
-        values |= {"pos": geom.pos.copy(), "quat": geom.quat.copy(), "meshname": geom.meshname}
-    else:
-        values |= {name: getattr(model, f"geom_{name}")[geom.id].copy() for name in ("pos", "quat", "size")}
-    turned = np.zeros(4)
-    mujoco.mju_mulQuat(turned, _inverse(quat), values["quat"])
-    values |= {"pos": _turn(values["pos"] - pos, _inverse(quat)), "quat": turned}
-    return values | ({"mass": 0.0, "density": 0.0} if geom.parent.explicitinertial else {})
-
-
-def _inverse(quat: np.ndarray) -> np.ndarray:
-    return np.asarray(quat) * [1, -1, -1, -1]
-
-
-def _turn(vector: np.ndarray, quat: np.ndarray) -> np.ndarray:
-    turned = np.zeros(3)
-    mujoco.mju_rotVecQuat(turned, vector, quat)
-    return turned

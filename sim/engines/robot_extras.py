@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from robot_rl.interface.spec import RobotSpec
-from sim.engines.read_robot import collides, driven_joints
-from sim.engines.robot_file import Finding, RobotFile, counted, weighs
+from sim.engines.feet import collides
+from sim.engines.read_robot import driven_joints
+from sim.engines.robot_file import Finding, RobotFile, counted, moments, weighs
 from sim.gl import mujoco
 
 _IGNORED = ("gravity", "wind", "density", "viscosity", "disableflags", "enableflags")
@@ -33,7 +34,7 @@ def extras(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
     if light := [b.name for b in bodies if not weighs(b, file.urdf)]:
         yield Finding("ok", "masses", f"{counted(light, 'body')} without a mass: {', '.join(light)}")
     carried = [b.name for b in bodies if b.gravcomp]
-    if wrong := [b.name for b in bodies if b.explicitinertial and _impossible(b)]:
+    if wrong := [b.name for b in bodies if b.explicitinertial and moments(b)[:2].sum() < moments(b)[2]]:
         found = f"no body can have the inertia of {', '.join(wrong)}: two moments are less than the third"
         yield Finding("warning", "masses", found, "correct them in the file; simulation uses the mean of the three")
     if robot.base and carried:
@@ -43,16 +44,9 @@ def extras(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
         found = f"simulation compensates that of all {len(bodies)} bodies, the file of {len(carried)}"
         yield Finding("ok", "weight", found)
     if spec.cameras:
-        yield Finding("ok", "cameras", f"a scene brings its own; of the file: {', '.join(c.name for c in spec.cameras)}")
+        found = f"a scene brings its own; of the file: {', '.join(c.name for c in spec.cameras)}"
+        yield Finding("ok", "cameras", found)
     default = mujoco.MjSpec().option
     if own := [o for o in _IGNORED if not np.array_equal(getattr(spec.option, o), getattr(default, o))]:
         found = f"the file's options are not used, and it sets {', '.join(own)}"
         yield Finding("warning", "physics", found, "nothing, if the robot lives on earth, in air")
-
-
-def _impossible(body: mujoco.MjsBody) -> bool:
-    """Return whether an inertia violates the triangle inequality, as MuJoCo tests it."""
-    full = body.fullinertia
-    xx, yy, zz, xy, xz, yz = full if np.isfinite(full[0]) else (*body.inertia, 0.0, 0.0, 0.0)
-    moments = np.linalg.eigvalsh(np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
-    return bool(moments[0] + moments[1] < moments[2])

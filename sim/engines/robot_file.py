@@ -19,7 +19,7 @@ TOLERANCE = 1e-3
 
 
 class RobotFile(NamedTuple):
-    """A robot's model file in the form that engines take: with the spec's names, and without what simulation replaces."""
+    """A robot's model file in the form that engines take, see `sim.engines.read_robot`."""
 
     spec: mujoco.MjSpec
     path: Path
@@ -50,7 +50,7 @@ def compiling(path: Path) -> Iterator[None]:
         yield
     except ValueError as error:
         reason = " ".join(str(error).split())
-        remedy = "do its meshes lie where it says?" if "file" in reason else "correct the file"
+        remedy = "do its meshes lie where it says?" if "opening" in reason else "correct the file"
         raise ConfigError(f"{path} does not compile: {reason}; {remedy}") from None
 
 
@@ -75,7 +75,7 @@ def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
         found = f"it lacks the bodies {sorted(missing)} of robot {robot.name!r}"
         yield Finding("error", "bodies", found, nearest(min(missing), bodies))
     if robot.base and (trunk := spec.body(robot.base.body)) is not None and trunk.parent.name != "world":
-        found = f"the trunk {trunk.name!r} hangs on body {trunk.parent.name!r}, but a trunk is the file's outermost body"
+        found = f"the trunk {trunk.name!r} hangs on body {trunk.parent.name!r}, but must be the outermost body"
         yield Finding("error", "bodies", found, "name the outermost one in base.body, or take it out of the file")
     if spec.compiler.settotalmass > 0:
         found = "its compiler option settotalmass would also change the masses of the scene's objects"
@@ -131,6 +131,17 @@ def _mass_faults(body: mujoco.MjsBody, robot: RobotSpec, urdf: bool) -> Iterator
     if not (weighs(body, urdf) or (not trunk and fixed_weight(body, urdf))) and (trunk or len(body.joints)):
         remedy = "give its link an <inertial>" if urdf else "give it an <inertial>, or a shape with mass"
         yield Finding("error", "masses", f"body {body.name!r} moves and has no mass", remedy)
+
+    if body.explicitinertial and (least := moments(body)[0]) < 0:
+        found = f"body {body.name!r} has an inertia with a negative principal moment, {least:.2g} kg m^2"
+        yield Finding("error", "masses", found, "correct its <inertial>")
+
+
+def moments(body: mujoco.MjsBody) -> np.ndarray:
+    """Return the principal moments of inertia (3,) that a file gives a body, kg m^2, the least first."""
+    full = body.fullinertia
+    xx, yy, zz, xy, xz, yz = full if np.isfinite(full).all() else (*body.inertia, 0.0, 0.0, 0.0)
+    return np.linalg.eigvalsh(np.nan_to_num([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
 
 
 def _place_faults(body: mujoco.MjsBody) -> Iterator[Finding]:

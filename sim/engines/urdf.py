@@ -36,7 +36,7 @@ def is_urdf(path: Path) -> bool:
 
 
 def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
-    """Return the model of a URDF, and the visual meshes that are not drawn because they are absent or of another format.
+    """Return the model of a URDF, and the visual meshes that cannot be drawn: absent, or of another format.
 
     Raise ConfigError with file, link and remedy, or MuJoCo's ValueError.
     """
@@ -48,10 +48,10 @@ def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
         raise ValueError(f"its root element is <{root.tag}> and not <robot>")
     if any(element.tag.startswith(_XACRO) for element in root.iter()):
         raise ConfigError(f"{path} is a xacro file; run `xacro {path.name} > robot.urdf` and name robot.urdf")
-    for kind in ("link", "joint"):
-        names = [element.get("name") for element in root.findall(kind)]
+    for tag in ("link", "joint"):
+        names = [element.get("name") for element in root.findall(tag)]
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-            raise ConfigError(f"{path}: {kind} {twice[0]!r} is there {names.count(twice[0])} times; rename all but one")
+            raise ConfigError(f"{path}: {tag} {twice[0]!r} is there {names.count(twice[0])} times; rename all but one")
     for joint in root.iter("joint"):
         if (kind := joint.get("type")) in _UNSUPPORTED:
             raise ConfigError(f"{path}: joint {joint.get('name')!r} is {kind}, which is not supported; make it fixed")
@@ -127,7 +127,7 @@ def _places(name: str, path: Path, meshdir: str) -> Iterator[Path]:
 
 
 def _package_folders(path: Path) -> Iterator[Path]:
-    """Yield folders that may contain packages: all above the file and its link's target, and those of ROS and Gazebo."""
+    """Yield folders that may contain packages: above the file and its link's target, and those of ROS and Gazebo."""
     yield from dict.fromkeys((*path.absolute().parents, *path.resolve().parents))
     for variable, inside in _SEARCHED.items():
         yield from (Path(folder) / inside for folder in os.environ.get(variable, "").split(os.pathsep) if folder)

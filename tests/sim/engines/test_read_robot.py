@@ -1,4 +1,4 @@
-"""Model files as makers ship them: what is not the robot's stays out, and names, feet and base are found by the spec."""
+"""Model files as makers ship them: names, feet and base are found by the spec, and scenes keep their own settings."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def dog(model: Path, **base: Any) -> RobotSpec:
     ],
 )
 def test_a_makers_quadruped_stands_on_feet_of_any_form(tmp_path: Path, foot: str, feet: str) -> None:
-    """A trunk of another name with its own free joint, motors, sensors and a keyframe; feet as bodies, shapes or sites."""
+    """A trunk of another name with a free joint, motors, sensors and a keyframe; feet as bodies, shapes or sites."""
     names = tuple(feet.format(leg) for leg, *_ in LEGS)
     robot = dog(quadruped(tmp_path / "dog.xml", foot), feet=names)
     engine = MujocoEngine(robot, SCENE, 1, threads=1)
@@ -110,7 +110,11 @@ def test_scenes_of_makers_keep_their_ground_to_themselves(tmp_path: Path) -> Non
 
 def test_a_trunk_that_hangs_on_another_body_is_named(tmp_path: Path) -> None:
     file = quadruped(tmp_path / "dog.xml")
-    text = file.read_text().replace("<freejoint/>", "").replace('<body name="base_link"', '<body name="root"><body name="base_link"')
+    text = (
+        file.read_text()
+        .replace("<freejoint/>", "")
+        .replace('<body name="base_link"', '<body name="root"><body name="base_link"')
+    )
     file.write_text(text.replace("</body></worldbody>", "</body></body></worldbody>"))
     with pytest.raises(ConfigError, match=r"dog\.xml: the trunk 'base' hangs on body 'root'"):
         compile_model(dog(file), Scene())
@@ -121,8 +125,9 @@ ARM = """<mujoco><compiler angle="radian" {compiler}/><option {option}/><default
 <asset><material name="table"/><texture name="table" type="2d" builtin="flat" width="8" height="8"/></asset>
 <worldbody>{before}<body name="cube" {place}><geom name="table" size="0.03" mass="0.5"/>
 <body name="arm" pos="0 0 0.1">
-<inertial pos="0 0 0" mass="1" diaginertia="0.1 0.1 0.1"/><joint name="turn" axis="0 1 0" range="-1 1"/><light name="sun"/>
-<camera name="front"/><geom name="cube" size="0.03" pos="0 0 0.1"/><site name="turn"/>{inside}</body></body></worldbody>
+<inertial pos="0 0 0" mass="1" diaginertia="0.1 0.1 0.1"/><joint name="turn" axis="0 1 0" range="-1 1"/>
+<light name="sun"/><camera name="front"/><geom name="cube" size="0.03" pos="0 0 0.1"/><site name="turn"/>{inside}
+</body></body></worldbody>
 <actuator><position name="turn" joint="turn" kp="50" kv="5"/></actuator></mujoco>"""
 
 
@@ -174,7 +179,9 @@ def test_defaults_and_options_of_a_robots_file_do_not_reach_the_scene(tmp_path: 
 
 
 def test_springs_of_a_spec_do_not_take_the_files_defaults(tmp_path: Path) -> None:
-    file = quadruped(tmp_path / "dog.xml", head='<default><motor ctrlrange="-0.1 0.1" ctrllimited="true" gear="30"/></default>')
+    file = quadruped(
+        tmp_path / "dog.xml", head='<default><motor ctrlrange="-0.1 0.1" ctrllimited="true" gear="30"/></default>'
+    )
     model = compile_model(dog(file), Scene())
     assert not model.actuator_ctrllimited.any() and (model.actuator_gear[:, 0] == 1).all()
 
@@ -205,6 +212,7 @@ TABLE = '<body name="bench" pos="0.2 0 0.15"><geom type="box" size="0.5 0.5 0.15
         ("", 'pos="0.1 0 0.3" quat="0 0 0 1"'),
         (TABLE, 'pos="0.1 0 0.3" euler="0 0 1"'),
         ('<frame pos="0.1 0 0.3" euler="0 0 1">', 'pos="0 0 0.2"'),
+        (f'<frame pos="0.1 0 0.3" euler="0 0 1"><site name="a"/>{TABLE}', 'pos="0 0 0"'),
         ("", 'pos="0 0 0.2"><freejoint/'),
     ],
 )
@@ -214,9 +222,12 @@ def test_the_base_is_at_the_origin_wherever_the_file_has_it(tmp_path: Path, befo
     model = compile_model(arm(tmp_path / "arm.xml", text, before=before, place=place), Scene())
     base = model.body("cube")
     assert np.allclose(base.pos, 0, atol=1e-12) and np.allclose(base.quat, [1, 0, 0, 0]) and model.nq == 1
-    if before == TABLE:
+    if TABLE in before:
         bench = model.body("bench")
+    if before == TABLE:
         assert bench.pos == pytest.approx([0.1 * np.cos(1), -0.1 * np.sin(1), -0.15]), "0.1 m before the base, below it"
+    elif TABLE in before:
+        assert bench.pos == pytest.approx([0.2, 0, 0.15]), "in one frame with the base"
 
 
 def test_a_base_that_is_moved_is_in_the_check(tmp_path: Path) -> None:
@@ -235,8 +246,8 @@ def test_cameras_and_light_follow_the_robot_and_not_the_files_first_body(tmp_pat
 # ---- encodings ---------------------------------------------------------------------------------------------------
 URDF = """<?xml version="1.0" encoding="{encoding}"?><robot name="Übung"><!-- für Prüfstände --><link name="base"/>
 <joint name="turn" type="revolute"><parent link="base"/><child link="{link}"/><limit lower="-1" upper="1" effort="5"
-velocity="3"/></joint><link name="{link}"><inertial><mass value="1"/><inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0"
-iyz="0"/></inertial></link></robot>"""
+velocity="3"/></joint><link name="{link}"><inertial><mass value="1"/>
+<inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/></inertial></link></robot>"""
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "iso-8859-1", "utf-8-sig", "utf-16", "windows-1252"])
@@ -280,14 +291,17 @@ def test_an_mjcf_whose_names_are_not_utf_8_is_refused_with_a_remedy(tmp_path: Pa
 
 
 # ---- grippers ----------------------------------------------------------------------------------------------------
-HAND = """<body name="{name}" pos="0 {y} 0.2"><joint name="{name}" type="slide" axis="0 {way} 0" range="0 0.03" armature="0.02"/>
+HAND = """<body name="{name}" pos="0 {y} 0.2">
+<joint name="{name}" type="slide" axis="0 {way} 0" range="0 0.03" armature="0.02"/>
 <geom size="0.01" mass="0.05"/></body>"""
 GRIP = '<position name="grip" tendon="both" kp="300" kv="20" ctrlrange="0 0.03" forcerange="-15 15"/></actuator>'
 
 
 def hand(path: Path, actuator: str = GRIP, **facts: Any) -> RobotSpec:
     inside = "".join(HAND.format(name=n, y=0.02 * w, way=w) for n, w in (("left", 1), ("right", -1)))
-    tendon = '<tendon><fixed name="both"><joint joint="left" coef="0.5"/><joint joint="right" coef="0.5"/></fixed></tendon>'
+    tendon = (
+        '<tendon><fixed name="both"><joint joint="left" coef="0.5"/><joint joint="right" coef="0.5"/></fixed></tendon>'
+    )
     text = ARM.replace("</actuator>", actuator).replace("</mujoco>", f"{tendon}</mujoco>")
     gripper = Gripper(("left", "right"), 0.06, **{"force": 60.0} | facts)
     return replace(arm(path, text, inside=inside), gripper=gripper)
