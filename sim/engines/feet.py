@@ -33,7 +33,7 @@ def separate_feet(spec: mujoco.MjSpec, base: FloatingBase, path: Path) -> Iterat
         return
     with compiling(path):
         model = spec.compile()
-    shapes = {}
+    shapes: dict[str, Any] = {}
     for foot, at in feet.items():
         is_body, is_shape = isinstance(at, mujoco.MjsBody), isinstance(at, mujoco.MjsGeom)
         pos = (model.body_pos if is_body else model.geom_pos if is_shape else model.site_pos)[at.id]

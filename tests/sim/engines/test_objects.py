@@ -12,6 +12,7 @@ import torch
 
 from robot_rl.robots import robots
 from sim.engines.base import Engine
+from sim.engines.genesis_parameters import inertia_at
 from sim.engines.model import compile_model
 from sim.engines.mujoco import MujocoEngine
 from sim.scenes import SCENE, TRAY_HEIGHT, Camera, Object, Scene, Shape
@@ -67,6 +68,16 @@ def test_a_changed_size_and_mass_has_the_inertia_that_mujoco_gives_it(engine: Mu
     )
     nominal = engine.model.body_inertia[mine]
     np.testing.assert_allclose(engine.batch.expand("body_inertia")[0, mine], nominal, err_msg="the other one's stays")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_genesis_gets_the_inertia_of_the_shape_at_another_mass(engine: MujocoEngine, shape: str) -> None:
+    size = 0.06 if shape == "tray" else 0.02
+    model = compile_model(PANDA, Scene((Object(shape, size, 0.25, shape=shape),), CAMERAS))  # type: ignore[arg-type]
+    inertia = inertia_at(engine.model, shape, np.array([[0.1], [0.25]]))
+    assert inertia.shape == (2, 1, 3, 3)
+    for row, theirs in zip(inertia[:, 0], (engine.model, model), strict=True):
+        np.testing.assert_allclose(row, np.diag(theirs.body(SCENE + shape).inertia), rtol=1e-9)
 
 
 def test_a_tray_holds_what_falls_into_it(engine: MujocoEngine) -> None:
