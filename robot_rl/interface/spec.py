@@ -329,7 +329,9 @@ class RobotSpec:
         return torch.tensor([getattr(j, name) for j in self.joints])
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, topics."""
+        """Return the facts that a bundle compares: names, orders (also in messages), limits, home, gains, geometry and
+        rates, but not topics or what only simulation reads.
+        """
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
             "name": self.name,

@@ -15,7 +15,7 @@ from sim.engines.robot_file import check_robot_file, compiling
 from sim.engines.servos import add_servos, add_springs, limit_efforts, set_gripper
 from sim.engines.urdf import exclude_base
 from sim.gl import mujoco
-from sim.scenes import SCENE, TRAY_HEIGHT, TRAY_WALL, Object, Scene, robot_model
+from sim.scenes import SCENE, TRAY_HEIGHT, TRAY_WALL, Camera, Object, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
 """s"""
@@ -201,24 +201,26 @@ def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
     mounted.worldbody.add_light(name="sun", pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True, mode=mode)
     _attach(spec, mounted, carrier)
     for camera in scene.cameras:
-        forward = np.subtract(camera.target, camera.position)
-        right = np.cross(forward, [0, 0, 1])
-        up = np.cross(right, forward)
-        frame = np.stack(
-            [right / np.linalg.norm(right), up / np.linalg.norm(up), -forward / np.linalg.norm(forward)], 1
+        _add_camera(spec, robot, camera)
+
+
+def _add_camera(spec: mujoco.MjSpec, robot: RobotSpec, camera: Camera) -> None:
+    forward = np.subtract(camera.target, camera.position)
+    right = np.cross(forward, [0, 0, 1])
+    up = np.cross(right, forward)
+    frame = np.stack([right / np.linalg.norm(right), up / np.linalg.norm(up), -forward / np.linalg.norm(forward)], 1)
+    quat = np.zeros(4)
+    mujoco.mju_mat2Quat(quat, frame.ravel())
+    carrier, mode = _carrier(spec, robot, camera.follows)
+    if camera.body and (carrier := spec.body(camera.body)) is None:
+        bodies = [body.name for body in spec.bodies[1:]]
+        raise ConfigError(
+            f"camera {camera.name!r} is mounted on {camera.body!r}, which robot {robot.name!r} lacks; "
+            f"{nearest(camera.body, bodies)}"
         )
-        quat = np.zeros(4)
-        mujoco.mju_mat2Quat(quat, frame.ravel())
-        carrier, mode = _carrier(spec, robot, camera.follows)
-        if camera.body and (carrier := spec.body(camera.body)) is None:
-            bodies = [body.name for body in spec.bodies[1:]]
-            raise ConfigError(
-                f"camera {camera.name!r} is mounted on {camera.body!r}, which robot {robot.name!r} lacks; "
-                f"{nearest(camera.body, bodies)}"
-            )
-        mounted = mujoco.MjSpec()
-        mounted.worldbody.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy, mode=mode)
-        _attach(spec, mounted, carrier)
+    mounted = mujoco.MjSpec()
+    mounted.worldbody.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy, mode=mode)
+    _attach(spec, mounted, carrier)
 
 
 def _attach(spec: mujoco.MjSpec, part: mujoco.MjSpec, body: mujoco.MjsBody) -> None:

@@ -16,7 +16,7 @@ from sim.engines.mujoco import MujocoEngine
 from sim.engines.read_robot import read_robot_file
 from sim.engines.robot_extras import extras
 from sim.engines.robot_file import TOLERANCE, Finding, faults
-from sim.engines.servos import torque_range
+from sim.engines.servos import force_range, torque_range
 from sim.gl import mujoco
 from sim.scenes import Scene
 
@@ -56,9 +56,13 @@ def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]
         most = torque_range(spec, joint.name, motors.get(joint.name))[1]
         if most < joint.effort:
             weaker.append(f"{joint.name} {most:g} of {joint.effort:g}")
+    for actuator in spec.actuators:
+        if robot.gripper and actuator.target not in robot.joint_names:
+            most = force_range(actuator)[1]
+            weaker += [f"gripper {most:g} of {robot.gripper.force:g}"] if most < robot.gripper.force else []
     if weaker:
         yield Finding(
-            "warning", "effort", f"the file allows less torque than the spec, N m: {', '.join(weaker)}",
+            "warning", "effort", f"the file allows less than the spec, N m or N: {', '.join(weaker)}",
             "correct the smaller one; simulation uses it",
         )  # fmt: skip
     else:

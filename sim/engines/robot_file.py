@@ -174,6 +174,9 @@ def _limit_faults(joint: mujoco.MjsJoint, robot: RobotSpec, degree: bool) -> Ite
     if joint.name in robot.joint_names and joint.type != mujoco.mjtJoint.mjJNT_HINGE:
         found = f"joint {joint.name!r} does not turn, but robot {robot.name!r} gives it angles"
         yield Finding("error", "joints", found, "make it revolute (URDF) or a hinge (MJCF)")
+    if robot.gripper and joint.name in robot.gripper.joints and joint.type != mujoco.mjtJoint.mjJNT_SLIDE:
+        found = f"finger joint {joint.name!r} does not slide, but a gripper's width is a sum of positions in m"
+        yield Finding("error", "gripper", found, "make it prismatic (URDF) or a slide (MJCF), or leave the gripper out")
     low, high = (float(x) for x in joint.range)
     if low > high:
         found = f"joint {joint.name!r} has its lower limit {low:g} above the upper {high:g}"

@@ -56,7 +56,7 @@ def set_gripper(spec: mujoco.MjSpec, robot: RobotSpec, gripper: Gripper) -> None
             gain, bias = gain * scale, bias * scale
         bias[2] = bias[2] if gripper.damping is None else -gripper.damping
         actuator.gainprm, actuator.biasprm = gain, bias
-        low, high = _limits([(actuator.forcelimited, actuator.forcerange)])
+        low, high = force_range(actuator)
         actuator.forcelimited = mujoco.mjtLimited.mjLIMITED_TRUE
         actuator.forcerange = [max(low, -gripper.force), min(high, gripper.force)]
 
@@ -88,6 +88,11 @@ def torque_range(spec: mujoco.MjSpec, joint: str, actuator: mujoco.MjsActuator |
     own = spec.joint(joint)
     limits = [(own.actfrclimited, own.actfrcrange)]
     return _limits(limits + [(actuator.forcelimited, actuator.forcerange)] if actuator is not None else limits)
+
+
+def force_range(actuator: mujoco.MjsActuator) -> tuple[float, float]:
+    """Return the least and greatest force of an actuator, N or N m; infinite: no limit."""
+    return _limits([(actuator.forcelimited, actuator.forcerange)])
 
 
 def _limits(limits: Sequence[tuple[Any, Sequence[float]]]) -> tuple[float, float]:

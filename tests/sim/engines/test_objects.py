@@ -96,3 +96,9 @@ def test_a_tray_has_a_fixed_size_and_an_unknown_shape_is_refused() -> None:
     assert "ball.size" in names and "cylinder.mass" in names and not {n for n in names if n.startswith("tray.")}
     with pytest.raises(ValueError, match="object 'ball': unknown shape 'bal'; did you mean ball"):
         replace(Object("ball", 0.02, 0.1), shape="bal")  # type: ignore[arg-type]
+
+
+def test_two_objects_or_cameras_of_one_name_are_refused() -> None:
+    for twins in ({"objects": (Object("cube", 0.02, 0.1),) * 2}, {"cameras": CAMERAS * 2}):
+        with pytest.raises(ValueError, match="are named '(cube|front)'"):
+            Scene(**twins)  # type: ignore[arg-type]

@@ -312,6 +312,7 @@ def test_a_gripper_keeps_what_its_file_says_unless_the_spec_says_otherwise(tmp_p
     grip = theirs.actuator("grip")
     assert (grip.gainprm[0], *grip.biasprm[1:3]) == (300, -300, -20) and grip.forcerange.tolist() == [-15, 15]
     assert theirs.dof_armature[1:3].tolist() == [0.02, 0.02]
+    assert any("gripper 15 of 60" in f.found for f in check_robot(hand(tmp_path / "arm.xml")) if f.what == "effort")
     own = compile_model(hand(tmp_path / "arm.xml", force=9.0, stiffness=600.0, damping=50.0, armature=0.4), Scene())
     grip = own.actuator("grip")
     assert (grip.gainprm[0], *grip.biasprm[1:3]) == (600, -600, -50) and grip.forcerange.tolist() == [-9, 9]

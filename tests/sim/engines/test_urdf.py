@@ -219,3 +219,9 @@ def test_a_flat_mesh_is_no_obstacle(tmp_path: Path) -> None:
 def test_visual_meshes_that_are_not_drawn_are_in_the_check(tmp_path: Path) -> None:
     robot = turn(tmp_path / "turn.urdf", shape="visual", geometry='<mesh filename="gone.dae"/>')
     assert any("gone.dae" in f.found for f in check_robot(robot) if f.what == "looks")
+
+
+def test_fingers_that_turn_are_refused(tmp_path: Path) -> None:
+    robot = with_links(tmp_path / "turn.urdf", link("claw", type="revolute"))
+    with pytest.raises(ConfigError, match="finger joint 'claw' does not slide"):
+        compile_model(replace(robot, gripper=Gripper(("claw",), 0.03, 10.0)), Scene())
