@@ -160,7 +160,7 @@ def load_statistics(folder: Path) -> tuple[list[float], list[float]]:
     """Return mean and standard deviation of the colours, in [0, 1], that a model expects."""
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (folder / name).is_file():
-            values = json.loads((folder / name).read_text())
+            values = json.loads((folder / name).read_bytes())
             values = values.get("image_processor", values)
             if "image_mean" in values and "image_std" in values:
                 return values["image_mean"], values["image_std"]
@@ -216,7 +216,7 @@ def leave_out_untrained(module: nn.Module, name: str) -> None:
 def _require_weights(folder: Path) -> None:
     """Refuse a folder without its files of weights, naming the first that is missing."""
     index = folder / "model.safetensors.index.json"
-    names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+    names = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
     if missing := sorted(name for name in names if not (folder / name).is_file()):
         raise ConfigError(
             f"{folder} has no weights: {missing[0]} is missing; copy all of the model's files (pickled ones, .bin, are "

@@ -24,9 +24,9 @@ import cv2
 import numpy as np
 
 from sim.gl import mujoco
-from sim.scenes import Scene
+from sim.scenes import SCENE, Scene
 
-TEXTURES = ("table", "table.flat", "table.gradient", "table.dots")
+TEXTURES = tuple(SCENE + name for name in ("table", "table.flat", "table.gradient", "table.dots"))
 """Materials of the table; the first is the default."""
 COLOURS = ("red", "green", "blue")
 EFFECTS = ("picture.exposure_scale", "picture.noise", "picture.blur", "picture.jpeg_loss")
@@ -62,12 +62,14 @@ class Looks:
     def __init__(self, model: mujoco.MjModel, scene: Scene):
         self.model = model
         self.nominal = {field: getattr(model, field).copy() for field in self.FIELDS}
-        self.coloured = {o.name: np.flatnonzero(model.geom_bodyid == model.body(o.name).id) for o in scene.objects}
-        self.coloured["table"] = np.array([model.geom("table").id])
+        self.coloured = {
+            o.name: np.flatnonzero(model.geom_bodyid == model.body(SCENE + o.name).id) for o in scene.objects
+        }
+        self.coloured["table"] = np.array([model.geom(f"{SCENE}table").id])
         known = np.concatenate(list(self.coloured.values()))
         self.robot = np.setdiff1d(np.arange(model.ngeom), known)
-        self.cameras = {c.name: model.camera(c.name).id for c in scene.cameras}
-        self.sun = model.light("sun").id
+        self.cameras = {c.name: model.camera(SCENE + c.name).id for c in scene.cameras}
+        self.sun = model.light(f"{SCENE}sun").id
         self.materials = [model.material(name).id for name in TEXTURES]
 
     def wear(self, values: Values) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.gl import mujoco, open_renderer
 from sim.looks import Look, Looks, spoil
-from sim.scenes import Scene
+from sim.scenes import SCENE, Scene
 
 
 class SceneRenderer:
@@ -59,7 +59,7 @@ class SceneRenderer:
             mujoco.mj_kinematics(self.model, self.data)
             mujoco.mj_comPos(self.model, self.data)
             mujoco.mj_camlight(self.model, self.data)
-            self.renderer.update_scene(self.data, camera=camera, scene_option=self.options)
+            self.renderer.update_scene(self.data, camera=SCENE + camera, scene_option=self.options)
             frame = self.renderer.render()
         finally:
             self.model.geom_size[:] = nominal

@@ -12,6 +12,7 @@ from torch import Tensor
 from robot_rl.util.errors import UserError
 from sim.divergence import engine_version, read
 from sim.env import TaskEnv
+from sim.scenes import SCENE
 from sim.tasks.base import Task
 
 
@@ -86,9 +87,7 @@ class _Traced:
         nth = [d - int(model.jnt_dofadr[j]) for d, j in enumerate(joints)]
         free = model.jnt_type[joints] == 0
         axes = ("x", "y", "z", "roll", "pitch", "yaw")
-        self.names = [
-            model.joint(j).name + (f".{axes[k]}" if f else "") for j, k, f in zip(joints, nth, free, strict=True)
-        ]
+        self.names = [_name(model, j) + (f".{axes[k]}" if f else "") for j, k, f in zip(joints, nth, free, strict=True)]
         self._joints = [model.joint(name) for name in engine.robot.joint_names]
 
     def __getattr__(self, name: str) -> Any:
@@ -135,6 +134,11 @@ class _Traced:
                 if count:
                     if kind == "BADQPOS":
                         joint = max(j for j in range(model.njnt) if model.jnt_qposadr[j] <= index)
-                        return f"{what} of {model.joint(joint).name}"
+                        return f"{what} of {_name(model, joint)}"
                     return f"{what} of {self.names[index]}"
         return f"velocity of {self.trace[-1]['fastest']}"
+
+
+def _name(model: Any, joint: int) -> str:
+    """Return the name of a joint as robot or task have it."""
+    return str(model.joint(joint).name).removeprefix(SCENE)

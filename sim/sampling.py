@@ -20,8 +20,8 @@ from sim.randomization import episode_rng, quantiles
 from sim.randomization.noise import episode_keys, normals, uniforms
 from sim.tasks.base import Task
 
-_NOISE, _PUSH = 0, 2
-"""Like COMMAND, purposes of random numbers during an episode; each has its own key."""
+_NOISE, _PUSH, _BIAS = 0, 2, 3
+"""Like COMMAND, purposes of random numbers of an episode; each has its own key."""
 TRAINING = "training"
 """The instructions of a task that are not held out."""
 CHANGE_WINDOW = (0.03, 0.4)
@@ -72,6 +72,8 @@ class EpisodeSampler(Rows):
         self.declared, self.columns = len(task.randomization), columns
         self.randomization = tuple(task.randomization[k] for k in columns)
         self.names = tuple(r.parameter for r in self.randomization)
+        self.further = 3 * max(0, len(task.scene.objects) - 1)
+        """Number of bias directions of objects but the first."""
         self.placements = [Placement.by_name(box, self.names) for box in task.scene.objects]
         self.pushes = "push.speed" in self.names
         self.next_episode = np.zeros(num_envs, np.int64)
@@ -109,7 +111,7 @@ class EpisodeSampler(Rows):
         joints, numbers = len(self.robot.joints), self.next_episode[ids]
         seeds = [self.seed + int(i) // self.group for i in ids]
         rngs = [episode_rng(seed, int(number)) for seed, number in zip(seeds, numbers, strict=True)]
-        u = np.stack([rng.random(self.declared + joints + self.biases) for rng in rngs])
+        u = np.stack([rng.random(self.declared + joints + self.biases - self.further) for rng in rngs])
         at = torch.as_tensor(ids, device=self.device)
         keys = [episode_keys(seeds, numbers, purpose) for purpose in (_NOISE, COMMAND, _PUSH)]
         self.keys[at] = torch.stack(keys, 1).to(self.device)
@@ -123,7 +125,10 @@ class EpisodeSampler(Rows):
         self.push_every[at] = every.to(self.device)
         offset = values.get("robot.home_offset", zero)[:, None]
         home = np.asarray(self.robot.home) + offset * (2 * u[:, self.declared : self.declared + joints] - 1)
-        direction = torch.from_numpy(2 * u[:, self.declared + joints :] - 1).float().to(self.device)
+        # Other objects do not change the numbers that a scene with one draws.
+        more = uniforms(episode_keys(seeds, numbers, _BIAS), torch.tensor(0), self.further)
+        direction = torch.cat([torch.from_numpy(2 * u[:, self.declared + joints :] - 1).float(), 2 * more - 1], 1)
+        direction = direction.to(self.device)
         objects = {p.box.name: p.poses(values, len(ids)) for p in self.placements}
         if len(self.places):  # drawn last: the numbers above are those of a task without places
             dealt = np.stack([self.places[rng.permutation(len(self.places))] for rng in rngs], 1)

@@ -15,6 +15,8 @@ from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 
 Cone = Literal["elliptic", "pyramidal"]
 Shape = Literal["box", "ball", "cylinder", "tray"]
+SCENE = "scene/"
+"""Prefix of objects, cameras, table and light in MuJoCo's model: a robot's file may use their names itself."""
 TRAY_HEIGHT, TRAY_WALL = 0.03, 0.004
 """Height of a tray and thickness of its walls, m."""
 
@@ -101,6 +103,9 @@ class Scene:
             raise ValueError(f"scene: timestep {self.timestep} s is not a positive time")
         if self.cone not in get_args(Cone):
             raise ValueError(f"scene: unknown cone {self.cone!r}; {nearest(self.cone, get_args(Cone))}")
+        for kind, names in (("object", [o.name for o in self.objects]), ("camera", [c.name for c in self.cameras])):
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise ValueError(f"scene: {len(twice)} {kind}s are named {twice[0]!r}; name each differently")
         if self.places and len(self.places) != len(self.objects):
             raise ValueError(f"scene: {len(self.places)} places for {len(self.objects)} objects; give one for each")
         validate(self, "scene: ")

@@ -70,13 +70,13 @@ class SensorModel(Rows):
             tilt += [Channel("", 3, "", "sensor.tilt_noise", "sensor.tilt_bias", joints + 3)]
         else:
             exact += [speed]
-        for name in objects:
-            noisy += [Channel(name, 3, late, "sensor.object_noise", "sensor.object_bias", joints + 6)]
+        for k, name in enumerate(objects):  # each with its own bias, so that relative poses have one too
+            noisy += [Channel(name, 3, late, "sensor.object_noise", "sensor.object_bias", joints + 6 + 3 * k)]
             exact += [Channel(name, 4, late, start=3)]
         self.channels = (*noisy, *exact)
         """Components of the true state, those with noise first."""
-        self.biases = joints + 6 + 3
-        """Number of bias directions per episode: of encoders, gyroscope, tilt, and objects."""
+        self.biases = joints + 6 + 3 * max(1, len(objects))
+        """Number of bias directions per episode: of encoders, gyroscope, tilt, and 3 of each object."""
         self.noises = sum(c.width for c in (*noisy, *tilt))
         """Number of standard normal numbers per measurement."""
         self.seen = sum(c.width for c in noisy)

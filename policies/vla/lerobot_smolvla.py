@@ -126,7 +126,7 @@ def _tensors(file: Path) -> dict[str, Tensor]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = json.loads(file.read_text())
+        said: dict[str, Any] = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read ({error}); name the folder of a checkpoint") from None
     return said

@@ -60,7 +60,7 @@ def parse(name: str, namespace: str = "/", args: Sequence[str] | None = None) ->
                 result.parameters[rule.old] = _yaml(rule.new, f"-p {value}")
         elif flag == "--params-file":
             try:
-                text = Path(value).read_text()
+                text = Path(value).read_bytes()  # whose encoding YAML finds
             except OSError as error:
                 raise BusError(f"--params-file {value}: {error.strerror}; check the path") from error
             result.parameters.update(parameters_for(full, _yaml(text, f"--params-file {value}"), value))
@@ -145,7 +145,7 @@ def _remap(text: str) -> Remap:
     return Remap(rest, new, node) if colon else Remap(old, new)
 
 
-def _yaml(text: str, where: str) -> Any:
+def _yaml(text: str | bytes, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:

@@ -41,7 +41,8 @@ class HiddenArm:
     object_friction: float = 0.55
     """Scale of friction; training samples 0.6 to 1.4"""
     object_bias: tuple[float, float, float] = (0.018, -0.015, 0.003)
-    """Error of the object tracker, m; training samples at most 0.005 on an axis"""
+    """Error of the object tracker, m; training samples at most 0.005 on an axis. Of further objects in the scene it is
+    turned about the vertical, by a third of a turn each, so that relative poses are wrong too"""
     object_noise: float = 0.0025
     """Standard deviation of the object tracker, m; training samples at most 0.002"""
     object_latency: float = 0.06
@@ -94,6 +95,12 @@ class ArmTwin(Twin):
             b.name: self.hidden.object_size if f"{b.name}.size" in varied else b.size for b in task.scene.objects
         }
         """Half edge of each object, m."""
+        self._bias: dict[str, np.ndarray] = {}
+        """Error of the tracker (3,) for each object, m."""
+        x, y, z = self.hidden.object_bias
+        for k, name in enumerate(self.sizes):
+            cos, sin = np.cos(2 * np.pi * k / 3), np.sin(2 * np.pi * k / 3)
+            self._bias[name] = np.array([x * cos - y * sin, x * sin + y * cos, z])
         self._hide()
         self.place(seed, robot_too=True)
 
@@ -172,7 +179,7 @@ class ArmTwin(Twin):
 
     def _publish_objects(self, poses: dict[str, np.ndarray]) -> None:
         for name, seven in poses.items():
-            error = self.hidden.object_bias + self.rng.normal(0, self.hidden.object_noise, 3)
+            error = self._bias[name] + self.rng.normal(0, self.hidden.object_noise, 3)
             for publisher, position in ((self.poses[name], seven[:3] + error), (self.truths[name], seven[:3])):
                 fields = {"header": self._header(self.frame), "pose": pose(position, seven[3:])}
                 publisher.publish(make("geometry_msgs/msg/PoseStamped", **fields))

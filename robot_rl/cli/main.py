@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -125,6 +126,8 @@ def parse(command: Any, argv: list[str], name: str) -> Any:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return its exit status: 0 done, 1 failed, 2 wrong usage, 128 + n where signal n
     interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may have letters that a C locale lacks
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
     argv = [a for a in argv if a != "--debug"]

@@ -189,11 +189,14 @@ class FloatingBase:
     height: PositiveFloat
     """Height of the trunk above the ground at the home posture, m."""
     feet: tuple[str, ...]
-    """Bodies of the feet in the model file, in the order of all views of feet."""
+    """Feet in the model file, in the order of all views of feet: each is a body with a shape of its own; or a shape or
+    site of its leg; or an empty body, whose shape is the leg's nearest one within `foot_radius`."""
     foot_radius: NonNegativeFloat
     """From the origin of a foot to its sole, m."""
     lying: tuple[float, ...] = ()
     """Joint positions on the ground with folded legs, rad."""
+    aliases: tuple[str, ...] = ()
+    """Names of the trunk in other model files, for example "base_link"; `body` is used if the file has it."""
 
     def __post_init__(self) -> None:
         validate(self, "base: ")
@@ -202,13 +205,24 @@ class FloatingBase:
 
 @dataclass(frozen=True)
 class Gripper:
-    """A parallel gripper; its state is the distance between the fingers."""
+    """A parallel gripper; its state is the distance between the fingers.
+
+    Assumed: fingers slide, 0 is closed, and the distance is the sum of their positions, in equal shares. So list every
+    finger, also one that mimics another.
+    """
 
     joints: tuple[str, ...]
     width: PositiveFloat
     """Distance between the open fingers, m."""
     force: PositiveFloat
-    """Grasping force, N."""
+    """Grasping force, N; simulation uses the model file's limit if that is smaller."""
+    stiffness: PositiveFloat | None = None
+    """Gain of the position servo of all fingers together, in simulation, N/m; None: as in the model file, and of a URDF
+    such that half of `width` gives `force`."""
+    damping: NonNegativeFloat | None = None
+    """N s/m; None: as in the model file, and of a URDF a tenth of the gain."""
+    armature: NonNegativeFloat | None = None
+    """Inertia of motor and gear felt at each finger, kg; None: as in the model file."""
 
     def __post_init__(self) -> None:
         validate(self, "gripper: ")
@@ -338,8 +352,8 @@ class RobotSpec:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, and the order of
-        motors and contacts in messages. Topics, frames and a driver's names of the joints are not among them: they may
-        differ between two robots of one kind."""
+        motors and contacts in messages. Topics, frames, a driver's names of the joints and what only simulation reads are
+        not among them: they may differ between two robots of one kind."""
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
             "name": self.name,

@@ -41,6 +41,7 @@ GO2 = RobotSpec(
         feet=tuple(f"{leg}_foot" for leg in LEGS),
         foot_radius=0.022,
         lying=(0.0, 1.36, -2.65) * 4,  # Unitree's own examples lie down so
+        aliases=("base_link", "trunk"),  # in the MJCF of Unitree's simulator, and in older files
     ),
     collision_bodies=("base", *(f"{leg}_foot" for leg in LEGS)),
     armature=0.01,

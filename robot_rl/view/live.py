@@ -19,7 +19,7 @@ from robot_rl.util.errors import UserError
 from robot_rl.view.page import Page, table
 from robot_rl.view.scene import SceneView
 from sim.engines.model import compile_model
-from sim.scenes import Scene
+from sim.scenes import SCENE, Scene
 
 RATE = 30.0
 """Most scenes drawn per second."""
@@ -58,7 +58,7 @@ class LiveView:
         self._joints = [model.joint(name).qposadr[0] for name in robot.joint_names]
         self._qpos[self._joints] = robot.home
         self._fingers = [model.joint(n).qposadr[0] for n in robot.fingers]
-        self._objects = {box.name: model.joint(box.name).qposadr[0] for box in scene.objects}
+        self._objects = {box.name: model.joint(SCENE + box.name).qposadr[0] for box in scene.objects}
         self._trunk = model.joint(robot.base.body).qposadr[0] if robot.base else -1
         self.asked = ""
         """What the robot is asked to do; empty as long as nobody runs a policy on it."""

@@ -80,7 +80,7 @@ class SceneView:
         """Add a body's shapes, those of one colour as one mesh."""
         model = self.model
         colours: dict[tuple[float, ...], list[Trimesh]] = {}
-        name = f"/world/{body}-{model.body(body).name}"
+        name = f"/world/{body}-{model.body(body).name.replace('/', '-')}"  # a slash would be a level of the tree
         for geom in range(model.body_geomadr[body], model.body_geomadr[body] + model.body_geomnum[body]):
             kind, colour = model.geom_type[geom], _colour(model, geom)
             if model.geom_group[geom] not in GROUPS or kind == mujoco.mjtGeom.mjGEOM_PLANE or not colour[3]:

@@ -38,7 +38,7 @@ from sim.engines.base import Engine
 from sim.engines.genesis_parameters import Parameters
 from sim.engines.genesis_world import World, start
 from sim.engines.model import MAX_ACTION_DELAY, fastest
-from sim.scenes import Scene
+from sim.scenes import SCENE, Scene
 
 _OWN = ("line", "lag", "torque", "broken")
 """State besides Genesis's own and the parameters."""
@@ -172,7 +172,7 @@ class GenesisEngine(Engine):
             for name in gripper.joints:
                 qpos[:, model.joint(name).qposadr[0]] = gripper.width / len(gripper.joints)
         for name, pose in objects.items():
-            start = model.joint(name).qposadr[0]
+            start = model.joint(SCENE + name).qposadr[0]
             qpos[:, start : start + 7] = pose
         return qpos
 

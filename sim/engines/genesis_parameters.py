@@ -16,7 +16,7 @@ from sim.engines.servos import find_servos
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
 from sim.gl import mujoco
-from sim.scenes import Object, Scene
+from sim.scenes import SCENE, Object, Scene
 
 _SERVO = ("robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale")
 _TOGETHER = dict.fromkeys(_SERVO, 1.0) | TRUNK
@@ -123,8 +123,7 @@ class Parameters:
     def _mass(self, box: Object, ids: np.ndarray) -> None:
         at, mass = [self._world.objects[box.name].links[-1].idx], self._of(f"{box.name}.mass", ids)
         self._solver.set_links_mass(self._tensor(mass), at, ids)
-        inertia = mass[..., None, None] * (2 * box.size) ** 2 / 6 * np.eye(3)
-        self._solver.set_links_inertia(self._tensor(inertia), at, ids)
+        self._solver.set_links_inertia(self._tensor(inertia_at(self._world.model, box.name, mass)), at, ids)
 
     def _friction(self, name: str, geoms: list[Any], ids: np.ndarray) -> None:
         ratio = self._of(name, ids) / np.array([geom.desc.friction for geom in geoms])
@@ -139,3 +138,10 @@ class Parameters:
         for kind, arrays in (("value", self.values), ("due", self._due)):
             for name, array in arrays.items():
                 array[:] = np.asarray(state[f"{kind}.{name}"])
+
+
+def inertia_at(model: mujoco.MjModel, thing: str, mass: np.ndarray) -> np.ndarray:
+    """Return the inertia (k, 1, 3, 3) of an object of masses (k, 1), of one density each, in its principal axes."""
+    body = model.body(SCENE + thing)
+    scaled: np.ndarray = (mass / body.mass)[..., None, None] * np.diag(body.inertia)
+    return scaled

@@ -15,7 +15,7 @@ from robot_rl.util.devices import find_device
 from robot_rl.util.errors import ConfigError, UserError
 from sim.engines.model import compile_model, foot_shapes, object_model_spec, robot_model_spec
 from sim.gl import mujoco
-from sim.scenes import Scene
+from sim.scenes import SCENE, Scene
 
 SLIPPERY = 0.01
 """Smallest friction coefficient of Genesis."""
@@ -73,7 +73,7 @@ class World:
         self.solver = self.scene.rigid_solver
         self.qs, self.dofs = np.zeros(self.model.nq, int), np.zeros(self.model.nv, int)
         for entity in built:
-            self._map(entity)
+            self._map(entity, "" if entity is self.body else SCENE)
         if robot.base:
             self._soften(robot.base.feet[0], [*ground.geoms, *self.body.geoms])
         self.joints = [self._dof(name) for name in robot.joint_names]
@@ -100,10 +100,10 @@ class World:
             show_viewer=False,
         )
 
-    def _map(self, entity: Any) -> None:
+    def _map(self, entity: Any, prefix: str) -> None:
         for joint in entity.joints:
             if joint.n_dofs:
-                of = self.model.joint(joint.name)
+                of = self.model.joint(prefix + joint.name)
                 self.qs[of.qposadr[0] + np.arange(joint.n_qs)] = joint.qs_idx
                 self.dofs[of.dofadr[0] + np.arange(joint.n_dofs)] = joint.dofs_idx
                 # Softness of limits and dry friction: Genesis has other defaults than MuJoCo.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,12 @@ import numpy as np
 from robot_rl.interface.spec import FloatingBase, RobotSpec
 from robot_rl.util.errors import ConfigError, nearest
 from sim.engines.base import Engine
-from sim.engines.robot_file import check_robot_file
-from sim.engines.servos import add_servos, add_springs, limit_efforts
-from sim.engines.urdf import exclude_base, read_urdf
+from sim.engines.read_robot import read_robot_file, root_body
+from sim.engines.robot_file import check_robot_file, compiling
+from sim.engines.servos import add_servos, add_springs, limit_efforts, set_gripper
+from sim.engines.urdf import exclude_base
 from sim.gl import mujoco
-from sim.scenes import TRAY_HEIGHT, TRAY_WALL, Object, Scene, robot_model
+from sim.scenes import SCENE, TRAY_HEIGHT, TRAY_WALL, Camera, Object, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
 """s"""
@@ -47,37 +47,21 @@ def fastest(model: mujoco.MjModel, robot: RobotSpec) -> np.ndarray:
 
 
 def compile_model(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjModel:
-    """Compile the scene around the robot's own model file."""
-    spec = robot_model_spec(robot, scene, mjcf)
-    _furnish(spec, scene, robot)
-    if robot.base:
-        _draw_bones(spec, robot.base)
-    try:
+    """Compile the scene around the robot's own model file. Names of what is not from that file begin with SCENE."""
+    with compiling(robot_model(robot, mjcf)):
+        spec = robot_model_spec(robot, scene, mjcf)
+        _furnish(spec, scene, robot)
+        if robot.base:
+            _draw_bones(spec, robot.base)
         return spec.compile()
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        path = robot_model(robot, mjcf)
-        remedy = "do its meshes lie where it says?" if "mesh" in reason or "file" in reason else "correct the file"
-        raise ConfigError(f"{path} does not compile: {reason}; {remedy}") from None
-
-
-def read_robot_file(robot: RobotSpec, mjcf: str = "") -> tuple[mujoco.MjSpec, Path]:
-    """Return the robot's model file, its joints renamed to the driver's names, and its path, unchecked."""
-    path = robot_model(robot, mjcf)
-    try:
-        spec = read_urdf(path) if path.suffix == ".urdf" else mujoco.MjSpec.from_file(str(path))
-        spec.compiler.fusestatic = False  # feet are links of their own
-        spec.compiler.discardvisual = False  # shapes that do not collide stay visible
-    except ValueError as error:
-        raise ConfigError(f"{path} is not a readable MJCF or URDF file: {' '.join(str(error).split())}") from None
-    _name_joints(spec, robot)
-    return spec, path
 
 
 def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.MjSpec:
     """Return the robot alone, from its own model file, with what every engine changes in it."""
-    spec, path = read_robot_file(robot, mjcf)
-    check_robot_file(spec, robot, path)
+    file = read_robot_file(robot, mjcf)
+    check_robot_file(file, robot)
+    spec, urdf = file.spec, file.urdf
+    spec.option = mujoco.MjSpec().option  # the scene decides the physics, not the robot's file
     spec.option.timestep = scene.timestep
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     cones = {"elliptic": mujoco.mjtCone.mjCONE_ELLIPTIC, "pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL}
@@ -85,75 +69,57 @@ def robot_model_spec(robot: RobotSpec, scene: Scene, mjcf: str = "") -> mujoco.M
     spec.option.impratio = scene.impratio
     # Most steps need a few; with at most 10, a firmly held cube was sometimes ejected from the gripper.
     spec.option.iterations = spec.option.ls_iterations = scene.iterations
-    for key in list(spec.keys):
-        spec.delete(key)
-    if not robot.base:  # positions are expressed in the frame of the root link
-        spec.bodies[1].pos, spec.bodies[1].quat = [0, 0, 0], [1, 0, 0, 0]
     for body in spec.bodies[1:]:
         body.gravcomp = 0.0 if robot.base else 1.0  # real arms compensate their own weight
         if robot.collision_bodies and body.name not in robot.collision_bodies:
             for geom in body.geoms:
                 geom.contype = geom.conaffinity = 0
-        if path.suffix == ".urdf" and not body.explicitinertial:
+        if urdf and not body.explicitinertial:
             for geom in body.geoms:
                 geom.density = 0.0  # a link without inertia has none; in an MJCF it has that of its shapes
     for joint in spec.joints:
         if joint.name in robot.joint_names:
             joint.armature = joint.armature if robot.armature is None else robot.armature
             joint.frictionloss = joint.frictionloss if robot.joint_friction is None else robot.joint_friction
-    made = path.suffix == ".urdf" and not robot.compliant
+        elif robot.gripper and joint.name in robot.gripper.joints:
+            joint.armature = joint.armature if robot.gripper.armature is None else robot.gripper.armature
     if robot.compliant:
         add_springs(spec, robot)
     else:
-        if made:
+        if urdf:
             add_servos(spec, robot)
-            exclude_base(spec)
+        elif robot.gripper:
+            set_gripper(spec, robot, robot.gripper)
         limit_efforts(spec, robot)
     if robot.base:
         _free(spec, robot.base)
+    elif urdf:
+        exclude_base(spec)
     for actuator in spec.actuators:
         actuator.nsample = math.ceil(MAX_ACTION_DELAY / scene.timestep) + 1
         actuator.delay = scene.timestep
         actuator.interp = 0  # a robot holds the last command that arrived
-        if robot.gripper and not made and actuator.target not in robot.joint_names:
-            # The model's fingers press with 2 N; raise that to the real gripper's force.
-            actuator.gainprm, actuator.biasprm = actuator.gainprm * 10, actuator.biasprm * 10
-            actuator.forcerange = [-robot.gripper.force, robot.gripper.force]
-    for joint in spec.joints:
-        if robot.gripper and joint.name in robot.gripper.joints:
-            joint.armature = 0.3  # kg, the geared motor behind 15 g fingers; without it contacts are soft
     return spec
-
-
-def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Rename the joints of the file, and the targets of its actuators, as the robot's driver names them."""
-    driver = {j.model_name: j.name for j in robot.joints if j.model_name}
-    for actuator in spec.actuators:
-        if actuator.trntype == mujoco.mjtTrn.mjTRN_JOINT:
-            actuator.target = driver.get(actuator.target, actuator.target)
-    for joint in spec.joints:
-        joint.name = driver.get(joint.name, joint.name)
 
 
 def _free(spec: mujoco.MjSpec, base: FloatingBase) -> None:
     """Let the trunk float, let the robot collide with the world alone, and give its feet sensors."""
     trunk = spec.body(base.body)
     trunk.add_freejoint(name=base.body)
-    trunk.pos = [0, 0, base.height]
     for geom in spec.geoms:
         geom.conaffinity = 0
     for name in base.feet:
         foot = spec.body(name)
         for geom in foot.geoms:
             geom.priority = 1  # the friction of a contact is that of the foot
-        foot.add_site(name=name, size=[0.03, 0, 0])
-    for view, kind, of in (
-        ("force", mujoco.mjtSensor.mjSENS_TOUCH, mujoco.mjtObj.mjOBJ_SITE),
-        ("position", mujoco.mjtSensor.mjSENS_FRAMEPOS, mujoco.mjtObj.mjOBJ_XBODY),
-        ("velocity", mujoco.mjtSensor.mjSENS_FRAMELINVEL, mujoco.mjtObj.mjOBJ_XBODY),
+        foot.add_site(name=f"{name}.touch", size=[0.03, 0, 0], type=mujoco.mjtGeom.mjGEOM_SPHERE)
+    for view, kind, of, at in (
+        ("force", mujoco.mjtSensor.mjSENS_TOUCH, mujoco.mjtObj.mjOBJ_SITE, ".touch"),
+        ("position", mujoco.mjtSensor.mjSENS_FRAMEPOS, mujoco.mjtObj.mjOBJ_XBODY, ""),
+        ("velocity", mujoco.mjtSensor.mjSENS_FRAMELINVEL, mujoco.mjtObj.mjOBJ_XBODY, ""),
     ):
         for name in base.feet:  # of one view side by side
-            spec.add_sensor(name=f"{name}.{view}", type=kind, objtype=of, objname=name)
+            spec.add_sensor(name=f"{name}.{view}", type=kind, objtype=of, objname=name + at)
 
 
 def _draw_bones(spec: mujoco.MjSpec, base: FloatingBase) -> None:
@@ -211,39 +177,54 @@ def _add_tray(body: mujoco.MjsBody, thing: Object, rough: dict[str, Any]) -> Non
 
 
 def _furnish(spec: mujoco.MjSpec, scene: Scene, robot: RobotSpec) -> None:
-    world = spec.worldbody
+    """Put the scene around a robot. It is attached, so names, defaults and compiler options of the robot's file are not
+    those of the scene.
+    """
     spec.visual.global_.offwidth, spec.visual.global_.offheight = 1280, 960
     spec.visual.headlight.ambient = [0.4, 0.4, 0.4]
-    spec.add_texture(
+    room = mujoco.MjSpec()
+    world = room.worldbody
+    room.add_texture(
         name="table", type=mujoco.mjtTexture.mjTEXTURE_2D, builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
         rgb1=[0.55, 0.57, 0.6], rgb2=[0.5, 0.52, 0.55], width=256, height=256,
     )  # fmt: skip
-    material = spec.add_material(name="table", texrepeat=[8, 8])
+    material = room.add_material(name="table", texrepeat=[8, 8])
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "table"
-    _add_tables(spec)
+    _add_tables(room)
     size = [0, 0, 0.1] if robot.base else [2, 2, 0.1]  # an endless ground, or a table top
     world.add_geom(name="table", type=mujoco.mjtGeom.mjGEOM_PLANE, size=size, material="table")
-    lit, mode = _carrier(spec, follows=robot.base is not None)
-    lit.add_light(name="sun", pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True, mode=mode)
     for thing in scene.objects:
         _add_object(world, thing)
+    _attach(spec, room, spec.worldbody)
+    mounted = mujoco.MjSpec()
+    carrier, mode = _carrier(spec, robot, follows=robot.base is not None)
+    mounted.worldbody.add_light(name="sun", pos=[0.6, -0.6, 2.0], dir=[-0.2, 0.3, -1], castshadow=True, mode=mode)
+    _attach(spec, mounted, carrier)
     for camera in scene.cameras:
-        forward = np.subtract(camera.target, camera.position)
-        right = np.cross(forward, [0, 0, 1])
-        up = np.cross(right, forward)
-        frame = np.stack(
-            [right / np.linalg.norm(right), up / np.linalg.norm(up), -forward / np.linalg.norm(forward)], 1
+        _add_camera(spec, robot, camera)
+
+
+def _add_camera(spec: mujoco.MjSpec, robot: RobotSpec, camera: Camera) -> None:
+    forward = np.subtract(camera.target, camera.position)
+    right = np.cross(forward, [0, 0, 1])
+    up = np.cross(right, forward)
+    frame = np.stack([right / np.linalg.norm(right), up / np.linalg.norm(up), -forward / np.linalg.norm(forward)], 1)
+    quat = np.zeros(4)
+    mujoco.mju_mat2Quat(quat, frame.ravel())
+    carrier, mode = _carrier(spec, robot, camera.follows)
+    if camera.body and (carrier := spec.body(camera.body)) is None:
+        bodies = [body.name for body in spec.bodies[1:]]
+        raise ConfigError(
+            f"camera {camera.name!r} is mounted on {camera.body!r}, which robot {robot.name!r} lacks; "
+            f"{nearest(camera.body, bodies)}"
         )
-        quat = np.zeros(4)
-        mujoco.mju_mat2Quat(quat, frame.ravel())
-        parent, mode = _carrier(spec, camera.follows)
-        if camera.body and (parent := spec.body(camera.body)) is None:
-            bodies = [body.name for body in spec.bodies[1:]]
-            raise ConfigError(
-                f"camera {camera.name!r} is mounted on {camera.body!r}, which robot {robot.name!r} lacks; "
-                f"{nearest(camera.body, bodies)}"
-            )
-        parent.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy, mode=mode)
+    mounted = mujoco.MjSpec()
+    mounted.worldbody.add_camera(name=camera.name, pos=camera.position, quat=quat, fovy=camera.fovy, mode=mode)
+    _attach(spec, mounted, carrier)
+
+
+def _attach(spec: mujoco.MjSpec, part: mujoco.MjSpec, body: mujoco.MjsBody) -> None:
+    spec.attach(part, prefix=SCENE, frame=body.add_frame())
 
 
 def _add_tables(spec: mujoco.MjSpec) -> None:
@@ -263,10 +244,10 @@ def _add_tables(spec: mujoco.MjSpec) -> None:
         material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name
 
 
-def _carrier(spec: mujoco.MjSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
-    """Return the body of a light or camera, and how it is fixed: the world, or the first body without its rotation."""
-    if follows:
-        return spec.bodies[1], mujoco.mjtCamLight.mjCAMLIGHT_TRACK
+def _carrier(spec: mujoco.MjSpec, robot: RobotSpec, follows: bool) -> tuple[mujoco.MjsBody, mujoco.mjtCamLight]:
+    """Return the body of a light or camera, and how it is fixed: the world, or the robot without its rotation."""
+    if follows and (root := root_body(spec, robot)) is not None:
+        return root, mujoco.mjtCamLight.mjCAMLIGHT_TRACK
     return spec.worldbody, mujoco.mjtCamLight.mjCAMLIGHT_FIXED
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,16 +21,12 @@ from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, foot_sha
 from sim.engines.servos import find_servos
 from sim.engines.trunk import defaults, trunk_inertia
 from sim.gl import batch, mujoco
-from sim.scenes import Scene, Shape
+from sim.scenes import SCENE, Scene
 
 _SERVO = ("stiffness", "damping", "strength")
 _BAD = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADQACC) + 1)
 """MuJoCo's warnings about positions, speeds and accelerations."""
 _SEEN = ("qpos", "qvel", "actuator_force", "sensordata")
-_INERTIA = {"box": np.full(3, 6.0), "ball": np.full(3, 10.0), "cylinder": np.array([48 / 7, 48 / 7, 8.0])}
-"""Mass times squared width by the moments of inertia."""
-_REACH = {"box": math.sqrt(3), "ball": 1.0, "cylinder": math.sqrt(2)}
-"""Radius around an object by half of its width."""
 _STATE = ("time", "qpos", "qvel", "act", "history", "qacc_warmstart", "ctrl")
 
 
@@ -50,7 +45,7 @@ class MujocoEngine(Engine):
         self._at, self._speed_at = _span(self._q), _span(self._v)
         fingers = robot.gripper.joints if robot.gripper else ()
         self._fingers = np.array([model.joint(name).qposadr[0] for name in fingers], int)
-        self._objects = {b.name: model.joint(b.name).qposadr[0] for b in scene.objects}
+        self._objects = {b.name: model.joint(SCENE + b.name).qposadr[0] for b in scene.objects}
         self._base = model.joint(robot.base.body) if robot.base else None
         self._feet = self._sensors(robot.base.feet) if robot.base else {}
         self._actuators = find_servos(model, robot.joint_names, robot.name)
@@ -216,7 +211,7 @@ class MujocoEngine(Engine):
         self._write_servos(np.arange(self.num_envs))
 
     def place(self, name: str, pose: np.ndarray) -> None:
-        start, speed = self._objects[name], self.model.joint(name).dofadr[0]
+        start, speed = self._objects[name], self.model.joint(SCENE + name).dofadr[0]
         self.qpos[:, start : start + 7] = pose
         self.qvel[:, speed : speed + 6] = 0
 
@@ -235,17 +230,17 @@ class MujocoEngine(Engine):
         if self.robot.base:
             for name in self._trunk:
                 out[name] = self._remember(self._trunk, name)
-            others = (self.robot.base.body, *self._objects)
+            others = (self.robot.base.body, *(SCENE + name for name in self._objects))
             self._links = np.setdiff1d(m.body_mass.nonzero()[0], [m.body(name).id for name in others])
             out["robot.link_mass_scale"] = self._link_mass
             feet = [g for foot in self.robot.base.feet for g in foot_shapes(m, foot)]
             out["ground.friction"] = self._writer("geom_friction", np.array(feet), 0)
         for box in self.scene.objects:
-            body, geom = m.body(box.name).id, m.geom(box.name).id
+            body, geom = m.body(SCENE + box.name).id, m.geom(SCENE + box.name).id
             if box.shape == "tray":
                 continue
-            out[f"{box.name}.mass"] = self._mass(body, box.shape)
-            out[f"{box.name}.size"] = self._size(body, geom, box.shape)
+            out[f"{box.name}.mass"] = self._mass(body)
+            out[f"{box.name}.size"] = self._size(body, geom)
             out[f"{box.name}.friction"] = self._writer("geom_friction", np.array([geom]), 0)
         return out
 
@@ -310,29 +305,30 @@ class MujocoEngine(Engine):
         expand("body_inertia")[ids[:, None], links] = self.model.body_inertia[links] * values[:, None, None]
         self._stale = True
 
-    def _mass(self, body: int, shape: Shape) -> Setter:
+    def _mass(self, body: int) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
             self.batch.expand("body_mass")[ids, body] = values
-            self._set_inertia(ids, body, shape)
+            self._set_inertia(ids, body)
 
         return write
 
-    def _size(self, body: int, geom: int, shape: Shape) -> Setter:
+    def _size(self, body: int, geom: int) -> Setter:
         def write(ids: np.ndarray, values: np.ndarray) -> None:
-            expand = self.batch.expand
+            expand, m = self.batch.expand, self.model
             expand("geom_size")[ids, geom] = values[:, None]
-            expand("geom_rbound")[ids, geom] = values * _REACH[shape]
+            expand("geom_rbound")[ids, geom] = values * (m.geom_rbound[geom] / m.geom_size[geom, 0])
             expand("geom_aabb")[ids, geom, 3:] = values[:, None]
-            expand("bvh_aabb")[ids, self.model.body_bvhadr[body], 3:] = values[:, None]
-            self._set_inertia(ids, body, shape)
+            expand("bvh_aabb")[ids, m.body_bvhadr[body], 3:] = values[:, None]
+            self._set_inertia(ids, body)
 
         return write
 
-    def _set_inertia(self, ids: np.ndarray, body: int, shape: Shape) -> None:
-        """Set an object's inertia from mass and size; scaling the present value would accumulate over episodes."""
-        mass = self.batch.expand("body_mass")[ids, body]
-        edge = 2 * self.batch.expand("geom_size")[ids, self.model.body_geomadr[body], 0]
-        self.batch.expand("body_inertia")[ids, body] = (mass * edge**2)[:, None] / _INERTIA[shape]
+    def _set_inertia(self, ids: np.ndarray, body: int) -> None:
+        """Scale an object's inertia with its mass and squared size, from what MuJoCo compiled for its shape."""
+        m, geom = self.model, self.model.body_geomadr[body]
+        mass = self.batch.expand("body_mass")[ids, body] / m.body_mass[body]
+        size = self.batch.expand("geom_size")[ids, geom, 0] / m.geom_size[geom, 0]
+        self.batch.expand("body_inertia")[ids, body] = (mass * size**2)[:, None] * m.body_inertia[body]
         self._stale = True
 
     @property

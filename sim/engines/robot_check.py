@@ -11,10 +11,12 @@ import torch
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.spec import RobotSpec, RosInterface
 from robot_rl.util.errors import UserError
-from sim.engines.model import compile_model, foot_shapes, read_robot_file
+from sim.engines.model import compile_model, foot_shapes
 from sim.engines.mujoco import MujocoEngine
+from sim.engines.read_robot import read_robot_file
+from sim.engines.robot_extras import extras
 from sim.engines.robot_file import TOLERANCE, Finding, faults
-from sim.engines.servos import torque_range
+from sim.engines.servos import force_range, torque_range
 from sim.gl import mujoco
 from sim.scenes import Scene
 
@@ -29,17 +31,17 @@ DRIFT = 0.02
 def check_robot(robot: RobotSpec, mjcf: str = "") -> list[Finding]:
     """Return the findings of comparing a valid spec with its model file, errors first."""
     try:
-        spec, path = read_robot_file(robot, mjcf)
+        file = read_robot_file(robot, mjcf)
     except UserError as error:
         return [Finding("error", "file", str(error))]
-    found = list(faults(spec, robot, path))
+    found = [*faults(file, robot), *extras(file, robot)]
     if not any(f.severity == "error" for f in found):
-        found += _compare_efforts(spec, robot)
+        found += _compare_efforts(file.spec, robot)
         period = 1 / robot.command_rate
         scene = Scene(timestep=period / math.ceil(period / 0.005))
         try:
             model = compile_model(robot, scene, mjcf)
-            found += [Finding("ok", "file", f"{path} compiles")]
+            found += [Finding("ok", "file", f"{file.path} compiles")]
             found += _compare(model, robot) + list(_moves(robot, scene, mjcf))
         except UserError as error:
             found.append(Finding("error", "file", str(error)))
@@ -62,9 +64,13 @@ def _compare_efforts(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]
         most = torque_range(spec, joint.name, motors.get(joint.name))[1]
         if most < joint.effort:
             weaker.append(f"{joint.name} {most:g} of {joint.effort:g}")
+    for actuator in spec.actuators:
+        if robot.gripper and actuator.target not in robot.joint_names:
+            most = force_range(actuator)[1]
+            weaker += [f"gripper {most:g} of {robot.gripper.force:g}"] if most < robot.gripper.force else []
     if weaker:
         yield Finding(
-            "warning", "effort", f"the file allows less torque than the spec, N m: {', '.join(weaker)}",
+            "warning", "effort", f"the file allows less than the spec, N m or N: {', '.join(weaker)}",
             "correct the smaller one; simulation uses it",
         )  # fmt: skip
     else:
@@ -195,9 +201,10 @@ def _compare_tool(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
 
 def _compare_gripper(model: mujoco.MjModel, robot: RobotSpec) -> Iterator[Finding]:
     assert robot.gripper is not None
-    travel = sum(float(model.joint(name).range[1]) for name in robot.gripper.joints)
-    shown = f"its fingers open by {travel:.3f} m, the spec says {robot.gripper.width:g} m"
-    fits = abs(travel - robot.gripper.width) < NEAR
+    ranges = np.array([model.joint(name).range for name in robot.gripper.joints])
+    closed, travel = ranges.sum(0)
+    shown = f"its fingers open from {closed:.3f} to {travel:.3f} m, the spec says 0 to {robot.gripper.width:g} m"
+    fits = abs(closed) < NEAR and abs(travel - robot.gripper.width) < NEAR
     yield Finding("ok" if fits else "error", "gripper", shown, "" if fits else "correct `width`, or the fingers' range")
 
 
@@ -214,13 +221,19 @@ def _compare_feet(model: mujoco.MjModel, data: mujoco.MjData, robot: RobotSpec) 
 
 
 def _moves(robot: RobotSpec, scene: Scene, mjcf: str) -> Iterator[Finding]:
-    """Check that the robot holds home for a second in simulation."""
+    """Check that the robot holds home for a second in simulation, and that the gripper opens and closes."""
     engine = MujocoEngine(robot, scene, 1, threads=1, mjcf=mjcf)
     engine.reset(np.array([0]), np.array([robot.home]), {})
     home = torch.tensor([robot.home])
-    ticks = math.ceil(robot.command_rate)
+    hold = home[:, None].repeat(1, math.ceil(robot.command_rate), 1)
     width = robot.gripper.width if robot.gripper else 0.0
-    engine.step(home[:, None].repeat(1, ticks, 1), torch.full((1, ticks, 1), width))
+    reached = []
+    for target in (0.0, width) if robot.gripper else (0.0,):
+        engine.step(hold, torch.full((1, hold.shape[1], 1), target))
+        reached.append(float(engine.gripper_width()))
+    if robot.gripper and np.abs(np.subtract(reached, (0.0, width))).max() > 0.1 * width:
+        found = "told to close and to open to {:.3f} m, it has {:.3f} and {:.3f} m".format(width, *reached)
+        yield Finding("error", "gripper", found, "let the actuator's ctrlrange go from closed to open")
     drift = float((engine.joint_state()[0] - home).abs().max())
     broken = bool(engine.diverged()) or not math.isfinite(drift)
     fell = robot.base is not None and float(engine.base_state()["base_position"][0, 2]) < 0.5 * robot.base.height

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,6 +18,16 @@ TOLERANCE = 1e-3
 """Tolerance between limits of file and spec, rad: files round pi."""
 
 
+class RobotFile(NamedTuple):
+    """A robot's model file in the form that engines take, see `sim.engines.read_robot`."""
+
+    spec: mujoco.MjSpec
+    path: Path
+    urdf: bool
+    changes: tuple[Finding, ...] = ()
+    """What was changed or left out."""
+
+
 class Finding(NamedTuple):
     """Result of one check of a robot."""
 
@@ -27,32 +38,54 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def check_robot_file(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> None:
+def counted(things: Sequence[object], one: str) -> str:
+    """Return a number and a noun, for example "2 bodies"."""
+    return f"{len(things)} {one if len(things) == 1 else one.replace('body', 'bodie') + 's'}"
+
+
+@contextmanager
+def compiling(path: Path) -> Iterator[None]:
+    """Turn MuJoCo's errors about a model that is made of a file into ConfigError with a remedy."""
+    try:
+        yield
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        remedy = "do its meshes lie where it says?" if "opening" in reason else "correct the file"
+        raise ConfigError(f"{path} does not compile: {reason}; {remedy}") from None
+
+
+def check_robot_file(file: RobotFile, robot: RobotSpec) -> None:
     """Raise ConfigError for a file that lacks the robot's joints or bodies, or contradicts itself or the spec."""
-    for fault in faults(spec, robot, path):
-        raise ConfigError(f"{path}: {fault.found}; {fault.remedy}")
+    for fault in faults(file, robot):
+        raise ConfigError(f"{file.path}: {fault.found}; {fault.remedy}")
 
 
-def faults(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Finding]:
-    """Yield the errors in a file whose joints have the driver's names."""
+def faults(file: RobotFile, robot: RobotSpec) -> Iterator[Finding]:
+    """Yield the errors in a file."""
+    spec = file.spec
     fingers = robot.gripper.joints if robot.gripper else ()
     joints, wanted = {j.name for j in spec.joints}, {*robot.joint_names, *fingers}
     if missing := wanted - joints:
         others = joints - wanted - {""}
-        # MuJoCo drops fixed joints, and renames the second joint of a name.
-        hint = nearest(min(missing), others) if others else "fixed joints, and second joints of a name, do not count"
+        hint = nearest(min(missing), others) if others else "fixed joints do not count"  # MuJoCo drops them
         yield Finding("error", "joints", f"it lacks the joints {sorted(missing)} of robot {robot.name!r}", hint)
     bodies = {b.name for b in spec.bodies[1:]}
     own = (robot.base.body, *robot.base.feet) if robot.base else ()
     if missing := {*own, *robot.collision_bodies} - bodies:
         found = f"it lacks the bodies {sorted(missing)} of robot {robot.name!r}"
         yield Finding("error", "bodies", found, nearest(min(missing), bodies))
+    if robot.base and (trunk := spec.body(robot.base.body)) is not None and trunk.parent.name != "world":
+        found = f"the trunk {trunk.name!r} hangs on body {trunk.parent.name!r}, but must be the outermost body"
+        yield Finding("error", "bodies", found, "name the outermost one in base.body, or take it out of the file")
+    if spec.compiler.settotalmass > 0:
+        found = "its compiler option settotalmass would also change the masses of the scene's objects"
+        yield Finding("error", "masses", found, "scale the masses in the file instead")
     for body in spec.bodies[1:]:
-        yield from _mass_faults(body, robot, path)
+        yield from _mass_faults(body, robot, file.urdf)
         yield from _place_faults(body)
     for joint in spec.joints:
         yield from _limit_faults(joint, robot, spec.compiler.degree)
-    if not robot.compliant and path.suffix != ".urdf":  # or the file's actuators are not used
+    if not robot.compliant and not file.urdf:  # or the file's actuators are not used
         yield from _actuator_faults(spec, robot)
 
 
@@ -72,24 +105,43 @@ def _actuator_faults(spec: mujoco.MjSpec, robot: RobotSpec) -> Iterator[Finding]
     if robot.gripper and not others:
         found = f"no actuator for the gripper {of}, {list(robot.gripper.joints)}"
         yield Finding("error", "gripper", found, "add one")
+    forced = [a.name for a in spec.actuators if a not in own and not (_affine(a) and a.biasprm[1] < 0 < a.ctrlrange[1])]
+    if forced and robot.gripper:
+        found = f"the gripper's actuators {forced} {of} take no position from 0 (closed) to a ctrlrange above (open)"
+        yield Finding("error", "gripper", found, "make each a <position> with such a ctrlrange")
     if others and not robot.gripper:
         yield Finding("error", "motors", f"the actuators {others} are nothing {of}", "take them out")
 
 
 def _servo(actuator: mujoco.MjsActuator) -> bool:
     """torque = kp (command - position) - kd speed"""
-    affine = actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE and actuator.gaintype == mujoco.mjtGain.mjGAIN_FIXED
-    return bool(affine and actuator.gainprm[0] > 0 and actuator.biasprm[1] == -actuator.gainprm[0])
+    return bool(_affine(actuator) and actuator.gainprm[0] > 0 and actuator.biasprm[1] == -actuator.gainprm[0])
 
 
-def _mass_faults(body: mujoco.MjsBody, robot: RobotSpec, path: Path) -> Iterator[Finding]:
+def _affine(actuator: mujoco.MjsActuator) -> bool:
+    return actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE and actuator.gaintype == mujoco.mjtGain.mjGAIN_FIXED
+
+
+def _mass_faults(body: mujoco.MjsBody, robot: RobotSpec, urdf: bool) -> Iterator[Finding]:
     said = [body.mass] * bool(body.explicitinertial) + [g.mass for g in body.geoms if not math.isnan(g.mass)]
     if wrong := [mass for mass in said if not 0 <= mass < math.inf]:
         yield Finding("error", "masses", f"body {body.name!r} has a mass of {wrong[0]:g} kg", "give it a positive one")
     trunk = bool(robot.base) and body.name == robot.base.body  # type: ignore[union-attr]
     # Fixed bodies add to their link's mass; randomization scales the trunk's own mass.
-    if not (_weighs(body, path) or (not trunk and _fixed_weight(body, path))) and (trunk or len(body.joints)):
-        yield Finding("error", "masses", f"body {body.name!r} moves and has no mass", "give it a positive one")
+    if not (weighs(body, urdf) or (not trunk and fixed_weight(body, urdf))) and (trunk or len(body.joints)):
+        remedy = "give its link an <inertial>" if urdf else "give it an <inertial>, or a shape with mass"
+        yield Finding("error", "masses", f"body {body.name!r} moves and has no mass", remedy)
+
+    if body.explicitinertial and (least := moments(body)[0]) < 0:
+        found = f"body {body.name!r} has an inertia with a negative principal moment, {least:.2g} kg m^2"
+        yield Finding("error", "masses", found, "correct its <inertial>")
+
+
+def moments(body: mujoco.MjsBody) -> np.ndarray:
+    """Return the principal moments of inertia (3,) that a file gives a body, kg m^2, the least first."""
+    full = body.fullinertia
+    xx, yy, zz, xy, xz, yz = full if np.isfinite(full).all() else (*body.inertia, 0.0, 0.0, 0.0)
+    return np.linalg.eigvalsh(np.nan_to_num([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]))
 
 
 def _place_faults(body: mujoco.MjsBody) -> Iterator[Finding]:
@@ -106,21 +158,25 @@ def _listed(numbers: Sequence[float]) -> str:
     return " ".join(f"{x:g}" for x in numbers)
 
 
-def _weighs(body: mujoco.MjsBody, path: Path) -> bool:
+def weighs(body: mujoco.MjsBody, urdf: bool) -> bool:
+    """Return whether a body has a mass of its own; that of a URDF's shapes does not count."""
     if body.explicitinertial:
         return bool(body.mass > 0)
-    from_shapes = path.suffix != ".urdf"
-    return from_shapes and any(g.density > 0 if math.isnan(g.mass) else g.mass > 0 for g in body.geoms)
+    return not urdf and any(g.density > 0 if math.isnan(g.mass) else g.mass > 0 for g in body.geoms)
 
 
-def _fixed_weight(body: mujoco.MjsBody, path: Path) -> bool:
-    return any(not len(b.joints) and (_weighs(b, path) or _fixed_weight(b, path)) for b in body.bodies)
+def fixed_weight(body: mujoco.MjsBody, urdf: bool) -> bool:
+    """Return whether bodies that are fixed to a body have a mass."""
+    return any(not len(b.joints) and (weighs(b, urdf) or fixed_weight(b, urdf)) for b in body.bodies)
 
 
 def _limit_faults(joint: mujoco.MjsJoint, robot: RobotSpec, degree: bool) -> Iterator[Finding]:
     if joint.name in robot.joint_names and joint.type != mujoco.mjtJoint.mjJNT_HINGE:
         found = f"joint {joint.name!r} does not turn, but robot {robot.name!r} gives it angles"
         yield Finding("error", "joints", found, "make it revolute (URDF) or a hinge (MJCF)")
+    if robot.gripper and joint.name in robot.gripper.joints and joint.type != mujoco.mjtJoint.mjJNT_SLIDE:
+        found = f"finger joint {joint.name!r} does not slide, but a gripper's width is a sum of positions in m"
+        yield Finding("error", "gripper", found, "make it prismatic (URDF) or a slide (MJCF), or leave the gripper out")
     low, high = (float(x) for x in joint.range)
     if low > high:
         found = f"joint {joint.name!r} has its lower limit {low:g} above the upper {high:g}"

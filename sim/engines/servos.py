@@ -7,10 +7,11 @@ of a stiff robot's joints is limited to `Joint.effort`, or to the model file's l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.spec import Gripper, RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.gl import mujoco
 
@@ -18,14 +19,12 @@ FULL_EFFORT_AT = 0.05
 """Error at which a URDF's servo gives full effort, rad; the MJCFs of Panda and UR5e have 0.02 and 0.075."""
 LAG = 0.05
 """Damping over stiffness of such a servo, s, as in the MJCF of the UR5e."""
-GRIP_STIFFNESS, GRIP_DAMPING = 1000.0, 100.0
-"""Gains of all fingers of a URDF together, N/m and N s/m, as in the MJCF of the Panda."""
+GRIP_LAG = 0.1
+"""Damping over stiffness of a URDF's fingers, s, as in the MJCF of the Panda."""
 
 
 def add_springs(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
-    """Replace the file's actuators by the springs of a compliant robot's motors."""
-    for actuator in list(spec.actuators):
-        spec.delete(actuator)
+    """Give a compliant robot the springs of its motors."""
     for joint in robot.joints:
         # The file's joint limit would cut off a randomized, stronger motor.
         spec.joint(joint.name).actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE
@@ -37,17 +36,36 @@ def add_servos(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     for joint in robot.joints:
         stiffness = joint.effort / FULL_EFFORT_AT
         _add(spec, joint.name, stiffness, LAG * stiffness, joint.effort)
-    fingers = robot.gripper.joints if robot.gripper else ()
-    for name in fingers:
-        assert robot.gripper is not None
-        share = 1 / len(fingers)
-        actuator = _add(spec, name, GRIP_STIFFNESS * share, GRIP_DAMPING * share, robot.gripper.force * share)
-        actuator.ctrllimited, actuator.ctrlrange = mujoco.mjtLimited.mjLIMITED_TRUE, [0, robot.gripper.width * share]
+    if gripper := robot.gripper:
+        share = 1 / len(gripper.joints)
+        stiffness = gripper.stiffness or 2 * gripper.force / gripper.width
+        damping = GRIP_LAG * stiffness if gripper.damping is None else gripper.damping
+        for name in gripper.joints:
+            actuator = _add(spec, name, stiffness * share, damping * share, gripper.force * share)
+            actuator.ctrllimited, actuator.ctrlrange = mujoco.mjtLimited.mjLIMITED_TRUE, [0, gripper.width * share]
+
+
+def set_gripper(spec: mujoco.MjSpec, robot: RobotSpec, gripper: Gripper) -> None:
+    """Give the gripper's actuator in an MJCF the gains and the force of the spec; what it leaves out is the file's."""
+    for actuator in spec.actuators:
+        if actuator.target in robot.joint_names:
+            continue
+        gain, bias = actuator.gainprm.copy(), actuator.biasprm.copy()
+        if gripper.stiffness is not None:  # commands mean the same widths as before
+            scale = gripper.stiffness / -bias[1]
+            gain, bias = gain * scale, bias * scale
+        bias[2] = bias[2] if gripper.damping is None else -gripper.damping
+        actuator.gainprm, actuator.biasprm = gain, bias
+        low, high = force_range(actuator)
+        actuator.forcelimited = mujoco.mjtLimited.mjLIMITED_TRUE
+        actuator.forcerange = [max(low, -gripper.force), min(high, gripper.force)]
 
 
 def _add(spec: mujoco.MjSpec, joint: str, stiffness: float, damping: float, effort: float) -> mujoco.MjsActuator:
     return spec.add_actuator(
         name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT,
+        gaintype=mujoco.mjtGain.mjGAIN_FIXED, dyntype=mujoco.mjtDyn.mjDYN_NONE, gear=[1] + [0] * 5,
+        ctrllimited=False, actlimited=False,  # these five in case that the file has defaults for actuators
         gainprm=[stiffness] + [0] * 9, biastype=mujoco.mjtBias.mjBIAS_AFFINE,
         biasprm=[0, -stiffness, -damping] + [0] * 7,
         forcelimited=True, forcerange=[-effort, effort],
@@ -69,7 +87,16 @@ def torque_range(spec: mujoco.MjSpec, joint: str, actuator: mujoco.MjsActuator |
     """Return the least and greatest torque that the file allows a joint and its actuator, N m; infinite: no limit."""
     own = spec.joint(joint)
     limits = [(own.actfrclimited, own.actfrcrange)]
-    limits += [(actuator.forcelimited, actuator.forcerange)] if actuator is not None else []
+    return _limits(limits + [(actuator.forcelimited, actuator.forcerange)] if actuator is not None else limits)
+
+
+def force_range(actuator: mujoco.MjsActuator) -> tuple[float, float]:
+    """Return the least and greatest force of an actuator, N or N m; infinite: no limit."""
+    return _limits([(actuator.forcelimited, actuator.forcerange)])
+
+
+def _limits(limits: Sequence[tuple[Any, Sequence[float]]]) -> tuple[float, float]:
+    """Return the tightest of MuJoCo's limits; one without `limited` counts if it has a range."""
     low, high = -np.inf, np.inf
     for limited, (least, most) in limits:
         auto = limited == mujoco.mjtLimited.mjLIMITED_AUTO and least < most

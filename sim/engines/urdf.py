@@ -1,4 +1,4 @@
-"""Read a URDF as a MuJoCo model: meshes relative to the file or by package://; other mesh formats raise an error.
+"""Read a URDF as a MuJoCo model: meshes relative to the file, or by package://, model:// or file://.
 
 MuJoCo reads links, inertias, shapes, and revolute, prismatic, fixed and mimic joints with limits, damping and dry
 friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo tags are ignored; the spec has limits.
@@ -6,7 +6,11 @@ friction. Velocity limits, safety controllers, transmissions, sensors and Gazebo
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from robot_rl.util.errors import ConfigError
@@ -15,35 +19,58 @@ from sim.gl import mujoco
 _MESHES = (".obj", ".stl", ".msh")
 _XACRO = "{http://www.ros.org/wiki/xacro}"
 _UNSUPPORTED = ("planar", "floating")
+_SEARCHED = {
+    "ROS_PACKAGE_PATH": "", "AMENT_PREFIX_PATH": "share", "GAZEBO_MODEL_PATH": "", "GZ_SIM_RESOURCE_PATH": "",
+}  # fmt: skip
+"""Environment variables with folders that contain packages, and where in them."""
 
 
-def read_urdf(path: Path) -> mujoco.MjSpec:
-    """Return the model of a URDF; raise ConfigError with file, link and remedy, or MuJoCo's ValueError."""
+def is_urdf(path: Path) -> bool:
+    """Return whether a model file is a URDF, by its name or its root element: some URDFs are called .xml."""
+    if path.suffix.lower() == ".urdf":
+        return True
+    with suppress(ElementTree.ParseError, LookupError, ValueError), path.open("rb") as file:
+        for _, element in ElementTree.iterparse(file, events=("start",)):
+            return element.tag == "robot"
+    return False
+
+
+def read_urdf(path: Path) -> tuple[mujoco.MjSpec, list[str]]:
+    """Return the model of a URDF, and the visual meshes that cannot be drawn: absent, or of another format.
+
+    Raise ConfigError with file, link and remedy, or MuJoCo's ValueError.
+    """
     try:
-        root = ElementTree.fromstring(path.read_text())
-    except (ElementTree.ParseError, UnicodeDecodeError) as error:
+        root = ElementTree.fromstring(path.read_bytes())  # the parser finds the encoding
+    except (ElementTree.ParseError, LookupError) as error:
         raise ValueError(str(error)) from None
     if root.tag != "robot":
         raise ValueError(f"its root element is <{root.tag}> and not <robot>")
     if any(element.tag.startswith(_XACRO) for element in root.iter()):
         raise ConfigError(f"{path} is a xacro file; run `xacro {path.name} > robot.urdf` and name robot.urdf")
+    for tag in ("link", "joint"):
+        names = [element.get("name") for element in root.findall(tag)]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ConfigError(f"{path}: {tag} {twice[0]!r} is there {names.count(twice[0])} times; rename all but one")
     for joint in root.iter("joint"):
         if (kind := joint.get("type")) in _UNSUPPORTED:
             raise ConfigError(f"{path}: joint {joint.get('name')!r} is {kind}, which is not supported; make it fixed")
     compiler = root.find("mujoco/compiler")
     meshdir = "" if compiler is None else compiler.get("meshdir", "")
-    drawn = _resolve_meshes(root, path, meshdir)
-    settings = {"strippath": "false", "meshdir": "", "discardvisual": "false" if drawn else "true"}
+    undrawn = _resolve_meshes(root, path, meshdir)
+    settings = {"strippath": "false", "meshdir": "", "discardvisual": "true" if undrawn else "false"}
     if compiler is None:
         extension = root.find("mujoco")
         extension = ElementTree.SubElement(root, "mujoco") if extension is None else extension
         compiler = ElementTree.SubElement(extension, "compiler")
     compiler.attrib.update(settings)
     spec: mujoco.MjSpec = mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
-    for geom in spec.geoms if drawn else ():
+    for mesh in spec.meshes:  # links have their inertia from the file, and flat meshes have no volume
+        mesh.inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL
+    for geom in () if undrawn else spec.geoms:
         if geom.contype or geom.conaffinity:
             geom.group = 3  # hidden, since the visual shapes are drawn
-    return spec
+    return spec, undrawn
 
 
 def exclude_base(spec: mujoco.MjSpec) -> None:
@@ -58,41 +85,49 @@ def _fixed(body: mujoco.MjsBody) -> bool:
     return body.name != "world" and not len(body.joints) and (body.parent.name == "world" or _fixed(body.parent))
 
 
-def _resolve_meshes(root: ElementTree.Element, path: Path, meshdir: str) -> bool:
-    """Make the file names of meshes absolute; return whether all visual shapes can be drawn."""
-    drawn = True
+def _resolve_meshes(root: ElementTree.Element, path: Path, meshdir: str) -> list[str]:
+    """Make the file names of meshes absolute; return the visual ones that cannot be drawn."""
+    undrawn = []
     for link in root.iter("link"):
         for shape in (*link.iter("visual"), *link.iter("collision")):
             mesh = shape.find("geometry/mesh")
             if mesh is None:
                 continue
             name = mesh.get("filename", "")
-            file = _find(name, path, meshdir)
-            readable = file is not None and file.suffix.lower() in _MESHES
-            if readable:
+            file = next((place.resolve() for place in _places(name, path, meshdir) if place.is_file()), None)
+            what = f"{path}: the collision mesh {name!r} of link {link.get('name')!r}"
+            if file is not None and file.suffix.lower() in _MESHES:
                 mesh.set("filename", str(file))
             elif shape.tag == "visual":
-                drawn = False
+                undrawn.append(name)
             elif file is None:
                 raise ConfigError(
-                    f"{path}: the collision mesh {name!r} of link {link.get('name')!r} is not there; put it beside the "
-                    "file, or in a folder named like its package"
+                    f"{what} is not there; put it beside the file, or the folder of its package beside the file, above "
+                    f"it, or in a folder that {', '.join(_SEARCHED)} names"
                 )
             else:
-                raise ConfigError(
-                    f"{path}: the collision mesh {name!r} of link {link.get('name')!r} is a {file.suffix} file; "
-                    f"convert it to one of {', '.join(_MESHES)}"
-                )
-    return drawn
+                raise ConfigError(f"{what} is a {file.suffix} file; convert it to one of {', '.join(_MESHES)}")
+    return undrawn
 
 
-def _find(name: str, path: Path, meshdir: str) -> Path | None:
-    """Find a mesh: relative to the file, or package://NAME/... in a folder NAME beside the file or above it."""
-    relative = name.removeprefix("file://")
-    places = [path.parent / meshdir / relative, path.parent / relative]
-    if name.startswith("package://"):
-        package, _, inside = name.removeprefix("package://").partition("/")
-        places = [path.parent / package / inside]
-        for folder in path.absolute().parents:
-            places += [folder / package / inside] + [folder / inside] * (folder.name == package)
-    return next((place.resolve() for place in places if place.is_file()), None)
+def _places(name: str, path: Path, meshdir: str) -> Iterator[Path]:
+    """Yield the places where a mesh may lie, of a name or URI, percent-encoded or not."""
+    for uri in dict.fromkeys((name, unquote(name))):
+        scheme, separator, rest = uri.partition("://")
+        if scheme in ("package", "model") and separator:
+            package, _, inside = rest.partition("/")
+            for folder in _package_folders(path):
+                yield folder / package / inside
+                if folder.name == package:
+                    yield folder / inside
+        else:
+            local = uri.startswith("file:")
+            file = uri.removeprefix("file:").removeprefix("//").removeprefix("localhost") if local else uri
+            yield from (path.parent / meshdir / file, path.parent / file)
+
+
+def _package_folders(path: Path) -> Iterator[Path]:
+    """Yield folders that may contain packages: above the file and its link's target, and those of ROS and Gazebo."""
+    yield from dict.fromkeys((*path.absolute().parents, *path.resolve().parents))
+    for variable, inside in _SEARCHED.items():
+        yield from (Path(folder) / inside for folder in os.environ.get(variable, "").split(os.pathsep) if folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -242,6 +243,29 @@ def test_objects_have_the_size_that_the_tests_of_their_task_count_on(private_dom
             if thing.shape != "tray":
                 assert robot.sizes[thing.name] == thing.size
                 assert float(robot.engine.object_pose(thing.name)[0, 2]) == pytest.approx(thing.size, abs=2e-3)
+
+
+def test_the_tracker_errs_differently_with_each_object(private_domain: int, eventually: Callable[..., Any]) -> None:
+    """Else where one object is from another would be known exactly."""
+    with open_node("twin") as node, open_node("policy") as other:
+        robot = ArmTwin(node, tasks.get("tabletop"), HiddenArm(object_noise=0.0), cameras=False)
+        topics = [robot.robot.ros.object_pose.format(object=o.name) for o in robot.task.scene.objects]
+        heard = [other.subscribe("geometry_msgs/msg/PoseStamped", topic, qos.SENSOR) for topic in topics]
+        eventually(lambda: all(publisher.matched for publisher in robot.poses.values()))
+        ticks = iter(range(10**6))
+
+        def told() -> bool:
+            robot.tick(next(ticks))
+            return all(subscription.latest is not None for subscription in heard)
+
+        eventually(told)
+        errors = []
+        for thing, subscription in zip(robot.task.scene.objects, heard, strict=True):
+            at = subscription.latest.msg.pose.position
+            errors.append(np.array([at.x, at.y, at.z]) - robot.engine.object_pose(thing.name)[0, :3].numpy())
+    assert errors[0] == pytest.approx(HiddenArm().object_bias, abs=1e-3)
+    assert all(np.linalg.norm(e) == pytest.approx(np.linalg.norm(errors[0]), abs=1e-3) for e in errors)
+    assert all(np.linalg.norm(a - b) > 0.02 for a, b in itertools.combinations(errors[:3], 2))
 
 
 def test_it_publishes_the_spec_names_in_process(private_domain: int) -> None:

@@ -74,12 +74,15 @@ def test_what_a_renderer_wears_is_taken_off_again(engine: Any) -> None:
     before = {field: getattr(model, field).copy() for field in Looks.FIELDS}
     looks = Looks(model, scene)
     looks.wear({"camera.wrist.pitch": 0.1, "camera.front.x": 0.2, "light.x": 1.0, "robot.shade_scale": 0.5})
-    turned, straight = model.cam_quat[model.camera("wrist").id], before["cam_quat"][model.camera("wrist").id]
+    turned, straight = (
+        model.cam_quat[model.camera("scene/wrist").id],
+        before["cam_quat"][model.camera("scene/wrist").id],
+    )
     assert 2 * np.arccos(abs(turned @ straight)) == pytest.approx(0.1)
     moved = model.cam_pos - before["cam_pos"]
     assert (
-        np.linalg.norm(moved[model.camera("front").id]) == pytest.approx(0.2)
-        and not moved[model.camera("wrist").id].any()
+        np.linalg.norm(moved[model.camera("scene/front").id]) == pytest.approx(0.2)
+        and not moved[model.camera("scene/wrist").id].any()
     )
     looks.wear({})
     assert all(np.array_equal(getattr(model, field), value) for field, value in before.items())

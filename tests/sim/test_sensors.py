@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from robot_rl.interface.kinematics import Kinematics
+from sim.sampling import EpisodeSampler
 from sim.sensors import PARAMETERS, SensorModel
 
 Build = Callable[..., Any]
@@ -133,3 +135,35 @@ def test_only_the_named_environments_change(model: Build) -> None:
     for name in PARAMETERS:
         sensors.set([name], torch.tensor([2]), [np.array([0.01])])
         assert sensors.values[:, PARAMETERS.index(name)].tolist() == pytest.approx([0, 0, 0.01])
+
+
+def test_each_object_has_a_bias_of_its_own(panda: Any, state_at: Build) -> None:
+    """Else where one object is from another would be known without a bias."""
+    sensors = SensorModel(panda, ("cube", "tray"), 1, PERIOD)
+    sensors.set(["sensor.object_bias"], torch.arange(1), [np.array([0.01])])
+    pose = torch.tensor([[0.5, 0.0, 0.02, 1.0, 0.0, 0.0, 0.0]])
+    state = state_at(torch.tensor([panda.home]), objects={"cube": pose, "tray": pose})
+    direction = torch.zeros(1, sensors.biases)
+    direction[0, -6:] = torch.tensor([1.0, -0.5, 0.0, 0.0, 0.2, -1.0])
+    sensors.reset(torch.arange(1), state, direction)
+    seen = sensors.measure(state, torch.zeros(1, sensors.noises)).objects
+    assert torch.allclose(seen["cube"][0, :3] - pose[0, :3], torch.tensor([0.01, -0.005, 0.0]), atol=1e-7)
+    assert torch.allclose(seen["tray"][0, :3] - pose[0, :3], torch.tensor([0.0, 0.002, -0.01]), atol=1e-7)
+
+
+def test_further_objects_change_no_number_that_was_drawn_without_them(task: Build, panda: Any) -> None:
+    """Places, home and the first object's bias are those of a scene with one object; the others' biases differ."""
+    one = task()
+    crate, peg = (replace(one.scene.objects[0], name=name) for name in ("crate", "peg"))
+    three = replace(one, scene=replace(one.scene, objects=(*one.scene.objects, crate, peg)))
+    samples = []
+    for task_ in (one, three):
+        biases = SensorModel(panda, [o.name for o in task_.scene.objects], 1, PERIOD).biases
+        columns = list(range(len(task_.randomization)))
+        samples.append(EpisodeSampler(task_, panda, columns, biases, 4, 0, torch.device("cpu")).sample(np.arange(4)))
+    first, other = samples
+    assert np.array_equal(first.joints, other.joints) and np.array_equal(first.objects["cube"], other.objects["cube"])
+    width = first.bias_direction.shape[1]
+    assert torch.equal(first.bias_direction, other.bias_direction[:, :width])
+    more = other.bias_direction[:, width - 3 :].view(4, 3, 3)
+    assert more.abs().max() <= 1 and len(more.reshape(-1, 3).unique(dim=0)) == 12, "one of each object in each episode"

@@ -102,7 +102,7 @@ def read_reward(path: Path | str) -> WrittenReward:
             raise ValueError(f"format {meta['format']}, and this robot-rl reads {FORMAT}")
         vetting = Vetting(**meta["vetting"])
         validate(vetting)
-        found = WrittenReward(path.read_text(), str(meta["task"]), vetting, dict(meta["provenance"]))
+        found = WrittenReward(path.read_text("utf-8"), str(meta["task"]), vetting, dict(meta["provenance"]))
         sha256 = meta["sha256"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
@@ -130,6 +130,6 @@ def load_reward(path: Path | str) -> WrittenReward:
 def read_source(path: Path) -> str:
     """Return a file's text; UserError where there is none."""
     try:
-        return path.read_text()
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}); name a file with a reward") from None

@@ -97,6 +97,16 @@ def test_later_arguments_win(tmp_path: Path) -> None:
     assert parse("n", args=["--ros-args", *path, *flag]).parameters == {"k": "flag"}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_parameter_file_may_have_any_encoding_of_yaml(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_bytes("/**: {ros__parameters: {k: Prüfstand}}".encode(encoding))
+    assert parse("n", args=["--ros-args", "--params-file", str(file)]).parameters == {"k": "Prüfstand"}
+    file.write_bytes(b"\xfc: 1")
+    with pytest.raises(BusError, match="YAML"):
+        parse("n", args=["--ros-args", "--params-file", str(file)])
+
+
 @given(st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False))
 def test_a_parameter_keeps_its_value_and_type(value: float) -> None:
     got = parse("n", args=["--ros-args", "-p", f"k:={str(value).lower()}"]).parameters["k"]

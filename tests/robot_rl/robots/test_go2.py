@@ -89,7 +89,7 @@ def test_masses_of_the_compiled_model_are_the_urdfs(urdf: ElementTree.Element, m
 
 
 def test_only_trunk_and_feet_meet_the_ground_and_nothing_meets_itself(go2: Any, model: mujoco.MjModel) -> None:
-    ground = model.geom("table").id
+    ground = model.geom("scene/table").id
     for geom in range(model.ngeom):
         body = model.body(model.geom_bodyid[geom]).name
         meets = bool(model.geom_contype[geom] & model.geom_conaffinity[ground])

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from robot_rl.interface.kinematics import Kinematics
-from sim.scenes import robot_model
+from sim.engines.mujoco import MujocoEngine
+from sim.scenes import Scene, robot_model
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +113,22 @@ def test_fingerprint_leaves_out_the_names_of_topics_frames_and_a_drivers_joints(
     assert {*texts, *names} == {f.name for f in fields(panda.ros)}
     for change in (*({name: text} for name, text in texts.items()), *({n: v} for n, v in names.items())):
         assert replace(panda, ros=replace(panda.ros, **change)).fingerprint() == panda.fingerprint(), change
+
+
+def test_the_gripper_in_simulation_is_what_the_spec_says_and_moves_as_ever(panda: Any, model: mujoco.MjModel) -> None:
+    """The engines once multiplied every gripper's gains by 10 and gave its fingers 0.3 kg; positions are from then."""
+    engine = MujocoEngine(panda, Scene(), 1, threads=1)
+    ours, theirs = engine.model.actuator("actuator8"), model.actuator("actuator8")
+    assert np.array_equal(ours.gainprm, 10 * theirs.gainprm) and np.array_equal(ours.biasprm, 10 * theirs.biasprm)
+    assert ours.forcerange.tolist() == [-40, 40]
+    assert [engine.model.joint(name).armature[0] for name in panda.gripper.joints] == [0.3, 0.3]
+    engine.reset(np.array([0]), np.array([panda.home]), {})
+    time = torch.arange(1, 201)[:, None] / 200
+    path = torch.tensor([panda.home]) + 0.2 * torch.sin(3 * time * torch.arange(1, 8))
+    engine.step(path[None], torch.where(time < 0.5, 0.08, 0.01)[None])
+    before = [
+        0.08248732187494627, -0.31252411595713775, 0.14100371585498894, -2.6273301948510146, 0.10809282582939321,
+        2.2198959302923016, 0.857093432868239, 0.0051965228032797035, 0.005193205151333606,
+    ]  # fmt: skip
+    assert np.abs(engine.qpos[0] - before).max() < 1e-12
+    engine.close()

@@ -163,7 +163,7 @@ def test_success_is_counted_and_randomized_boxes_have_their_size() -> None:
     view = SimulationView(env, speed=float("inf"))
     play(env, ChunkExecutor(ExpertPolicy(env, "STEADY", 0), 1), view, episodes=2, seed=11)
     assert view.episodes == 2 and view.successes >= 1
-    geom = env.engine.model.geom("cube").id
+    geom = env.engine.model.geom("scene/cube").id
     env.reset(seed=4)
     view.begin(0, 4)
     (cube,) = [handle for k, handle in view.scene._shapes if k == geom]
@@ -355,7 +355,7 @@ def test_a_robot_is_drawn_from_its_states_and_hears_nothing(browser: Browser) ->
         seen = view.scene.data
         first = view.model.joint("joint1").qposadr[0]
         assert seen.qpos[first] == pytest.approx(0.7) and view._qpos[view._fingers] == pytest.approx([0.02, 0.02])
-        assert seen.xpos[view.model.body("cube").id] == pytest.approx([0.4, -0.2, 0.3], abs=1e-6)
+        assert seen.xpos[view.model.body("scene/cube").id] == pytest.approx([0.4, -0.2, 0.3], abs=1e-6)
         assert commands.matched == 0 and commands.latest is None
         until = time.monotonic() + 0.7
 

@@ -68,7 +68,7 @@ def contact_force(one: Any, index: int) -> float:
 def test_mass_scales_weight_and_inertia(engine: Build, hold: Build) -> None:
     masses = [0.05, 0.1, 0.3]
     one = engine(3, cube__mass=masses)
-    body = one.model.body("cube").id
+    body = one.model.body("scene/cube").id
     assert one.batch.expanded("body_mass")[:, body].tolist() == pytest.approx(masses)
     hold(one, 200)
     assert [contact_force(one, i) for i in range(3)] == pytest.approx([m * G for m in masses], rel=0.01)
@@ -78,7 +78,7 @@ def test_mass_scales_weight_and_inertia(engine: Build, hold: Build) -> None:
     flying = engine(3, cube=(0.5, 0.4, 1.0), cube__mass=masses)
     flying.batch.bind("xfrc_applied")[:, body, 1] = 0.6
     hold(flying, 20)
-    speed = flying.qvel[:, flying.model.joint("cube").dofadr[0] + 1]
+    speed = flying.qvel[:, flying.model.joint("scene/cube").dofadr[0] + 1]
     assert speed.tolist() == pytest.approx([0.6 / m * 20 * DT for m in masses], rel=0.02)
 
 
@@ -87,7 +87,7 @@ def test_size_is_the_resting_height(engine: Build, hold: Build) -> None:
     one = engine(3, cube=(0.5, 0.15, 0.06), cube__size=sizes)
     hold(one, 300)
     assert one.object_pose("cube")[:, 2].tolist() == pytest.approx(sizes, abs=3e-4)
-    body = one.model.body("cube").id
+    body = one.model.body("scene/cube").id
     inertia = one.batch.expanded("body_inertia")[:, body, 0]
     assert inertia.tolist() == pytest.approx([0.1 * (2 * s) ** 2 / 6 for s in sizes], rel=1e-6)
     assert one.batch.expanded("body_mass") is None or np.allclose(one.batch.expanded("body_mass")[:, body], 0.1)

@@ -236,7 +236,7 @@ def test_the_density_of_links_is_not_that_of_a_box_in_the_scene() -> None:
     one = MujocoEngine(GO2, Scene(timestep=DT, objects=(crate,)), 1, threads=1)
     one.parameters["robot.link_mass_scale"](np.array([0]), np.array([1.2]))
     mass = one.batch.expand("body_mass")[0]
-    assert mass[one.model.body("crate").id] == 2.0
+    assert mass[one.model.body("scene/crate").id] == 2.0
     assert mass[one.model.body("FL_calf").id] == pytest.approx(1.2 * mass_of(one, "FL_calf"))
 
 

@@ -12,9 +12,10 @@ import torch
 
 from robot_rl.robots import robots
 from sim.engines.base import Engine
+from sim.engines.genesis_parameters import inertia_at
 from sim.engines.model import compile_model
 from sim.engines.mujoco import MujocoEngine
-from sim.scenes import TRAY_HEIGHT, Camera, Object, Scene, Shape
+from sim.scenes import SCENE, TRAY_HEIGHT, Camera, Object, Scene, Shape
 
 PANDA = robots.get("panda")
 SHAPES = get_args(Shape)
@@ -59,14 +60,24 @@ def test_a_changed_size_and_mass_has_the_inertia_that_mujoco_gives_it(engine: Mu
     engine.parameters[f"{shape}.mass"](ids, np.array([0.25]))
     thing = Object(shape, 0.03, 0.25, shape=shape)  # type: ignore[arg-type]
     model = compile_model(PANDA, Scene((thing,), CAMERAS))
-    body, geom, mine = model.body(shape).id, model.geom(shape).id, engine.model.body(shape).id
+    body, geom, mine = model.body(SCENE + shape).id, model.geom(SCENE + shape).id, engine.model.body(SCENE + shape).id
     np.testing.assert_allclose(engine.batch.expand("body_inertia")[1, mine], model.body_inertia[body], rtol=1e-9)
     np.testing.assert_allclose(engine.batch.expand("body_mass")[1, mine], 0.25)
     np.testing.assert_allclose(
-        engine.batch.expand("geom_rbound")[1, engine.model.geom(shape).id], model.geom_rbound[geom]
+        engine.batch.expand("geom_rbound")[1, engine.model.geom(SCENE + shape).id], model.geom_rbound[geom]
     )
     nominal = engine.model.body_inertia[mine]
     np.testing.assert_allclose(engine.batch.expand("body_inertia")[0, mine], nominal, err_msg="the other one's stays")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_genesis_gets_the_inertia_of_the_shape_at_another_mass(engine: MujocoEngine, shape: str) -> None:
+    size = 0.06 if shape == "tray" else 0.02
+    model = compile_model(PANDA, Scene((Object(shape, size, 0.25, shape=shape),), CAMERAS))  # type: ignore[arg-type]
+    inertia = inertia_at(engine.model, shape, np.array([[0.1], [0.25]]))
+    assert inertia.shape == (2, 1, 3, 3)
+    for row, theirs in zip(inertia[:, 0], (engine.model, model), strict=True):
+        np.testing.assert_allclose(row, np.diag(theirs.body(SCENE + shape).inertia), rtol=1e-9)
 
 
 def test_a_tray_holds_what_falls_into_it(engine: MujocoEngine) -> None:
@@ -76,7 +87,7 @@ def test_a_tray_holds_what_falls_into_it(engine: MujocoEngine) -> None:
         settle(engine, {"tray": tray, name: pose(0.51, 0.01, 0.08), **away}, 60)
         x, y, z = engine.object_pose(name).numpy()[0, :3]
         assert abs(x - 0.5) < 0.045 and abs(y) < 0.045 and 0.02 < z < 0.03, name
-    weight = sum(engine.model.body_mass[engine.model.body("tray").id :][:1])
+    weight = sum(engine.model.body_mass[engine.model.body("scene/tray").id :][:1])
     assert weight == pytest.approx(0.1)
 
 
@@ -85,3 +96,9 @@ def test_a_tray_has_a_fixed_size_and_an_unknown_shape_is_refused() -> None:
     assert "ball.size" in names and "cylinder.mass" in names and not {n for n in names if n.startswith("tray.")}
     with pytest.raises(ValueError, match="object 'ball': unknown shape 'bal'; did you mean ball"):
         replace(Object("ball", 0.02, 0.1), shape="bal")  # type: ignore[arg-type]
+
+
+def test_two_objects_or_cameras_of_one_name_are_refused() -> None:
+    for twins in ({"objects": (Object("cube", 0.02, 0.1),) * 2}, {"cameras": CAMERAS * 2}):
+        with pytest.raises(ValueError, match="are named '(cube|front)'"):
+            Scene(**twins)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from robot_rl.cli.main import main
 from robot_rl.interface.spec import Joint
 from robot_rl.robots import robots
 from sim.engines.robot_check import check_robot
+from sim.scenes import robot_model
 
 PANDA, GO2, UR5E = robots.get("panda"), robots.get("go2"), robots.get("ur5e")
 
@@ -75,6 +76,42 @@ def test_less_effort_in_the_file_is_a_warning() -> None:
     strong = joint(0, effort=100.0)()
     (effort,) = [f for f in check_robot(strong) if f.what == "effort"]
     assert effort.severity == "warning" and "joint1 87 of 100" in effort.found and effort.remedy
+
+
+LINK0, LINK1 = '<body name="link0" childclass="panda">', '<body name="link1" pos="0 0 0.333">'
+BALL, LID = '<body name="ball" pos="1 0 1"><freejoint/>', '<body name="lid"><joint name="lid"/>'
+SHAPE = '<geom type="sphere" size="0.1"/></body>'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what", "found"),
+    [
+        ("", "", "collisions", "8 bodies not in collision_bodies, .*link0"),
+        ('mesh="hand_c" class="collision"', 'mesh="hand_c" class="visual"', "collisions", "hand of .*no shape"),
+        ("", "", "left out", "1 keyframe"),
+        (LINK1, LINK1.replace(">", ' gravcomp="1">'), "weight", "all 11 bodies, the file of 1"),
+        (LINK0, f'<camera name="eye" pos="0 0 1"/>{LINK0}', "cameras", "eye"),
+        ('<option integrator="implicitfast"/>', '<option gravity="0 0 -1.6"/>', "physics", "gravity"),
+        (LINK0, f'<body name="flag"/>{LINK0}', "masses", "1 body without a mass: flag"),
+        (LINK1, f"{LID}{SHAPE}{LINK1}", "joints", "1 joint nobody drives: lid"),
+        (LINK0, f"{BALL}{SHAPE}{LINK0}", "joints", "1 joint nobody drives: of body ball"),
+    ],
+)
+def test_what_the_file_has_beyond_the_spec_is_said(tmp_path: Any, old: str, new: str, what: str, found: str) -> None:
+    file = robot_model(PANDA)
+    text = file.read_text().replace('meshdir="assets"', f'meshdir="{file.parent / "assets"}"')
+    assert old in text
+    (tmp_path / "panda.xml").write_text(text.replace(old, new, 1))
+    said = [f.found for f in check_robot(PANDA, str(tmp_path / "panda.xml")) if f.what == what]
+    assert any(re.search(found, one) for one in said), said
+
+
+def test_fingers_that_do_not_begin_closed_are_found(tmp_path: Any) -> None:
+    file = robot_model(PANDA)
+    text = file.read_text().replace('meshdir="assets"', f'meshdir="{file.parent / "assets"}"')
+    (tmp_path / "panda.xml").write_text(text.replace('range="0 0.04"', 'range="0.01 0.04"', 1))
+    errors = [f for f in check_robot(PANDA, str(tmp_path / "panda.xml")) if f.severity == "error"]
+    assert any(f.what == "gripper" and "from 0.020 to 0.080" in f.found for f in errors), errors
 
 
 def test_a_robot_by_import_path_and_another_file(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.interface.spec import Joint, RobotSpec
+from robot_rl.interface.spec import Gripper, Joint, RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.engines.model import compile_model
 from sim.engines.mujoco import MujocoEngine
@@ -83,9 +83,24 @@ def test_the_smaller_effort_of_spec_and_urdf_holds(tmp_path: Path, effort: float
         ("../meshes/cube.obj", "../meshes/cube.obj"),
         ("../meshes/cube.obj", "package://my_arm/meshes/cube.obj"),
         ("my_meshes/cube.obj", "package://my_meshes/cube.obj"),
+        ("../meshes/cube.obj", "model://my_arm/meshes/cube.obj"),
+        ("../meshes/my cube.obj", "package://my_arm/meshes/my%20cube.obj"),
+        ("meshes/100%25.obj", "meshes/100%25.obj"),
+        ("meshes/cube.obj", "file://{here}/meshes/cube.obj"),
+        ("meshes/cube.obj", "file:{here}/meshes/cube.obj"),
+        ("../../ros/share/arm_description/cube.obj", "package://arm_description/cube.obj"),
+        ("../../workspace/arm_description/cube.obj", "package://arm_description/cube.obj"),
+        ("../../models/arm/cube.OBJ", "model://arm/cube.OBJ"),
     ],
 )
-def test_meshes_are_found_from_the_file(tmp_path: Path, file: str, name: str) -> None:
+def test_meshes_are_found_from_the_file(tmp_path: Path, file: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, folder in (
+        ("AMENT_PREFIX_PATH", "ros"),
+        ("ROS_PACKAGE_PATH", "workspace"),
+        ("GAZEBO_MODEL_PATH", "models"),
+    ):
+        monkeypatch.setenv(variable, f"{tmp_path / 'nothing'}:{tmp_path / folder}")
+    name = name.format(here=tmp_path / "my_arm" / "urdf")
     robot = turn(tmp_path / "my_arm" / "urdf" / "turn.urdf", geometry=f'<mesh filename="{name}"/>')
     mesh = tmp_path / "my_arm" / "urdf" / file
     mesh.parent.mkdir(parents=True, exist_ok=True)
@@ -103,6 +118,10 @@ def test_a_visual_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"geometry": '<mesh filename="gone.stl"/>'}, "collision mesh 'gone.stl' of link 'arm' is not there; put"),
+        (
+            {"geometry": '<mesh filename="model://a/b.stl"/>'},
+            "'model://a/b.stl' of link 'arm' is not .*GAZEBO_MODEL_PATH",
+        ),
         ({"geometry": '<mesh filename="turn.dae"/>'}, "'turn.dae' of link 'arm' is a .dae file; convert it to one of"),
         ({"kind": "floating"}, "joint 'turn' is floating, which is not supported"),
         ({"kind": "prismatic"}, "joint 'turn' does not turn"),
@@ -123,3 +142,86 @@ def test_a_quadruped_and_its_meshes_can_be_moved(go2: Any, tmp_path: Path) -> No
     assert np.array_equal(ours.body_inertia, shipped.body_inertia) and ours.ngeom == shipped.ngeom
     with pytest.raises(ConfigError, match=r"gone\.urdf: no such file; correct `model` of robot 'go2'"):
         robot_model(replace(go2, model=str(tmp_path / "gone.urdf")))
+
+
+# ---- what nobody drives ------------------------------------------------------------------------------------------
+LINK = """<link name="{name}">{inertial}<visual><geometry><sphere radius="0.01"/></geometry></visual></link>
+<joint name="{name}" type="{type}"><parent link="{parent}"/><child link="{name}"/><axis xyz="0 1 0"/>
+<limit lower="0" upper="0.03" effort="10" velocity="1"/>{mimic}</joint>"""
+INERTIAL = (
+    """<inertial><mass value="0.05"/><inertia ixx="1e-4" iyy="1e-4" izz="1e-4" ixy="0" ixz="0" iyz="0"/></inertial>"""
+)
+
+
+def link(name: str, parent: str = "arm", type: str = "prismatic", mass: bool = True, mimic: str = "") -> str:
+    mimic = f'<mimic joint="{mimic}"/>' if mimic else ""
+    return LINK.format(name=name, parent=parent, type=type, inertial=INERTIAL if mass else "", mimic=mimic)
+
+
+def with_links(path: Path, *links: str) -> Any:
+    robot = turn(path)
+    path.write_text(path.read_text().replace("</robot>", "".join(links) + "</robot>"))
+    return robot
+
+
+def test_joints_that_nobody_drives_are_in_the_check(tmp_path: Path) -> None:
+    robot = with_links(tmp_path / "turn.urdf", link("k1"), link("k2", mimic="k1"))
+    robot = replace(robot, collision_bodies=("k1",))
+    found = check_robot(robot)
+    assert not [f for f in found if f.severity == "error"]
+    assert any("2 joints nobody drives: k1, k2" in f.found for f in found if f.severity == "warning")
+    driven = replace(robot, gripper=Gripper(("k1",), 0.03, 10.0))
+    assert not [f for f in check_robot(driven) if "nobody drives" in f.found], "the second follows the first"
+
+
+def test_a_finger_that_mimics_another_follows_it(tmp_path: Path) -> None:
+    robot = with_links(tmp_path / "turn.urdf", link("k1"), link("k2", mimic="k1"))
+    engine = MujocoEngine(replace(robot, gripper=Gripper(("k1",), 0.03, 10.0)), Scene(), 1, threads=1)
+    engine.reset(np.array([0]), np.zeros((1, 1)), {})
+    engine.step(torch.zeros(1, 200, 1), torch.full((1, 200, 1), 0.01))
+    fingers = [engine.qpos[0, engine.model.joint(name).qposadr[0]] for name in ("k1", "k2")]
+    assert fingers == pytest.approx([0.01, 0.01], abs=1e-3)
+
+
+def test_links_without_inertia_that_carry_nothing_are_welded_and_named(tmp_path: Path) -> None:
+    """A caster, and a sensor on a turntable; a link that the spec moves must have a mass."""
+    links = (
+        link("caster", type="continuous", mass=False),
+        link("table", mass=False),
+        link("eye", "table", "fixed", False),
+    )
+    robot = with_links(tmp_path / "turn.urdf", *links)
+    model = compile_model(robot, Scene())
+    assert model.nv == 1 and model.body("eye").id > 0
+    (said,) = [f for f in check_robot(robot) if f.what == "masses" and f.severity == "warning"]
+    assert "caster" in said.found and "table" in said.found and said.remedy
+    moved = replace(robot, gripper=Gripper(("table",), 0.03, 10.0))
+    with pytest.raises(ConfigError, match="body 'table' moves and has no mass; give its link an <inertial>"):
+        compile_model(moved, Scene())
+    carries = with_links(tmp_path / "turn.urdf", link("slide", mass=False), link("load", "slide"))
+    with pytest.raises(ConfigError, match="body 'slide' moves and has no mass"):
+        compile_model(carries, Scene())
+
+
+def test_an_inertia_that_no_body_has_is_named_and_balanced(tmp_path: Path) -> None:
+    robot = with_links(tmp_path / "turn.urdf", link("eye", type="fixed").replace('izz="1e-4"', 'izz="3e-4"'))
+    assert compile_model(robot, Scene()).body("eye").inertia == pytest.approx([5e-4 / 3] * 3)
+    assert any("eye" in f.found for f in check_robot(robot) if f.what == "masses" and f.severity == "warning")
+
+
+def test_a_flat_mesh_is_no_obstacle(tmp_path: Path) -> None:
+    """A sticker on a link: it has no volume, and a URDF's links do not get their mass from shapes."""
+    (tmp_path / "flat.obj").write_text("v 0 0 0\nv 0.1 0 0\nv 0 0.1 0\nv 0.1 0.1 0\nf 1 2 3\nf 2 4 3\n")
+    robot = turn(tmp_path / "turn.urdf", shape="visual", geometry='<mesh filename="flat.obj"/>')
+    assert compile_model(robot, Scene()).nmesh == 1
+
+
+def test_visual_meshes_that_are_not_drawn_are_in_the_check(tmp_path: Path) -> None:
+    robot = turn(tmp_path / "turn.urdf", shape="visual", geometry='<mesh filename="gone.dae"/>')
+    assert any("gone.dae" in f.found for f in check_robot(robot) if f.what == "looks")
+
+
+def test_fingers_that_turn_are_refused(tmp_path: Path) -> None:
+    robot = with_links(tmp_path / "turn.urdf", link("claw", type="revolute"))
+    with pytest.raises(ConfigError, match="finger joint 'claw' does not slide"):
+        compile_model(replace(robot, gripper=Gripper(("claw",), 0.03, 10.0)), Scene())

@@ -1,0 +1,178 @@
+"""Read a maker's model file and bring it into the form that engines take.
+
+Joints and trunk get the spec's names, and every foot becomes a body with its own shape. What simulation brings itself
+is left out: keyframes, sensors, ground planes, and the joint that lets the base move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robot_rl.interface.spec import FloatingBase, RobotSpec
+from robot_rl.util.errors import ConfigError
+from sim.engines.feet import UPRIGHT, inverse, separate_feet, turn
+from sim.engines.robot_file import Finding, RobotFile, compiling, counted, fixed_weight, weighs
+from sim.engines.urdf import is_urdf, read_urdf
+from sim.gl import mujoco
+from sim.scenes import robot_model
+
+
+def read_robot_file(robot: RobotSpec, mjcf: str = "") -> RobotFile:
+    """Return the robot's model file in the form that engines take, its contents unchecked."""
+    path = robot_model(robot, mjcf)
+    urdf = is_urdf(path)
+    undrawn: list[str] = []
+    try:
+        if urdf:
+            spec, undrawn = read_urdf(path)
+        else:
+            spec = mujoco.MjSpec.from_file(str(path))
+        spec.compiler.fusestatic = False  # feet are links of their own
+        spec.compiler.discardvisual = False  # shapes that do not collide stay visible
+        spec.compiler.balanceinertia = True  # of links whose inertia no body can have, often small sensors
+        for elements in (spec.bodies, spec.joints, spec.geoms, spec.sites, spec.cameras, spec.actuators):
+            [element.name for element in elements]  # raises if one is not UTF-8
+        changes = list(_normalize(spec, robot, path, urdf))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} has names that are not UTF-8; save the file as UTF-8") from None
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} is not a readable MJCF or URDF file: {reason}; correct it") from None
+    if undrawn:
+        found = f"visual meshes that cannot be drawn, so collision shapes are: {', '.join(dict.fromkeys(undrawn))}"
+        changes.append(Finding("ok", "looks", found, "to see them, put them there as .obj, .stl or .msh"))
+    return RobotFile(spec, path, urdf, tuple(changes))
+
+
+def root_body(spec: mujoco.MjSpec, robot: RobotSpec) -> mujoco.MjsBody | None:
+    """Return the body in the world that carries the robot's joints, whatever else the file has; None: no such joint."""
+    joint = next((j for j in map(spec.joint, robot.joint_names) if j is not None), None)
+    body = None if joint is None else joint.parent
+    while body is not None and body.parent.name != "world":
+        body = body.parent
+    return body
+
+
+def driven_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> set[str]:
+    """Return the joints that follow commands: those of the spec, and those that the file couples to them."""
+    equalities = [e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT]
+    driven = {*robot.joint_names, *(robot.gripper.joints if robot.gripper else ())}
+    driven |= {e.name1 for e in equalities if not e.name2}  # held in place
+    pairs = [{e.name1, e.name2} for e in equalities if e.name2]
+    pairs += [
+        {wrap.target.name for wrap in tendon.path if isinstance(wrap.target, mujoco.MjsJoint)}
+        for tendon in spec.tendons
+        if any(a.trntype == mujoco.mjtTrn.mjTRN_TENDON and a.target == tendon.name for a in spec.actuators)
+    ]
+    while more := {name for pair in pairs if pair & driven for name in pair} - driven:
+        driven |= more
+    return driven
+
+
+def _normalize(spec: mujoco.MjSpec, robot: RobotSpec, path: Path, urdf: bool) -> Iterator[Finding]:
+    """Change a file that was just read; yield what a user may want to know of it."""
+    _name_joints(spec, robot)
+    if robot.base:
+        yield from _name_trunk(spec, robot.base)
+    planes = [g for g in spec.worldbody.geoms if g.type == mujoco.mjtGeom.mjGEOM_PLANE]
+    dropped = {
+        "keyframe": list(spec.keys), "sensor": list(spec.sensors),
+        "actuator": list(spec.actuators) if robot.compliant or urdf else [],
+        "ground plane": planes,
+        "contact pair": [p for p in spec.pairs if {p.geomname1, p.geomname2} & {g.name for g in planes}],
+        "joint of the base": _base_joints(spec, robot),
+    }  # fmt: skip
+    for elements in dropped.values():
+        for element in elements:
+            spec.delete(element)
+    if left := [counted(elements, kind) for kind, elements in dropped.items() if elements]:
+        yield Finding("ok", "left out", f"{', '.join(left)} of the file; simulation has its own")
+    yield from _weld_weightless(spec, robot, urdf)
+    yield from _place_base(spec, robot, path)
+    if robot.base:
+        yield from separate_feet(spec, robot.base, path)
+
+
+def _name_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+    """Rename the joints of the file, and what refers to them, as the robot's driver names them."""
+    driver = {j.model_name: j.name for j in robot.joints if j.model_name}
+    _rename(driver, spec.joints, "name")
+    _rename(driver, [a for a in spec.actuators if a.trntype == mujoco.mjtTrn.mjTRN_JOINT], "target")
+    _rename(driver, [e for e in spec.equalities if e.type == mujoco.mjtEq.mjEQ_JOINT], "name1", "name2")
+
+
+def _name_trunk(spec: mujoco.MjSpec, base: FloatingBase) -> Iterator[Finding]:
+    """Give the trunk the spec's name if the file calls it by one of its aliases."""
+    alias = next((name for name in base.aliases if spec.body(name) is not None), "")
+    if alias and spec.body(base.body) is None:
+        names = {alias: base.body}
+        _rename(names, spec.bodies[1:], "name")
+        _rename(names, spec.excludes, "bodyname1", "bodyname2")
+        _rename(names, [e for e in spec.equalities if e.type != mujoco.mjtEq.mjEQ_JOINT], "name1", "name2")
+        _rename(names, [*spec.cameras, *spec.lights], "targetbody")
+        yield Finding("ok", "bodies", f"{alias!r} is the trunk, {base.body!r} in the spec")
+
+
+def _rename(names: dict[str, str], elements: Iterable[Any], *attributes: str) -> None:
+    for element in elements:
+        for attribute in attributes:
+            if (new := names.get(getattr(element, attribute))) is not None:
+                setattr(element, attribute, new)
+
+
+def _base_joints(spec: mujoco.MjSpec, robot: RobotSpec) -> list[mujoco.MjsJoint]:
+    """Return the joints by which the file lets the base move: the spec says whether and how it does."""
+    root = spec.body(robot.base.body) if robot.base else root_body(spec, robot)
+    kinds = (mujoco.mjtJoint.mjJNT_FREE,) if robot.base is None else tuple(mujoco.mjtJoint.__members__.values())
+    return [j for j in (root.joints if root else ()) if j.type in kinds and j.name not in robot.joint_names]
+
+
+def _weld_weightless(spec: mujoco.MjSpec, robot: RobotSpec, urdf: bool) -> Iterator[Finding]:
+    """Fix links without mass that carry nothing and that nobody drives; engines cannot move them."""
+    driven, welded = driven_joints(spec, robot), []
+    for body in reversed(spec.bodies[1:]):  # from the tips, since a link may carry only such links
+        alone = all(len(b.joints) == 0 for b in body.find_all("body"))
+        free = len(body.joints) and not any(j.name in driven for j in body.joints)
+        if free and alone and not weighs(body, urdf) and not fixed_weight(body, urdf):
+            welded += [j.name or f"of body {body.name}" for j in body.joints]
+            for joint in list(body.joints):
+                spec.delete(joint)
+    for equality in list(spec.equalities):
+        if {equality.name1, equality.name2} & set(welded):
+            spec.delete(equality)
+    if welded:
+        found = f"joints that only move links without mass, fixed here: {', '.join(welded)}"
+        yield Finding("warning", "masses", found, "give these links an <inertial> if they should move")
+
+
+def _place_base(spec: mujoco.MjSpec, robot: RobotSpec, path: Path) -> Iterator[Finding]:
+    """Put the root body at the origin, or a trunk at its height; with a fixed robot moves what stands around it."""
+    root = spec.body(robot.base.body) if robot.base else root_body(spec, robot)
+    if root is None or root.parent.name != "world":
+        return
+    world = spec.worldbody
+    others = [e for e in (*world.bodies, *world.geoms, *world.sites, *world.cameras) if e != root]
+    turned = root.frame is not None or root.alt.type != mujoco.mjtOrientation.mjORIENTATION_QUAT
+    if not robot.base and others and (turned or np.any(root.pos) or not np.array_equal(root.quat, UPRIGHT)):
+        with compiling(path):
+            model = spec.compile()
+        body = model.body(root.id)
+        around = world.add_frame(pos=turn(-body.pos, inverse(body.quat)), quat=inverse(body.quat))
+        outermost: list[Any] = []
+        for element in others:
+            while element.frame is not None:
+                element = element.frame
+            if element not in outermost:
+                outermost.append(element)
+        for element in outermost:
+            element.set_frame(around)
+        shown = " ".join(f"{x:g}" for x in body.pos)
+        yield Finding("ok", "base", f"the file has it at {shown} m; all of the file is moved to have it at the origin")
+    root.pos, root.quat = [0, 0, robot.base.height if robot.base else 0], [1, 0, 0, 0]
+    root.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
+    if root.frame is not None:
+        root.set_frame(world.add_frame())
