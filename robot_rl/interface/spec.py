@@ -352,8 +352,10 @@ class RobotSpec:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, and the order of
-        motors and contacts in messages. Topics, frames, a driver's names of the joints and what only simulation reads are
-        not among them: they may differ between two robots of one kind."""
+        motors and contacts in messages.
+
+        Two robots of one kind may differ in the rest: topics, frames, a driver's joint names, facts for simulation only.
+        """
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
             "name": self.name,
