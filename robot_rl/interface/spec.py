@@ -354,7 +354,7 @@ class RobotSpec:
         """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, and the order of
         motors and contacts in messages.
 
-        Two robots of one kind may differ in the rest: topics, frames, a driver's joint names, facts for simulation only.
+        Two robots of one kind may differ in the rest: topics, frames, a driver's joint names, facts for simulation.
         """
         own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
         return (own_springs if self.compliant else {}) | {
