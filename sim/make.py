@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +12,12 @@ from typing import Any
 from robot_rl.interface.environment import EnvInfo, VectorEnv
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.symmetry import Mirror
+from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.registry import DATASET
 from sim.gym_env import GymEnv
 from sim.sampling import TRAINING
+from sim.scenes import robot_model
 from sim.tasks import FOREIGN, TESTBED, tasks
 from sim.testbeds import base as testbed
 from sim.testbeds import testbeds
@@ -42,12 +47,32 @@ def make(task: str, num_envs: int, env_python: Path | None = None, **simulation:
         return testbed.TestbedEnv(_testbed(task), num_envs)
     if task.startswith(FOREIGN):
         return GymEnv(task, num_envs, env_python, asks)
+    if task.startswith(DATASET):
+        raise ConfigError(
+            f"{task} is a dataset, where nothing can be tried out; `robot-rl evaluate RUN --dataset DIR` compares a "
+            "policy's actions with those in it"
+        )
     from sim.env import TaskEnv
 
     env: Any = TaskEnv(task, num_envs, **simulation)
     env.mirror = mirror_of(env.task, env.randomization)
     made: VectorEnv = env
     return made
+
+
+def files_of(task: str, mjcf: str = "") -> list[Path]:
+    """Return the files that define a task: of its code, and the model of its robot; none of another package's."""
+    if task.startswith(FOREIGN):
+        return []
+    if task.startswith(TESTBED):
+        found = [inspect.getsourcefile(type(_testbed(task)))]
+    else:
+        ours = tasks.get(task)
+        module, expert = (path.partition(":")[0] for path in (tasks.path(task), ours.expert))
+        names = [module, expert] if expert else [module]
+        found = [inspect.getsourcefile(importlib.import_module(name)) for name in names]
+        found.append(str(robot_model(robots.get(ours.interface.robot), mjcf)))
+    return [Path(path) for path in found if path]
 
 
 def _testbed(task: str) -> testbed.Testbed:

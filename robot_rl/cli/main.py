@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reward prompt": ("robot_rl.cli.reward:Prompt", "print what a model would be asked"),
     "dataset info": ("robot_rl.cli.dataset:Info", "show what a dataset holds"),
     "dataset verify": ("robot_rl.cli.dataset:Verify", "check a dataset file by file"),
+    "dataset convert": ("robot_rl.cli.dataset:Convert", "make a LeRobot v3.0 dataset of an older one"),
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),
     "robots": ("robot_rl.cli.lists:robots_main", "list the robots"),
     "robots check": ("robot_rl.cli.check_robot:RobotsCheck", "compare a robot's spec with its model file"),

@@ -28,9 +28,12 @@ from robot_rl.data.lerobot import (
 from robot_rl.data.stats import QUANTILES, STATISTICS, Stats, merge_stats, read_stats, stats_shape
 from robot_rl.data.tables import from_arrow, read_table, read_tasks
 from robot_rl.data.video import decode_frames
+from robot_rl.data.view import View, resized
 
 _COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("data/", "videos/", "meta/", "stats/")
+_BLOCK = 256
+"""Frames to decode before they are made smaller."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ class Dataset:
     >>> data.refresh()                                          # episodes finished since: 2
     """
 
-    def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+    def __init__(self, root: str | Path, view: View | None = None) -> None:
+        self.root, self.view = Path(root), view or View()
         self.episodes: list[Episode] = []
         self.tasks: list[str] = []
         self._stamp: tuple[int, ...] = ()
@@ -117,13 +120,14 @@ class Dataset:
         """Return several columns; faster than one by one, since every file is opened once."""
         keys = list(keys)
         features = {key: self._feature(key, video=False) for key in keys}
+        stored = {key: self.view.stored.get(key, key) for key in keys}
         done = min((self._columns[key][0] if key in self._columns else 0 for key in keys), default=0)
         parts: dict[str, list[Tensor]] = {key: [] for key in keys}
         for file, episodes in _by_file(self.episodes[done:]).items():
             path = self.root / file_path(self.info["data_path"], file)
-            table = read_table(path, lambda name: name == "index" or name in keys)
+            table = read_table(path, lambda name: name == "index" or name in stored.values())
             first, length = episodes[0].start, sum(episode.length for episode in episodes)
-            absent = {*keys, "index"} - set(table.column_names)
+            absent = {*stored.values(), "index"} - set(table.column_names)
             if absent:
                 raise DatasetError(f"{path} has no column '{min(absent)}'; restore it from a copy")
             try:
@@ -135,7 +139,7 @@ class Dataset:
                 raise DatasetError(f"{path} lacks some of rows {first} to {first + length - 1}; restore it")
             for key, feature in features.items():
                 try:
-                    values = from_arrow(table[key].slice(row, length), feature)
+                    values = from_arrow(table[stored[key]].slice(row, length), feature)
                 except DatasetError as error:
                     raise DatasetError(f"{path}: '{key}' {error}; restore it from a copy") from error
                 parts[key].append(torch.from_numpy(values if values.flags.writeable else values.copy()))
@@ -149,8 +153,17 @@ class Dataset:
 
     def frames(self, key: str, indices: Sequence[int] | Tensor | np.ndarray[Any, Any]) -> Tensor:
         """Decode frames of a camera by row, in any order: (n, H, W, 3) uint8."""
-        feature = self._feature(key, video=True)
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if not (size := self.view.image_size):
+            return torch.from_numpy(self._decoded(key, rows))
+        blocks = (rows[k : k + _BLOCK] for k in range(0, max(1, len(rows)), _BLOCK))
+        return torch.from_numpy(np.concatenate([resized(self._decoded(key, block), size) for block in blocks]))
+
+    def _decoded(self, key: str, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return frames as they are stored."""
+        self._feature(key, video=True)
+        stored = self.view.stored.get(key, key)
+        feature = self._stored[stored]
         if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_frames):
             raise DatasetError(f"frame {rows.max()} of {self.root}: it has {self.num_frames} frames")
         out = np.empty((len(rows), *feature.shape), dtype=np.uint8)
@@ -159,16 +172,16 @@ class Dataset:
         owner = np.searchsorted(starts, rows[order], side="right") - 1
         jobs: dict[FileId, tuple[list[int], list[int]]] = {}
         for place, row, episode in zip(order, rows[order], owner, strict=True):
-            file, begin = self.episodes[episode].videos[key]
+            file, begin = self.episodes[episode].videos[stored]
             places, numbers = jobs.setdefault(file, ([], []))
             places.append(int(place))
             numbers.append(round(begin * self.fps) + int(row - starts[episode]))
         for file, (places, numbers) in jobs.items():
-            path = self.root / file_path(self.info["video_path"], file, key)
+            path = self.root / file_path(self.info["video_path"], file, stored)
             images = np.empty((len(places), *feature.shape), dtype=np.uint8)
             decode_frames(path, numbers, self.fps, images)
             out[places] = images
-        return torch.from_numpy(out)
+        return out
 
     @property
     def stats(self) -> dict[str, dict[str, Tensor]]:
@@ -214,7 +227,7 @@ class Dataset:
                 found.update((row["episode_index"], row) for row in table.to_pylist())
         if not self.episodes:
             return {}
-        readable = {key: f for key, f in self.features.items() if f.is_video or f.dtype in DTYPES}
+        readable = {key: f for key, f in self._stored.items() if f.is_video or f.dtype in DTYPES}
         return {key: [self._stats_of(found[e.index], key, f) for e in self.episodes] for key, f in readable.items()}
 
     def _stats_of(self, row: dict[str, Any], key: str, feature: Feature) -> Stats:
@@ -262,6 +275,7 @@ class Dataset:
             return
         info = read_info(self.root)
         total = int(info["total_episodes"])
+        total = total if self.view.episodes is None else min(total, self.view.episodes)
         if total < self.num_episodes:
             raise DatasetError(f"{self.root} was replaced by another dataset; open it again")
         rows: dict[int, dict[str, Any]] = {}
@@ -299,7 +313,8 @@ class Dataset:
         features = {key: Feature.from_json(entry) for key, entry in info["features"].items()}
         cameras = [key for key, feature in features.items() if feature.is_video]
         self.episodes += [_episode(rows[index], cameras, self.root) for index in new]
-        self.info, self.features, self.tasks = info, features, tasks[: int(info["total_tasks"])]
+        self._stored, self.features = features, self.view.features(features)
+        self.info, self.tasks = info, tasks[: int(info["total_tasks"])]
         self._stamp, self._used, self._complete = stamp, used, complete
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.lerobot import DatasetError, Feature, WrongDataset
+from robot_rl.data.lerobot import DEFAULT_FEATURES, DatasetError, Feature, WrongDataset
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.registry import DATASET
 
 STATE, ACTION = "observation.state", "action"
 OURS = ("next.success", "next.done", "intervention")
@@ -56,6 +58,7 @@ def frames_per_second(info: EnvInfo) -> int:
 def check(dataset: Dataset, info: EnvInfo) -> None:
     """Raise WrongDataset with a table of the differences if a dataset was recorded for something else."""
     rows = [] if dataset.fps == info.rate else [("rate", f"{dataset.fps} Hz", f"{info.rate:g} Hz")]
+    named = _other_names(dataset, info)
     for key, field in info.others.items():
         if field.kind == "text":  # every episode has its task
             continue
@@ -72,13 +75,36 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
             rows.append((key, _size(feature.shape), f"{spec.size} numbers"))
     if rows:
         how = " --policy BUNDLE" if info.interface is None and not info.demonstrator else ""
+        record = "" if info.task.startswith(DATASET) else f", or record one with `robot-rl collect {info.task}{how}`"
         table = [("column", "in the dataset", "in the task"), *rows]
         widths = [max(len(row[k]) for row in table) for k in (0, 1)]
         raise WrongDataset(
             f"{dataset.root}: the dataset does not fit task {info.task!r}; "
-            f"name another, or record one with `robot-rl collect {info.task}{how}`. They differ in:"
+            + (f"where only a name differs, add {' '.join(f'--rename {pair}' for pair in named)}; " if named else "")
+            + f"name another{record}. They differ in:"
             + "".join(f"\n  {a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in table)
         )
+
+
+def _other_names(dataset: Dataset, info: EnvInfo) -> list[str]:
+    """Return what --rename might say of a dataset: OLD=NEW of columns, and of the first number of each, of the same
+    size."""
+    theirs, wanted = dataset.features, {STATE: (info.state.size,), ACTION: (info.actions.size,)}
+    shapes = wanted | info.others.pictures
+    free = [key for key in theirs if key not in {*shapes, *OURS, *DEFAULT_FEATURES, "action.policy", "next.reward"}]
+    pairs = []
+    for key, shape in shapes.items():
+        alike = [name for name in free if theirs[name].shape == shape and theirs[name].is_video == (key not in wanted)]
+        if key not in theirs and alike:
+            name = get_close_matches(key, alike, 1, 0.0)[0]
+            free.remove(name)
+            pairs.append(f"{name}={key}")
+    for key, spec in ((STATE, info.state), (ACTION, info.actions)):
+        names = theirs[key].names if key in theirs else None
+        if isinstance(names, list) and len(names) == spec.size:
+            new = [name for name in spec.names if name not in names]
+            pairs += [f"{key}/{old}={new[0]}" for old in names if old not in spec.names][:1]
+    return pairs
 
 
 def _size(shape: tuple[int, ...]) -> str:
@@ -100,21 +126,22 @@ def _names(theirs: list[str], ours: list[str]) -> tuple[str, str]:
 
 
 def load_episodes(
-    path: Path | str, info: EnvInfo, reward: str = "success", successes: bool = True
+    data: Dataset | Path | str, info: EnvInfo, reward: str = "success", successes: bool = True
 ) -> list[dict[str, Tensor]]:
     """Return the episodes of a dataset, see `episodes_of`; all of them if the task reports no success."""
-    dataset = Dataset(path)
+    dataset = data if isinstance(data, Dataset) else Dataset(data)
     check(dataset, info)
     return episodes_of(dataset, info, 0, successes=successes and info.reports_success, reward=reward)
 
 
 def episodes_of(
-    dataset: Dataset, info: EnvInfo, first: int, successes: bool, reward: str = "success"
+    dataset: Dataset, info: EnvInfo, first: int, successes: bool, reward: str = "success", physical: bool = False
 ) -> list[dict[str, Tensor]]:
     """Return episodes from number `first` on: observation.state (T, D), the task's pictures uint8 (T, H, W, 3),
     instruction uint8 (T, bytes), action (T, A) in [-1, 1], reward (T,), intervention (T,) and terminated (T,).
 
-    Pictures are decoded once and kept in memory: 27 KB for one of 96x96 pixels, 55 MB for 1,000 steps of two cameras.
+    With `physical`, actions are as they were recorded, in physical units. Pictures are decoded once and kept in memory:
+    27 KB for one of 96x96 pixels, 55 MB for 1,000 steps of two cameras.
 
     The reward "success" is 1 on success, which a robot can tell; "task" is the task's reward in simulation. A failure
     that ended an episode terminates it where the dataset distinguishes it from a time-out (`TRUNCATED`); success does
@@ -138,8 +165,8 @@ def episodes_of(
     succeeded = columns["next.success"] & info.success_terminates
     terminated = succeeded | (columns["next.done"] & ~columns[TRUNCATED] if ends else False)
     for key in (STATE, ACTION):
-        _finite(dataset, key, columns[key])
-    action = info.actions.to_unit(columns[ACTION])
+        finite(dataset, key, columns[key])
+    action = columns[ACTION].float() if physical else info.actions.to_unit(columns[ACTION])
     kept = []
     for episode in dataset.episodes[first:]:
         rows = slice(episode.start, episode.start + episode.length)
@@ -188,7 +215,7 @@ def _pictures(dataset: Dataset, keys: list[str], episodes: list[slice]) -> list[
     return [{key: values[k] for key, values in parts.items()} for k in range(len(episodes))]
 
 
-def _finite(dataset: Dataset, key: str, values: Tensor) -> None:
+def finite(dataset: Dataset, key: str, values: Tensor) -> None:
     """Raise DatasetError for a non-finite value: infinity would set the range of actions."""
     wrong = (~values.isfinite().flatten(1).all(1)).nonzero()
     if len(wrong):

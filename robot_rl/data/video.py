@@ -95,6 +95,18 @@ def count_frames(path: Path) -> tuple[int, tuple[int, int]]:
         return sum(1 for _ in container.decode(stream)), (stream.height, stream.width)
 
 
+def packets(path: Path, spans: Sequence[tuple[int, int]], fps: float) -> Iterator[bytes]:
+    """Yield a video's encoded frames whose numbers are in one of the spans [first, last)."""
+    wanted = {number for first, last in spans for number in range(first, last)}
+    with _open(path) as container:
+        stream = container.streams.video[0]
+        base = stream.time_base or Fraction(1, round(fps))
+        for packet in container.demux(stream):
+            number = None if packet.pts is None else round(packet.pts * base * fps)
+            if number in wanted:
+                yield bytes(packet)
+
+
 def decode_frames(path: Path, numbers: Sequence[int] | Array, fps: int, out: Array) -> None:
     """Decode frames by number into `out` (n, H, W, 3) uint8; fastest for ascending numbers."""
     with _open(path) as container:
