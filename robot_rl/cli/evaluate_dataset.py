@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,15 +84,14 @@ def held_out(command: Evaluate, bundle: Bundle, path: Path) -> tuple[Dataset, in
 
     root, said = command.dataset, bundle.provenance
     assert root is not None
-    names = Dataset(root).features
-    inherited = tuple(pair for pair in said.get("rename", ()) if pair.partition("=")[0].partition("/")[0] in names)
-    settings = {"rename": command.rename or inherited, "image_size": said.get("image_size", 0)}
-    data = Dataset(root, View.of(settings))
+    view = View.inherited(said, Dataset(root).features)
+    view = replace(view, rename=command.rename or view.rename)
+    data = Dataset(root, view)
     learned = said.get("inputs", {}).get("dataset", {})
     count = learned.get("episodes", 0)
     if not count or count > data.num_episodes or command.all_episodes:
         return data, 0
-    if numbers_digest(Dataset(root, View.of(settings, count))) != learned["numbers"]:
+    if numbers_digest(Dataset(root, replace(view, episodes=count))) != learned["numbers"]:
         return data, 0
     if count == data.num_episodes:
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,6 +32,12 @@ class View:
     def of(cls, settings: Mapping[str, Any], episodes: int | None = None) -> View:
         """Return the view in a run's settings."""
         return cls(tuple(settings.get("rename", ())), episodes, settings.get("image_size", 0))
+
+    @classmethod
+    def inherited(cls, settings: Mapping[str, Any], features: Mapping[str, Feature]) -> View:
+        """Return the view in a run's settings for what may be another dataset: a name that it lacks stays."""
+        view = cls.of(settings)
+        return replace(view, rename=tuple(p for p in view.rename if re.split("[=/]", p)[0] in features))
 
     @cached_property
     def stored(self) -> dict[str, str]:

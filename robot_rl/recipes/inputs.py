@@ -18,6 +18,7 @@ from robot_rl.rewards.classifier_folder import DESCRIPTION
 from robot_rl.rewards.written.file import read_reward
 from robot_rl.training.run import MAY_DIFFER, SEED
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.files import description_sha256
 from robot_rl.util.settings import as_json
 
 Inputs = dict[str, Any]
@@ -56,19 +57,19 @@ def dataset_inputs(data: Dataset, info: EnvInfo, began: Inputs) -> Inputs:
     }
 
 
-def file_inputs(settings: Mapping[str, Any], info: EnvInfo) -> Inputs:
-    """Return the sha256 of what a run's settings name, except the dataset."""
-    from sim.make import files_of
-
+def file_inputs(settings: Mapping[str, Any], info: EnvInfo, simulated: bool) -> Inputs:
+    """Return the sha256 of what a run's settings name, except the dataset; `simulated`: of its task's code too."""
     contract = info.interface.to_json() | {"robot": info.robot} if info.interface else info.to_json()
     found = {"contract": _sha256(json.dumps(contract, sort_keys=True).encode())}
     if settings.get("base"):
-        found["base"] = _described(bundle_folder(settings["base"]) / "policy.json")
+        found["base"] = description_sha256(bundle_folder(settings["base"]) / "policy.json")
     if settings.get("classifier"):
-        found["classifier"] = _described(Path(settings["classifier"]) / DESCRIPTION)
+        found["classifier"] = description_sha256(Path(settings["classifier"]) / DESCRIPTION)
     if settings.get("reward"):
         found["reward"] = read_reward(settings["reward"]).sha256
-    if "classifier" in settings:  # it practises in the task
+    if simulated:
+        from sim.make import files_of
+
         files = files_of(settings["task"], settings["mjcf"])
         found["task"] = _sha256(*(path.read_bytes() for path in files))
     return found
@@ -94,12 +95,6 @@ def check_inputs(settings: Mapping[str, Any], before: Mapping[str, Any], now: In
             raise ConfigError(
                 f"{called[name]} not what this run began with; restore it, or begin another run with another --out"
             )
-
-
-def _described(path: Path) -> str:
-    """Return the sha256 of a description that holds that of its weights; when and how it was made does not count."""
-    meta = json.loads(path.read_bytes())
-    return _sha256(json.dumps({k: v for k, v in meta.items() if k != "provenance"}, sort_keys=True).encode())
 
 
 def _sha256(*parts: bytes) -> str:

@@ -192,7 +192,7 @@ def open_job(
         info = base.info if base else info_of(data, recipes.get(settings["recipe"]).reads_instructions)
     else:
         info = describe(task, python)
-    inputs = file_inputs(settings, info)
+    inputs = file_inputs(settings, info, simulated="classifier" in settings)  # a recipe that practises may have one
     make_env = lambda count: make(task, count, python, **physics)  # noqa: E731
     if settings.get("classifier"):
         if settings.get("changes"):
