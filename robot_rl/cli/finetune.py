@@ -72,7 +72,14 @@ class Finetune(Generic[R]):
         from robot_rl.data.view import View
         from robot_rl.interface.environment import EnvInfo
         from robot_rl.interface.pipeline import Pipeline
-        from robot_rl.recipes.inputs import began_with, check_inputs, dataset_inputs, file_inputs, open_dataset
+        from robot_rl.recipes.inputs import (
+            INPUTS,
+            began_with,
+            check_inputs,
+            dataset_inputs,
+            file_inputs,
+            open_dataset,
+        )
         from robot_rl.rewards.classifier_folder import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
@@ -108,7 +115,7 @@ class Finetune(Generic[R]):
         data = open_dataset(dataset, settings, began)
         load_episodes(data, info)  # the learner reads it too: check it before the robot moves
         inputs = file_inputs(settings, info, simulated=False) | {"dataset": dataset_inputs(data, info, began)}
-        check_inputs(settings, before, inputs, inputs)
+        check_inputs(settings, before, inputs, INPUTS)
         settings["inputs"] = began or inputs
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,

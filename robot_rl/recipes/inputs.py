@@ -22,8 +22,7 @@ from robot_rl.util.files import description_sha256
 from robot_rl.util.settings import as_json
 
 Inputs = dict[str, Any]
-FILES = ("base", "classifier", "reward", "contract", "task")
-"""Inputs besides the dataset."""
+INPUTS = ("dataset", "base", "classifier", "reward", "contract", "task")
 
 
 def began_with(folder: Path, seeds: bool = False) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from robot_rl.interface.environment import EnvFactory, EnvInfo
 from robot_rl.operators.judge import judge_of
 from robot_rl.operators.scripted import OperatedEnv, OperatorConfig, ScriptedOperator
 from robot_rl.recipes import recipes
-from robot_rl.recipes.inputs import FILES, Inputs, check_inputs, dataset_inputs, file_inputs, open_dataset
+from robot_rl.recipes.inputs import INPUTS, Inputs, check_inputs, dataset_inputs, file_inputs, open_dataset
 from robot_rl.rewards import RewardName
 from robot_rl.rewards.classifier_folder import load_classifier
 from robot_rl.rewards.judged import JudgedEnv, judged_info
@@ -166,7 +166,7 @@ class Job:
 
 def open_job(
     settings: dict[str, Any], run: Run | None, progress: Progress, diverged: Path | None = None,
-    before: Mapping[str, Any] | None = None, check: Collection[str] = (*FILES, "dataset"),
+    before: Mapping[str, Any] | None = None, check: Sequence[str] = INPUTS,
 ) -> Job:  # fmt: skip
     """Return the job of a run's settings, as `robot-rl train` writes them to config.json.
 

@@ -163,7 +163,7 @@ def test_a_kill_leaves_no_half_dataset_and_the_next_try_clears_it(
     old = write_old(tmp_path / "old", "v2.1", features, episode, video=False)
     code = (
         "import os, signal, sys; from pathlib import Path; from robot_rl.data.convert import convert\n"
-        "convert(Path(sys.argv[1]), Path(sys.argv[2]), lambda done, _: done == 2 and os.kill(os.getpid(), signal.SIGKILL))"
+        "convert(*map(Path, sys.argv[1:]), lambda done, _: done == 2 and os.kill(os.getpid(), signal.SIGKILL))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(old), str(tmp_path / "new")], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL and not (tmp_path / "new").exists()
