@@ -74,11 +74,12 @@ class Finetune(Generic[R]):
         from robot_rl.interface.pipeline import Pipeline
         from robot_rl.recipes.inputs import (
             INPUTS,
-            began_with,
             check_inputs,
             dataset_inputs,
             file_inputs,
+            inputs_before,
             open_dataset,
+            settings_before,
         )
         from robot_rl.rewards.classifier_folder import load_classifier
         from robot_rl.robots import robots
@@ -110,12 +111,11 @@ class Finetune(Generic[R]):
         settings["classifier"] = str(self.classifier.resolve()) if self.classifier else ""
         view = View.inherited(bundle.provenance, Dataset(dataset).features)
         settings |= {"rename": list(view.rename), "image_size": view.image_size}
-        before = began_with(folder) if self.resume else {}
-        began = before.get("inputs", {})
+        began = inputs_before(settings_before(folder), settings) if self.resume else {}
         data = open_dataset(dataset, settings, began)
         load_episodes(data, info)  # the learner reads it too: check it before the robot moves
         inputs = file_inputs(settings, info, simulated=False) | {"dataset": dataset_inputs(data, info, began)}
-        check_inputs(settings, before, inputs, INPUTS)
+        check_inputs(settings, began, inputs, INPUTS)
         settings["inputs"] = began or inputs
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,

@@ -129,7 +129,7 @@ class Train(Generic[R]):
 
         from policies.bundle import save_bundle
         from robot_rl.cli.console import bar
-        from robot_rl.recipes.inputs import began_with
+        from robot_rl.recipes.inputs import inputs_before, settings_before
         from robot_rl.recipes.job import open_job
         from robot_rl.training.numerics import learning_floats
         from robot_rl.training.run import Run, provenance, read_metrics
@@ -145,12 +145,13 @@ class Train(Generic[R]):
             shown = "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
             update(done, total, what + shown)
 
-        before = began_with(folder, bool(self.seeds)) if self.resume or self.seeds else {}
-        config = self._read_as(before, config)
+        before = settings_before(folder, bool(self.seeds)) if self.resume or self.seeds else {}
+        config = self.read_as(before, config)
         settings = {name: value for name, value in config.items() if name != "config"}
-        job = open_job(settings, None, progress, folder / "diverged", before)
+        began = inputs_before(before, settings)
+        job = open_job(settings, None, progress, folder / "diverged", began)
         job.check(recipe.needs, recipe.may_use)
-        inputs = before.get("inputs", job.inputs)
+        inputs = began or job.inputs
         config, settings = config | {"inputs": inputs}, settings | {"inputs": inputs}
         if job.data and (added := job.data.info["total_episodes"] - inputs["dataset"]["of"]) > 0:
             print(  # noqa: T201
@@ -198,11 +199,11 @@ class Train(Generic[R]):
         settings |= {"threads": self.threads or learner_threads(recipe.sim_idle_during_update)}
         return settings | {"config": asdict(recipe)}
 
-    def _read_as(self, before: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    def read_as(self, before: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
         """Return settings of a run in which options of reading the dataset that are not given are those before."""
         default = {"rename": [], "image_size": 0, "held_out": None}
-        kept = {k: before[k] for k, v in default.items() if k in before and config.get(k) == v}
-        config = config | kept
+        if before.get("dataset") == config.get("dataset"):
+            config = config | {k: before[k] for k, v in default.items() if k in before and config.get(k) == v}
         if "held_out" in config and config["held_out"] is None:
             config["held_out"] = HELD_OUT if self.task.startswith(DATASET) else 0.0
         return config

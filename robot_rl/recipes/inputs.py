@@ -17,7 +17,7 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.rewards.classifier_folder import DESCRIPTION
 from robot_rl.rewards.written.file import read_reward
 from robot_rl.training.run import MAY_DIFFER, SEED
-from robot_rl.util.errors import ConfigError
+from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import description_sha256
 from robot_rl.util.settings import as_json
 
@@ -25,7 +25,7 @@ Inputs = dict[str, Any]
 INPUTS = ("dataset", "base", "classifier", "reward", "contract", "task")
 
 
-def began_with(folder: Path, seeds: bool = False) -> dict[str, Any]:
+def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
     """Return config.json of the run in a folder, or with `seeds` of another seed's beside it; {} if none has begun."""
     for run in [folder, *(sorted(folder.parent.glob(f"{SEED}*")) if seeds else [])]:
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -33,6 +33,13 @@ def began_with(folder: Path, seeds: bool = False) -> dict[str, Any]:
             if dict(before["inputs"]):
                 return before
     return {}
+
+
+def inputs_before(before: Mapping[str, Any], settings: Mapping[str, Any]) -> Inputs:
+    """Return the inputs that a run with these settings began with; {} if none has, or with other settings, of which
+    `Run` speaks."""
+    now = {k: v for k, v in as_json(settings).items() if k in before and k not in {"seed", *MAY_DIFFER}}
+    return dict(before.get("inputs", {})) if all(before[name] == value for name, value in now.items()) else {}
 
 
 def open_dataset(path: Path, settings: Mapping[str, Any], began: Inputs) -> Dataset:
@@ -69,18 +76,15 @@ def file_inputs(settings: Mapping[str, Any], info: EnvInfo, simulated: bool) -> 
     if simulated:
         from sim.make import files_of
 
-        files = files_of(settings["task"], settings["mjcf"])
-        found["task"] = _sha256(*(path.read_bytes() for path in files))
+        with suppress(UserError):  # no robot model: the engine says so
+            files = files_of(settings["task"], settings["mjcf"])
+            found["task"] = _sha256(*(path.read_bytes() for path in files))
     return found
 
 
-def check_inputs(settings: Mapping[str, Any], before: Mapping[str, Any], now: Inputs, of: Collection[str]) -> None:
-    """Raise ConfigError where one of these inputs is not what a run with the same settings began with; of other
-    settings `Run` speaks."""
-    told = {k: v for k, v in as_json(settings).items() if k in before and k not in {"seed", *MAY_DIFFER}}
-    if any(before[name] != value for name, value in told.items()):
-        return
-    task, began = settings["task"], before.get("inputs", {})
+def check_inputs(settings: Mapping[str, Any], began: Inputs, now: Inputs, of: Collection[str]) -> None:
+    """Raise ConfigError where one of these inputs is not what a run with the same settings began with."""
+    task = settings["task"]
     called = {
         "dataset": f"the first {began.get('dataset', {}).get('episodes')} episodes of {settings.get('dataset')} are",
         "base": f"the policy in {settings.get('base')} is",

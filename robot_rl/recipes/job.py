@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,13 +166,13 @@ class Job:
 
 def open_job(
     settings: dict[str, Any], run: Run | None, progress: Progress, diverged: Path | None = None,
-    before: Mapping[str, Any] | None = None, check: Sequence[str] = INPUTS,
+    began: Inputs | None = None, check: Sequence[str] = INPUTS,
 ) -> Job:  # fmt: skip
     """Return the job of a run's settings, as `robot-rl train` writes them to config.json.
 
     Args:
         diverged: folder for episodes whose physics diverge.
-        before: config.json of the run that goes on; what was added to its dataset since is not read.
+        began: inputs of the run that goes on; what was added to its dataset since is not read.
         check: those of its inputs that must be as they were.
     """
     from sim.make import describe, make
@@ -183,8 +183,7 @@ def open_job(
     physics |= {"device": settings["device"] if settings["engine"] == "genesis" else "auto", "diverged": diverged}
     physics |= {"asks": settings["instructions"]} if "instructions" in settings else {}
     physics |= {"changes": settings["changes"]} if "changes" in settings else {}
-    python, before = Path(python) if python else None, before or {}
-    began = before.get("inputs", {})
+    python, began = Path(python) if python else None, began or {}
     base = load_bundle(settings["base"]) if settings.get("base") else None
     dataset, alone = Path(settings.get("dataset") or Path("datasets") / file_name(task)), task.startswith(DATASET)
     data = open_dataset(dataset, settings, began) if "dataset" in settings and (alone or dataset.exists()) else None
@@ -192,7 +191,6 @@ def open_job(
         info = base.info if base else info_of(data, recipes.get(settings["recipe"]).reads_instructions)
     else:
         info = describe(task, python)
-    inputs = file_inputs(settings, info, simulated="classifier" in settings)  # a recipe that practises may have one
     make_env = lambda count: make(task, count, python, **physics)  # noqa: E731
     if settings.get("classifier"):
         if settings.get("changes"):
@@ -208,9 +206,10 @@ def open_job(
     if settings.get("choose"):
         plain = make_env
         make_env = lambda count: ChoosingEnv(plain(count), settings["choose"])  # noqa: E731
+    inputs = file_inputs(settings, info, simulated="classifier" in settings)  # a recipe that practises may have one
     if data:
         check_dataset(data, info)
         inputs["dataset"] = dataset_inputs(data, info, began)
-    check_inputs(settings, before, inputs, check)
+    check_inputs(settings, began, inputs, check)
     device = learner_device(settings["device"])
     return Job(info, make_env, run, settings["seed"], dataset, base, progress, device, data, inputs)

@@ -324,7 +324,7 @@ def begin(folder: str, whole: str, stop: int) -> None:
             raise Killed
 
     with pytest.raises(Killed), Run(Path(folder), settings) as run, learning_floats(settings["precision"]):
-        recipe.train(open_job(settings, run, progress, before=settings))
+        recipe.train(open_job(settings, run, progress, began=settings["inputs"]))
 
 
 MIDWAY = ["--training.updates", "20", "--training.checkpoint-every", "10", "--training.log-every", "5"]
@@ -387,6 +387,8 @@ def test_all_seeds_of_a_folder_learn_from_the_same_episodes(run: Call, tmp_path:
     assert run(*words, "--seeds", "0..1", "--resume")[0] == 0
     inputs = [config(f"s/seed-{k}")["inputs"] for k in (0, 1)]
     assert inputs[0] == inputs[1] and inputs[0]["dataset"]["of"] == 6
+    words[2] = write(tmp_path / "other" / "d", 3, seed=1)
+    assert run(*words, "--seeds", "2", "--resume")[0] == 0 and config("s/seed-2")["inputs"]["dataset"]["of"] == 3
 
 
 TASK = """
