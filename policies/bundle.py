@@ -18,10 +18,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from policies.base import Policy, build_policy
+from policies.base import Policy, Size, build_policy
 from policies.errors import BundleError, NoBundle, WrongBundle
 from policies.metadata import load_onnx
 from policies.weights import read_weights, require_fit, sha256
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.observations import terms
 from robot_rl.interface.pipeline import Interface, Pipeline
@@ -55,9 +56,25 @@ class Bundle:
     task: str = ""
     folder: Path | None = None
     """Where it was read from."""
+    described: EnvInfo | None = None
+    """What the policy reads and writes where there is no contract; None in bundles of earlier versions."""
 
     def __post_init__(self) -> None:
         self.task = self.task or (self.contract.task if self.contract else "")
+
+    @property
+    def specs(self) -> EnvInfo | None:
+        """Return what the policy reads and writes, if that is known."""
+        return EnvInfo.of(Pipeline(self.contract)) if self.contract else self.described
+
+    @property
+    def info(self) -> EnvInfo:
+        """What the policy reads and writes; WrongBundle where that is not known."""
+        if (found := self.specs) is None:
+            raise WrongBundle(
+                f"{self.called} does not say what it reads and writes: an earlier robot-rl wrote it; train it again"
+            )
+        return found
 
     @property
     def interface(self) -> Interface:
@@ -157,6 +174,7 @@ def save_bundle(bundle: Bundle, path: Path) -> None:
                 "policy": bundle.policy.describe(),
                 "task": bundle.task,
                 "interface": bundle.contract.to_json() if bundle.contract else None,
+                **({"specs": bundle.described.to_json()} if bundle.described and not bundle.contract else {}),
                 "agent": bundle.agent,
                 "robot": bundle.robot,
                 "provenance": bundle.provenance,
@@ -209,6 +227,7 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
         policy = build_policy(meta["policy"])
         bundle = Bundle(policy, interface, meta["robot"], meta.get("provenance", {}), folder=path)
         bundle.task, bundle.agent = meta.get("task", "") or bundle.task, meta.get("agent", {})
+        bundle.described = described(meta, bundle.task, policy.size)
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, UnknownName) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise BundleError(
@@ -226,8 +245,18 @@ def load_bundle(path: Path | str, runtime: Runtime = "torch") -> Bundle:
             )
     policy.eval()
     if runtime == "onnx":
-        bundle.policy = load_onnx(path, bundle.policy, bundle.interface)
+        bundle.policy = load_onnx(path, bundle.policy, bundle.info)
     return bundle
+
+
+def described(meta: dict[str, Any], task: str, size: Size) -> EnvInfo | None:
+    """Return the specs in a bundle's or server's description, if any; ValueError where the policy has other sizes."""
+    if meta["interface"] is not None or meta.get("specs") is None:
+        return None
+    info = EnvInfo.from_json(task, meta["specs"])
+    if (info.observation, info.action, info.others) != (size.observation, size.action, size.others):
+        raise ValueError("its policy has other inputs or outputs than its specs")
+    return info
 
 
 def check_names(meta: dict[str, Any]) -> None:

@@ -96,10 +96,11 @@ def export_onnx(path: Path) -> tuple[Policy, Exported, float]:
     Returns the policy in torch, the same in ONNX Runtime, and the largest difference of their actions.
     """
     folder, bundle = bundle_folder(path), load_bundle(path)
-    policy, robot = exportable(bundle.policy), robots.get(bundle.interface.robot)
+    policy = exportable(bundle.policy)
     require("onnxruntime")
-    bundle.check_robot(robot)
-    metadata = describe(bundle.interface, robot, policy, folder / "policy.safetensors")
+    if bundle.contract is not None:
+        bundle.check_robot(robots.get(bundle.interface.robot))
+    metadata = describe(bundle.info, policy, folder / "policy.safetensors")
     metadata |= {"version": __version__, "commit": bundle.provenance.get("commit", "unknown")}
     if isinstance(policy, FeedforwardPolicy):
         model = build(policy, metadata)

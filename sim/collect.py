@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from policies.bundle import load_bundle
+from policies.bundle import bundle_folder, load_bundle
 from robot_rl.data import Dataset, DatasetWriter, EpisodeData, Feature
 from robot_rl.data.recording import TRUNCATED, features, frames_per_second
 from robot_rl.data.rows import EpisodeRows
 from robot_rl.interface.environment import on_device
 from robot_rl.interface.observation_spec import IMAGES
 from robot_rl.util.errors import UserError
-from robot_rl.util.files import replace_file
+from robot_rl.util.files import description_sha256, replace_file
 from robot_rl.util.seeds import training_seed
 from robot_rl.util.settings import as_json, check_same
 from sim.demonstrators import demonstrator
@@ -145,7 +145,9 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the settings that determine the episodes, by the names of the command's options."""
     options = {"skill": skill, "image_size": image_size, "keep_failures": keep_failures, "num_envs": env.num_envs}
-    options |= {"policy": str(policy.resolve())} if policy else {}
+    if policy:
+        options |= {"policy": str(policy.resolve())}
+        options |= {"policy_sha256": description_sha256(bundle_folder(policy) / "policy.json")}
     where = getattr(env, "simulation", {})
     if isinstance(env, TaskEnv):
         where = {"mjcf": env.mjcf} | where

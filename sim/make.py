@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +12,12 @@ from typing import Any
 from robot_rl.interface.environment import EnvInfo, VectorEnv
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.symmetry import Mirror
+from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.registry import DATASET
 from sim.gym_env import GymEnv
 from sim.sampling import TRAINING
+from sim.scenes import robot_model
 from sim.tasks import FOREIGN, TESTBED, tasks
 from sim.testbeds import base as testbed
 from sim.testbeds import testbeds
@@ -37,6 +42,11 @@ def make(
     """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, of which only `asks` counts for tasks
     without a robot. `episode_steps` is the longest episode of another package's environment; None: as it says.
     ConfigError for what they cannot do."""
+    if task.startswith(DATASET):
+        raise ConfigError(
+            f"{task} is a dataset, where nothing can be tried out; `robot-rl evaluate RUN --dataset DIR` compares a "
+            "policy's actions with those in it"
+        )
     asks = simulation.get("asks", TRAINING)
     _check_steps(task, episode_steps)
     if simulation.get("changes") and task.startswith((TESTBED, FOREIGN)):
@@ -59,6 +69,20 @@ def _check_steps(task: str, episode_steps: int | None) -> None:
     """Raise ConfigError for another time limit than the task's own."""
     if episode_steps and not task.startswith(FOREIGN):
         raise ConfigError(f"{task} has a time limit of its own; leave out --episode-steps")
+
+def files_of(task: str, mjcf: str = "") -> list[Path]:
+    """Return the files that define a task: of its code, and the model of its robot; none of another package's."""
+    if task.startswith(FOREIGN):
+        return []
+    if task.startswith(TESTBED):
+        found = [inspect.getsourcefile(type(_testbed(task)))]
+    else:
+        ours = tasks.get(task)
+        module, expert = (path.partition(":")[0] for path in (tasks.path(task), ours.expert))
+        names = [module, expert] if expert else [module]
+        found = [inspect.getsourcefile(importlib.import_module(name)) for name in names]
+        found.append(str(robot_model(robots.get(ours.interface.robot), mjcf)))
+    return [Path(path) for path in found if path]
 
 
 def _testbed(task: str) -> testbed.Testbed:

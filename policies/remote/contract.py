@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from policies.base import Policy, Size
-from policies.bundle import Bundle, check_names
+from policies.base import Size
+from policies.bundle import Bundle, check_names, described
 from policies.errors import BundleError
+from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import STATE, ObservationField, ObservationSpec
 from robot_rl.interface.pipeline import Interface, Pipeline
 from robot_rl.robots import robots
@@ -47,6 +48,7 @@ class Terms:
     horizon: PositiveInt
     execute: PositiveInt
     inpaints: bool
+    described: EnvInfo | None = None
 
     def __post_init__(self) -> None:
         validate(self, "metadata, ")
@@ -59,18 +61,19 @@ def size_of(pipeline: Pipeline) -> Size:
     return Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.others)
 
 
-def spec_of(policy: Policy, interface: Interface | None) -> ObservationSpec:
-    """Return what a policy observes."""
-    if interface is not None:
-        return Pipeline(interface).observation_spec
-    state = ObservationField((policy.size.observation,))
-    return ObservationSpec.of(**{STATE: state}) | policy.size.others
+def spec_of(bundle: Bundle) -> ObservationSpec:
+    """Return what a bundle's policy observes."""
+    if bundle.contract is None and bundle.described:
+        return ObservationSpec.from_vector(bundle.described.state) | bundle.described.others
+    if bundle.contract is not None:
+        return Pipeline(bundle.contract).observation_spec
+    state = ObservationField((bundle.policy.size.observation,))
+    return ObservationSpec.of(**{STATE: state}) | bundle.policy.size.others
 
 
 def describe(bundle: Bundle, version: str) -> dict[str, Any]:
     """Return the metadata that a server sends."""
-    policy, interface = bundle.policy, bundle.contract
-    actions = Pipeline(interface).actions.to_json() if interface else []
+    policy, interface, specs = bundle.policy, bundle.contract, bundle.specs
     ours = {
         "protocol": PROTOCOL,
         "version": version,
@@ -80,10 +83,11 @@ def describe(bundle: Bundle, version: str) -> dict[str, Any]:
         "horizon": policy.horizon,
         "execute": policy.execute,
         "inpaints": bool(getattr(policy, "inpaints", False)),
-        "rate": interface.controller.rate if interface else None,
-        "observation": spec_of(policy, interface).to_json(),
-        "actions": {"units": "physical" if interface else "[-1, 1]", "fields": actions},
+        "rate": specs.rate if specs else None,
+        "observation": spec_of(bundle).to_json(),
+        "actions": {"units": "physical" if specs else "[-1, 1]", "fields": specs.actions.to_json() if specs else []},
         "interface": interface.to_json() if interface else None,
+        "specs": specs.to_json() if specs and not interface else None,
         "robot": bundle.robot,
     }
     plain: dict[str, Any] = json.loads(json.dumps({NAME: ours}))
@@ -110,9 +114,10 @@ def read(metadata: dict[str, Any], address: str) -> Terms | None:
             robots.get(interface.robot)
         if not isinstance(said["robot"], dict):
             raise TypeError("robot is no table")
+        size = Size.from_json(said["size"])
         return Terms(
-            said["task"], interface, said["robot"], Size.from_json(said["size"]),
-            said["horizon"], said["execute"], said["inpaints"],
+            said["task"], interface, said["robot"], size, said["horizon"], said["execute"], said["inpaints"],
+            described(said, said["task"], size),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, UnknownName) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error

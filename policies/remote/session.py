@@ -14,7 +14,6 @@ from policies.execution import Execution, warm_up
 from policies.remote.contract import spec_of
 from policies.remote.packing import PackingError, pack, unpack
 from policies.remote.request import read_request
-from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.spec import NOTHING
 from robot_rl.util.errors import ConfigError
 
@@ -24,8 +23,9 @@ class Session:
 
     def __init__(self, bundle: Bundle, device: torch.device):
         self.policy, self.device = own(bundle.policy), device
-        self.spec = spec_of(bundle.policy, bundle.contract)
-        self.actions = Pipeline(bundle.contract).actions if bundle.contract else NOTHING
+        self.spec = spec_of(bundle)
+        specs = bundle.specs
+        self.actions = specs.actions if specs else NOTHING
         self.rng = torch.Generator().manual_seed(0)
         """For requests without a generator of their own."""
 

@@ -1,4 +1,4 @@
-"""`robot-rl dataset`: show and check a dataset."""
+"""`robot-rl dataset`: show, check and convert a dataset."""
 
 from __future__ import annotations
 
@@ -109,4 +109,28 @@ class Stats:
 
         write_stats(self.path)
         Console().out(f"wrote {self.path / STATS}")
+        return 0
+
+
+@dataclass
+class Convert:
+    """Make a LeRobot v3.0 dataset of one of v2.1 or v2.0; numbers and videos stay as they are."""
+
+    path: tyro.conf.Positional[Path]
+    """Folder of the old dataset, with meta/ in it."""
+    out: tyro.conf.Positional[Path]
+    """Folder of the new one; it appears when all of it is written."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Convert; return the exit status."""
+        from robot_rl.cli.console import bar, show
+        from robot_rl.data import Dataset
+        from robot_rl.data.convert import convert
+
+        with bar("convert") as update:
+            convert(self.path, self.out, update)
+        data = Dataset(self.out)
+        show({"path": str(self.out), "episodes": data.num_episodes, "frames": data.num_frames}, self.json, "dataset")
         return 0

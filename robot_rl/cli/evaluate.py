@@ -1,10 +1,11 @@
-"""`robot-rl evaluate`: measure a policy in simulation."""
+"""`robot-rl evaluate`: measure a policy in simulation, or beside recorded actions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -17,11 +18,19 @@ _SHOWN = ("run", "episodes", "success", "success_low", "success_high", "steps", 
 
 @dataclass
 class Evaluate:
-    """Run a bundle's policy on held-out episodes of its task and report success with a 95 % Wilson interval."""
+    """Run a bundle's policy on held-out episodes of its task and report success with a 95 % Wilson interval; or with
+    --dataset report the mean absolute error of its actions on recorded episodes."""
 
     policies: tyro.conf.Positional[tuple[Path, ...]]
     """Bundles, run folders that hold one, or folders of seed runs; random:TASK for uniformly random actions, zero:TASK
     for the controller alone, expert:TASK for the scripted demonstrator, ws://HOST:PORT for a server's."""
+    dataset: Path | None = None
+    """Recorded episodes to compare the policy's actions with, and with simple controls: of a dataset that it learned
+    from, those that training held out or that were recorded since."""
+    all_episodes: bool = False
+    """With --dataset: also episodes that it learned from."""
+    rename: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """With --dataset: as in `robot-rl train`; default what the policy was trained with."""
     episodes: PositiveInt = 200
     """Episodes; number k has seed + k, so all policies face the same ones."""
     seed: Seed = HELD_OUT
@@ -96,6 +105,7 @@ class Evaluate:
         rows = [{"run": str(policy)} | self.evaluate(policy, quiet=True) for policy in policies]
         if not self.json:
             rows = [{k: v for k, v in row.items() if k in _SHOWN or isinstance(v, dict)} for row in rows]
+            rows = [{k: v for k, v in row.items() if k != "by_number"} for row in rows]
         show_runs(rows, self.json, "evaluation", {})
         return 0
 
@@ -103,7 +113,6 @@ class Evaluate:
         """Evaluate one policy, keep the result and show it unless `quiet`; return it."""
         import math
         import time
-        from contextlib import suppress
 
         import torch
 
@@ -114,8 +123,7 @@ class Evaluate:
         from robot_rl.data.titles import quoted
         from robot_rl.evaluation import Seldom, evaluate
         from robot_rl.robots import robots
-        from robot_rl.training.run import write_json
-        from robot_rl.util.errors import ConfigError, UserError
+        from robot_rl.util.errors import ConfigError
         from sim.divergence import report
         from sim.experts.policy import ExpertPolicy
         from sim.make import make
@@ -123,6 +131,11 @@ class Evaluate:
         from sim.video import filmed, record
 
         torch.set_num_threads(self.threads)
+        if self.dataset:
+            return self._measured(bundle_path, quiet)
+        for option in ("all_episodes", "rename"):
+            if getattr(self, option):
+                raise ConfigError(f"--{option.replace('_', '-')} is for --dataset; leave it out")
         simulation: dict[str, Any] = {
             "engine": self.engine, "device": self.device, "mjcf": self.mjcf, "without": self.without,
         }  # fmt: skip
@@ -199,18 +212,43 @@ class Evaluate:
         finally:  # a failed video does not lose the result
             if not quiet:
                 show(summary, self.json, "evaluation")  # first: nor does a full disk
-            kept = summary | {"task": task, "per_episode": result.per_episode()}
-            if self.out:
-                write_json(self.out, kept)
-            elif out:
-                with suppress(OSError, UserError):  # somebody else's run
-                    write_json(out, kept)
+            self._keep(summary | {"task": task, "per_episode": result.per_episode()}, out)
         env.close()
         if close := getattr(served, "close", None):
             close()
         return summary
 
-    def _beside_run(self, policy: Path) -> Path | None:
+    def _measured(self, policy: Path, quiet: bool) -> dict[str, Any]:
+        """Compare one policy with a dataset, keep the result and show it unless `quiet`; return it."""
+        import time
+
+        from robot_rl.cli.console import show
+        from robot_rl.cli.evaluate_dataset import measure, show_errors
+
+        start = time.monotonic()
+        summary, more, only = measure(self, policy)
+        summary["seconds"] = time.monotonic() - start
+        self._keep(summary | more, self.out or self._beside_run(policy, [] if only else ["dataset"]))
+        if not quiet and self.json:
+            show(summary, True)
+        elif not quiet:
+            show_errors(summary)
+        return summary
+
+    def _keep(self, result: dict[str, Any], out: Path | None) -> None:
+        """Write a result to --out, or beside the run if that may be written to."""
+        from contextlib import suppress
+
+        from robot_rl.training.run import write_json
+        from robot_rl.util.errors import UserError
+
+        if self.out:
+            write_json(self.out, result)
+        elif out:
+            with suppress(OSError, UserError):  # somebody else's run
+                write_json(out, result)
+
+    def _beside_run(self, policy: Path, other: Sequence[str] = ()) -> Path | None:
         """Return where the result of a run's policy goes, so that `report` finds it; None for other policies."""
         from policies.bundle import bundle_folder
         from robot_rl.util.files import file_name
@@ -218,7 +256,7 @@ class Evaluate:
         run, defaults = bundle_folder(policy).parent, vars(Evaluate)
         if not (run / "config.json").is_file():
             return None
-        other = [
+        other = [*other] + [
             getattr(self, name)
             for name in ("engine", "runtime", "execution", "instructions")
             if getattr(self, name) != defaults[name]

@@ -67,9 +67,20 @@ class Finetune(Generic[R]):
         from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
+        from robot_rl.data import Dataset
         from robot_rl.data.recording import load_episodes
+        from robot_rl.data.view import View
         from robot_rl.interface.environment import EnvInfo
         from robot_rl.interface.pipeline import Pipeline
+        from robot_rl.recipes.inputs import (
+            INPUTS,
+            check_inputs,
+            dataset_inputs,
+            file_inputs,
+            inputs_before,
+            open_dataset,
+            settings_before,
+        )
         from robot_rl.rewards.classifier_folder import load_classifier
         from robot_rl.robots import robots
         from robot_rl.training.checkpoint import load_state
@@ -89,17 +100,23 @@ class Finetune(Generic[R]):
         named = self.dataset or bundle.provenance.get("dataset")
         if not named or not (Path(named) / "meta" / "info.json").exists():
             raise ConfigError(f"no demonstrations at {named or '(unknown)'}: name the dataset with --dataset")
-        dataset = Path(named)
+        dataset = Path(named).resolve()
         info = EnvInfo.of(Pipeline(bundle.interface))
-        load_episodes(dataset, info)  # the learner reads it too: check it before the robot moves
         which = Path("runs"), bundle.interface.task, self.recipe
         folder = self.out or (latest_folder(*which, "episodes.jsonl") if self.resume else new_folder(*which))
         settings: dict[str, Any] = {"task": bundle.interface.task, "recipe": self.recipe, "seed": self.seed}
-        dataset = dataset.resolve()
         cameras = bundle.interface.cameras if self.camera else ()
         settings |= {"dataset": str(dataset), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
         settings["cameras"] = cameras
         settings["classifier"] = str(self.classifier.resolve()) if self.classifier else ""
+        view = View.inherited(bundle.provenance, Dataset(dataset).features)
+        settings |= {"rename": list(view.rename), "image_size": view.image_size}
+        began = inputs_before(settings_before(folder), settings) if self.resume else {}
+        data = open_dataset(dataset, settings, began)
+        load_episodes(data, info)  # the learner reads it too: check it before the robot moves
+        inputs = file_inputs(settings, info, simulated=False) | {"dataset": dataset_inputs(data, info, began)}
+        check_inputs(settings, began, inputs, INPUTS)
+        settings["inputs"] = began or inputs
         with (
             Run(folder, settings | {"config": asdict(recipe)}, self.resume) as run,
             open_node("finetune", ros_args=self.ros_args, rate=spec.command_rate) as node,

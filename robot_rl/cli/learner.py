@@ -28,13 +28,15 @@ def learn(folder: Path) -> int:
 
     from policies.bundle import load_bundle
     from robot_rl.recipes import recipes
+    from robot_rl.recipes.inputs import open_dataset
     from robot_rl.training.numerics import learning_floats
     from robot_rl.training.run import Run, configured
 
     torch.set_num_threads(1)
     settings = json.loads((folder / "config.json").read_text())
     recipe = configured(recipes.get(recipes.vet(settings["recipe"]))(), settings["config"])
-    learner = recipe.learner(load_bundle(settings["base"]), Path(settings["dataset"]), folder, settings["seed"])
+    data = open_dataset(Path(settings["dataset"]), settings, settings.get("inputs", {}))
+    learner = recipe.learner(load_bundle(settings["base"]), data, folder, settings["seed"])
     with Run(folder / "learner", {k: settings[k] for k in ("recipe", "seed")}, resume=True) as run, learning_floats():
         learner.run(run, lambda: stop.is_set() or _orphaned(), stop.wait)
     return 0

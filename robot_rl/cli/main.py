@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dataset info": ("robot_rl.cli.dataset:Info", "show what a dataset holds"),
     "dataset verify": ("robot_rl.cli.dataset:Verify", "check a dataset file by file"),
     "dataset stats": ("robot_rl.cli.dataset:Stats", "compute a dataset's statistics anew"),
+    "dataset convert": ("robot_rl.cli.dataset:Convert", "make a LeRobot v3.0 dataset of an older one"),
     "tasks": ("robot_rl.cli.lists:tasks_main", "list the tasks"),
     "robots": ("robot_rl.cli.lists:robots_main", "list the robots"),
     "robots check": ("robot_rl.cli.check_robot:RobotsCheck", "compare a robot's spec with its model file"),

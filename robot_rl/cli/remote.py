@@ -52,7 +52,9 @@ def open_policy(
     if task and task != terms.task:
         raise ConfigError(f"the policy at {address} is for task {terms.task!r}, not for {task!r}; leave out --task")
     policy = ServedPolicy(connection, terms)
-    return ServedBundle(policy, terms.interface, terms.robot, task=terms.task, address=address)
+    return ServedBundle(
+        policy, terms.interface, terms.robot, task=terms.task, address=address, described=terms.described
+    )
 
 
 def _foreign(connection: Any, task: str | None, keys: tuple[str, ...], execute: int) -> Bundle:

@@ -9,14 +9,20 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
+from robot_rl.util.limits import Fraction, Interval, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
+from robot_rl.util.registry import DATASET
+
+if TYPE_CHECKING:
+    from robot_rl.data import Dataset
 
 R = TypeVar("R")
+HELD_OUT = 0.1
+"""Share of a dataset that is held out where it is all there is."""
 _SIMULATION = ("engine", "without", "instructions", "changes", "choose", "mjcf", "episode_steps")
 
 
@@ -25,14 +31,23 @@ class Train(Generic[R]):
     """Train a policy. All files go to one run folder; Ctrl-C saves a checkpoint and ends, a kill loses the time since
     the last one, and --resume continues from there."""
 
-    task: tyro.conf.Positional[str]
-    """Name of the task, see `robot-rl tasks`; its import path, my_lab.drawer:TASK; or gym:ID, any Gymnasium one."""
     config: Annotated[R, tyro.conf.arg(name="")]
+    task: tyro.conf.Positional[str] = ""
+    """Name of the task, see `robot-rl tasks`; its import path, my_lab.drawer:TASK; or gym:ID, any Gymnasium one. Leave
+    it out to clone what --dataset holds: observations, actions, cameras and rate are then the dataset's own."""
     recipe: str = ""
-    """How to train, see `robot-rl recipes`; its options are listed below. Default diffusion-bc for a task with a
-    scripted demonstrator, ppo for another, sac for a gym: task."""
+    """How to train, see `robot-rl recipes`; its options are listed below. Default diffusion-bc for a dataset without a
+    task and for a task with a scripted demonstrator, ppo for another, sac for a gym: task."""
     dataset: Path | None = None
-    """Demonstrations; default datasets/<task>."""
+    """Demonstrations, a LeRobot v3.0 dataset; default datasets/<task>."""
+    rename: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Another name for a column or camera of the dataset, observation.images.wrist=observation.images.hand, or for one
+    number of a column, action/gripper=gripper.width."""
+    image_size: Annotated[int, Interval(ge=0, le=960)] = 0
+    """Height and width to which the dataset's pictures are made smaller, pixels; 0: as they are."""
+    held_out: Fraction | None = None
+    """Share of the dataset's episodes, the last ones, to keep for `robot-rl evaluate --dataset`; default 0.1 without a
+    task, else 0."""
     base: Path | None = None
     """Bundle of the policy to start from."""
     classifier: Path | None = None
@@ -90,6 +105,7 @@ class Train(Generic[R]):
         seeds = seed_list(self.seeds) if self.seeds else []
         if seeds and self.seed:
             raise ConfigError("--seed and --seeds both name seeds; leave out --seed")
+        self._name_task()
         self._check_read([*self.config.needs, *self.config.may_use])  # type: ignore[attr-defined]
         self._check_paid()
         unable = [] if without_robot(self.task) else nominal(tasks.get(self.task), self.engine)
@@ -116,6 +132,7 @@ class Train(Generic[R]):
 
         from policies.bundle import save_bundle
         from robot_rl.cli.console import bar, learned
+        from robot_rl.recipes.inputs import inputs_before, settings_before
         from robot_rl.recipes.job import open_job
         from robot_rl.training.numerics import learning_floats
         from robot_rl.training.run import Run, provenance, read_metrics
@@ -124,7 +141,6 @@ class Train(Generic[R]):
         recipe: Any = self.config
         config = self.settings(seed, without)
         torch.set_num_threads(config["threads"])
-        settings = {name: value for name, value in config.items() if name != "config"}
         extendable_setting = f"config.{recipe.extendable_setting}" if recipe.extendable_setting else ""
 
         def progress(what: str, done: int, total: int, metrics: dict[str, float]) -> None:
@@ -132,14 +148,26 @@ class Train(Generic[R]):
             shown = "".join(f"  {k.split('/')[1]} {metrics[k]:.3f}" for k in names if k in metrics)
             update(done, total, what + shown)
 
-        job = open_job(settings, None, progress, folder / "diverged")
+        before = settings_before(folder, bool(self.seeds)) if self.resume or self.seeds else {}
+        config = self.read_as(before, config)
+        settings = {name: value for name, value in config.items() if name != "config"}
+        began = inputs_before(before, settings)
+        job = open_job(settings, None, progress, folder / "diverged", began)
         job.check(recipe.needs, recipe.may_use)
+        inputs = began or job.inputs
+        config, settings = config | {"inputs": inputs}, settings | {"inputs": inputs}
+        if job.data and (added := job.data.info["total_episodes"] - inputs["dataset"]["of"]) > 0:
+            print(  # noqa: T201
+                f"{job.dataset} has {added} episodes more than the {inputs['dataset']['of']} that the run began with; "
+                "they are not learned from",
+                file=sys.stderr,
+            )
         opened = Run(folder, config, self.resume, extendable_setting)
         with opened as run, bar(self.recipe) as update, learning_floats(self.precision):
             if self.resume and not self.seeds and not run.checkpoint_file.exists():
                 print(f"nothing to resume: {folder} has no checkpoint yet, so training begins", file=sys.stderr)  # noqa: T201
             run.stop_on_signals()
-            self._note_task(run, Path(settings["dataset"]) if "dataset" in settings else None)
+            self._note_task(run, job.data)
             job.run = run
             bundle = recipe.train(job)
             bundle.provenance = provenance() | settings | {"seconds": run.elapsed}
@@ -151,7 +179,6 @@ class Train(Generic[R]):
 
     def settings(self, seed: int, without: Sequence[str]) -> dict[str, Any]:
         """Return what config.json of one seed's run holds."""
-        from robot_rl.rewards.written.file import read_reward
         from robot_rl.training.numerics import learner_threads
         from robot_rl.util.files import file_name
 
@@ -160,46 +187,69 @@ class Train(Generic[R]):
         settings: dict[str, Any] = {"task": self.task, "recipe": self.recipe, "seed": seed}
         # Inputs that are not read may be gone when the run is resumed.
         settings |= {"dataset": str(dataset.resolve())} if "demonstrations" in recipe.needs else {}
+        read = {"rename": list(self.rename), "image_size": self.image_size, "held_out": self.held_out}
+        settings |= read if "demonstrations" in recipe.needs else {}
         may = (*recipe.needs, *recipe.may_use)
         settings |= {"base": str(self.base) if self.base else None} if "base" in may else {}
         settings |= {"engine": self.engine, "device": self.device, "without": list(without)}
-        settings |= {} if self.instructions == "training" else {"instructions": self.instructions}
-        settings |= {"changes": self.changes} if self.changes else {}
-        settings |= {"choose": self.choose} if self.choose else {}
-        settings |= {"episode_steps": self.episode_steps} if self.episode_steps else {}
-        judge = {"classifier": str(self.classifier.resolve()) if self.classifier else ""}
-        if self.reward:
-            judge |= {"reward": str(self.reward.resolve()), "reward_sha256": read_reward(self.reward).sha256}
-        settings |= judge if "environment" in may else {}
+        if "environment" in may:
+            names = ("instructions", "changes", "choose", "episode_steps")
+            settings |= {name: getattr(self, name) for name in names}
+            files = {"classifier": self.classifier, "reward": self.reward}
+            settings |= {name: str(path.resolve()) if path else "" for name, path in files.items()}
         settings |= {"mjcf": str(Path(self.mjcf).resolve()) if self.mjcf else ""}
         settings |= {"env_python": str(self.env_python.absolute()) if self.env_python else None}
         settings |= {"precision": self.precision}
         settings |= {"threads": self.threads or learner_threads(recipe.sim_idle_during_update)}
         return settings | {"config": asdict(recipe)}
 
-    def _note_task(self, run: Any, dataset: Path | None) -> None:
+    def read_as(self, before: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+        """Return settings of a run in which options of reading the dataset that are not given are those before."""
+        default = {"rename": [], "image_size": 0, "held_out": None}
+        if before.get("dataset") == config.get("dataset"):
+            config = config | {k: before[k] for k, v in default.items() if k in before and config.get(k) == v}
+        if "held_out" in config and config["held_out"] is None:
+            config["held_out"] = HELD_OUT if self.task.startswith(DATASET) else 0.0
+        return config
+
+    def _note_task(self, run: Any, data: Dataset | None) -> None:
         """Write dataset.json and randomization.json for the report: what was learned from, and what varied in it."""
-        from robot_rl.data import Dataset
         from sim.tasks import tasks, without_robot
 
         if not without_robot(self.task):
             varied = [r for r in tasks.get(self.task).randomization if r.parameter not in self.without]
             run.write("randomization.json", [asdict(r) for r in varied])
-        if dataset is None or not dataset.exists():
+        if data is None:
             return
-        data, said = Dataset(dataset), {}
+        said = {}
         with suppress(OSError, ValueError, RecursionError):
-            said = json.loads((dataset / "meta" / "dataset.json").read_bytes())
-        facts = {"path": str(dataset), "episodes": data.num_episodes, "frames": data.num_frames, "fps": data.fps}
+            said = json.loads((data.root / "meta" / "dataset.json").read_bytes())
+        facts = {"path": str(data.root), "episodes": data.num_episodes, "frames": data.num_frames, "fps": data.fps}
         current = isinstance(said, dict) and said.get("frames") == data.num_frames
         run.write("dataset.json", said if current else facts)
 
+    def _name_task(self) -> None:
+        """Name the task of a dataset alone; ConfigError where there is none either, or the recipe practises."""
+        from robot_rl.data.described import task_of
+
+        if self.task.startswith(DATASET):
+            raise ConfigError(f"{self.task} is no task; name the dataset's folder with --dataset")
+        if self.task:
+            return
+        if self.dataset is None:
+            raise ConfigError("name a task, see `robot-rl tasks`, or a dataset to clone with --dataset")
+        needs: Collection[str] = self.config.needs  # type: ignore[attr-defined]
+        if "environment" in needs:
+            raise ConfigError(
+                f"recipe {self.recipe} practises in a task, and a dataset alone has none: name a task too, or a recipe "
+                "that clones, --recipe diffusion-bc, bc, flow-bc, vla-sft, vla-tokens or consistency"
+            )
+        self.task = task_of(self.dataset)
+
     def _check_read(self, needs: Sequence[str]) -> None:
         """Raise ConfigError for options that the recipe does not use."""
-        groups = dict.fromkeys((*_SIMULATION, "classifier", "reward"), "environment") | {
-            "base": "base",
-            "dataset": "demonstrations",
-        }
+        groups = dict.fromkeys((*_SIMULATION, "classifier", "reward"), "environment") | {"base": "base"}
+        groups |= dict.fromkeys(("dataset", "rename", "image_size", "held_out"), "demonstrations")
         for option in fields(self):
             what = groups.get(option.name)
             unread = what is not None and what not in needs

@@ -52,7 +52,7 @@ def _as_before(command: Any, run: Path, seed: int, without: Sequence[str]) -> bo
     """Return whether a run has the command's settings; if not, `Run` makes it longer or refuses."""
     try:
         before = json.loads((run / "config.json").read_bytes())
-        now = as_json(command.settings(seed, without))
+        now = as_json(command.read_as(before, command.settings(seed, without)))
         return all(before.get(name) == now[name] for name in now.keys() - MAY_DIFFER)
     except (OSError, ValueError, AttributeError):
         return False

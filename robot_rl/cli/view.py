@@ -163,7 +163,7 @@ class View:
             bundle = load_bundle(Path(task))
             task = bundle.task
         if without_robot(task):
-            raise ConfigError(f"{task} is another package's environment, which the view cannot draw")
+            raise ConfigError(f"{task} has no robot of ours, so the view cannot draw it")
         found = tasks.get(task)
         if bundle is not None:
             bundle.check_task(found.interface)

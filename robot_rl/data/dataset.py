@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,12 @@ from robot_rl.data.stats import (
 )
 from robot_rl.data.tables import from_arrow, read_rows, read_table, read_tasks, row_places
 from robot_rl.data.video import decode_frames, decode_picture
+from robot_rl.data.view import View, resized
 
 _COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("data/", "videos/", "meta/", "stats/")
+_BLOCK = 256
+"""Frames to decode before they are made smaller."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,8 @@ class Dataset:
     >>> data.refresh()                                          # episodes finished since: 2
     """
 
-    def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+    def __init__(self, root: str | Path, view: View | None = None) -> None:
+        self.root, self.view = Path(root), view or View()
         self.episodes: list[Episode] = []
         self.tasks: list[str] = []
         self._stamp: tuple[int, ...] = ()
@@ -127,16 +130,17 @@ class Dataset:
         """Return several columns; faster than one by one, since every file is opened once."""
         keys = list(keys)
         features = {key: self._feature(key, camera=False) for key in keys}
+        stored = {key: self.view.stored.get(key, key) for key in keys}
         done = min((self._columns[key][0] if key in self._columns else 0 for key in keys), default=0)
         parts: dict[str, list[Tensor]] = {key: [] for key in keys}
         for file, episodes in _by_file(self.episodes[done:]).items():
             path = self.root / file_path(self.info["data_path"], file)
-            table = read_rows(path, keys)
+            table = read_rows(path, stored.values())
             first, length = episodes[0].start, sum(episode.length for episode in episodes)
             places = row_places(table, np.arange(first, first + length), path)
             for key, feature in features.items():
                 try:
-                    values = from_arrow(table[key].take(places), feature)
+                    values = from_arrow(table[stored[key]].take(places), feature)
                 except DatasetError as error:
                     raise DatasetError(f"{path}: '{key}' {error}; restore it from a copy") from error
                 parts[key].append(torch.from_numpy(values if values.flags.writeable else values.copy()))
@@ -150,8 +154,17 @@ class Dataset:
 
     def frames(self, key: str, indices: Sequence[int] | Tensor | np.ndarray[Any, Any]) -> Tensor:
         """Decode frames of a camera by row, in any order: (n, H, W, 3) uint8."""
-        feature = self._feature(key, camera=True)
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if not (size := self.view.image_size):
+            return torch.from_numpy(self._decoded(key, rows))
+        blocks = (rows[k : k + _BLOCK] for k in range(0, max(1, len(rows)), _BLOCK))
+        return torch.from_numpy(np.concatenate([resized(self._decoded(key, block), size) for block in blocks]))
+
+    def _decoded(self, key: str, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return frames as they are stored."""
+        self._feature(key, camera=True)
+        stored = self.view.stored.get(key, key)
+        feature = self._stored[stored]
         if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_frames):
             raise DatasetError(f"frame {rows.max()} of {self.root}: it has {self.num_frames} frames")
         out = np.empty((len(rows), *feature.shape), dtype=np.uint8)
@@ -161,39 +174,46 @@ class Dataset:
         jobs: dict[FileId, tuple[list[int], list[float]]] = {}
         for place, row, number in zip(order, rows[order], owner, strict=True):
             episode = self.episodes[number]
-            file, begin = episode.videos[key] if feature.is_video else (episode.data_file, 0.0)
+            file, begin = episode.videos[stored] if feature.is_video else (episode.data_file, 0.0)
             places, wanted = jobs.setdefault(file, ([], []))
             places.append(int(place))
             wanted.append(begin + (row - starts[number]) / self.fps if feature.is_video else row)
         for file, (places, wanted) in jobs.items():
             images = np.empty((len(places), *feature.shape), dtype=np.uint8)
             if feature.is_video:
-                path = self.root / file_path(self.info["video_path"], file, key)
+                path = self.root / file_path(self.info["video_path"], file, stored)
                 decode_frames(path, wanted, self.fps, images)
             else:
-                self._decode_stored(key, file, np.array(wanted, np.int64), images)
+                self._decode_stored(stored, file, np.array(wanted, np.int64), images)
             out[places] = images
-        return torch.from_numpy(out)
+        return out
 
     def _decode_stored(self, key: str, file: FileId, rows: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> None:
         """Decode pictures of a data file, in rows (n,) of the dataset, into `out` (n, H, W, 3)."""
-        path, which = self.root / file_path(self.info["data_path"], file), (file, self.num_episodes)
-        if self._pictures.get(key, (None,))[0] != which:
-            self._pictures[key] = (which, read_rows(path, [key]))
-        table = self._pictures[key][1]
-        for i, (row, place) in enumerate(zip(rows, row_places(table, rows, path).tolist(), strict=True)):
-            cell = table[key][place].as_py()
-            picture = decode_picture(cell.get("bytes") if isinstance(cell, dict) else cell)
+        path = self.root / file_path(self.info["data_path"], file)
+        for i, (row, encoded) in enumerate(zip(rows, self.encoded(key, file, rows), strict=True)):
+            picture = decode_picture(encoded)
             if picture is None:
                 raise DatasetError(f"{path}: '{key}' of frame {row} holds no picture (PNG or JPEG); restore the file")
             if picture.shape != out.shape[1:]:
                 raise DatasetError(f"{path}: '{key}' of frame {row} is {picture.shape}, {INFO} says {out.shape[1:]}")
             out[i] = picture
 
+    def encoded(self, key: str, file: FileId, rows: np.ndarray[Any, Any]) -> Iterator[Any]:
+        """Yield the pictures in a data file's column `key`, in rows (n,) of the dataset, as they are encoded."""
+        path, which = self.root / file_path(self.info["data_path"], file), (file, self.num_episodes)
+        if self._pictures.get(key, (None,))[0] != which:
+            self._pictures[key] = (which, read_rows(path, [key]))
+        table = self._pictures[key][1]
+        for place in row_places(table, rows, path).tolist():
+            cell = table[key][place].as_py()
+            yield cell.get("bytes") if isinstance(cell, dict) else cell
+
     @property
     def stats(self) -> dict[str, dict[str, Tensor]]:
         """Return the statistics of every feature: `min max mean std q01 q10 q50 q90 q99 count`, float64 tensors."""
-        stats = read_stats(self.root / STATS)
+        names = {old: new for new, old in self.view.stored.items()}
+        stats = {names.get(key, key): entry for key, entry in read_stats(self.root / STATS).items()}
         if not self.stats_current():  # a writer is between two renames, or died there
             stats = {key: merge_stats(parts) for key, parts in self.episode_stats().items()}
         return {
@@ -218,7 +238,7 @@ class Dataset:
 
     def uncounted_files(self) -> list[Path]:
         """Return episode files that LeRobot would read or overwrite but `info.json` does not count."""
-        videos = [f"videos/{key}/*/*.mp4" for key, feature in self.features.items() if feature.is_video]
+        videos = [f"videos/{key}/*/*.mp4" for key, feature in self._stored.items() if feature.is_video]
         patterns = ["data/*/*.parquet", "meta/episodes/*/*.parquet", *videos]
         found = [path for pattern in patterns for path in self.root.glob(pattern)]
         return sorted(set(found) - self.files())
@@ -239,8 +259,8 @@ class Dataset:
         stats: dict[str, list[Stats]] = {}
         for key, feature in self.features.items():
             if feature.is_read:
-                where = self.root / "meta/episodes"
-                stored = [stored_stats(found[episode.index], key, feature, where) for episode in self.episodes]
+                old, where = self.view.stored.get(key, key), self.root / "meta/episodes"
+                stored = [stored_stats(found[episode.index], old, feature, where) for episode in self.episodes]
                 if all(name in entry for name in needed or BASIC for entry in stored):
                     stats[key] = stored
                 elif needed:
@@ -282,6 +302,7 @@ class Dataset:
             return
         info = read_info(self.root)
         total = int(info["total_episodes"])
+        total = total if self.view.episodes is None else min(total, self.view.episodes)
         if total < self.num_episodes:
             raise DatasetError(f"{self.root} was replaced by another dataset; open it again")
         rows: dict[int, dict[str, Any]] = {}
@@ -318,7 +339,8 @@ class Dataset:
         tasks = read_tasks(self.root / TASKS) if len(self.tasks) < int(info["total_tasks"]) else self.tasks
         features = {key: Feature.from_json(entry) for key, entry in info["features"].items()}
         self.episodes += [_episode(rows[index], features, self.root) for index in new]
-        self.info, self.features, self.tasks = info, features, tasks[: int(info["total_tasks"])]
+        self._stored, self.features = features, self.view.features(features)
+        self.info, self.tasks = info, tasks[: int(info["total_tasks"])]
         self._stamp, self._used, self._complete = stamp, used, complete
 
 

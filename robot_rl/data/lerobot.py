@@ -33,6 +33,8 @@ from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.files import leaks
 
 VERSION = "v3.0"
+CONVERTED = ("v2.1", "v2.0")
+"""Versions that `robot_rl.data.convert` makes v3.0 of."""
 INFO = "meta/info.json"
 STATS = "meta/stats.json"
 TASKS = "meta/tasks.parquet"
@@ -202,6 +204,27 @@ def new_info(fps: float, features: Mapping[str, Feature], robot_type: str | None
 
 def read_info(root: Path) -> dict[str, Any]:
     """Read and check `meta/info.json`."""
+    info, path = load_info(root), root / INFO
+    if (version := info["codebase_version"]) != VERSION:
+        how = f"`robot-rl dataset convert {root} OUT`" if version in CONVERTED else "LeRobot's own scripts"
+        raise WrongDataset(
+            f"{path} says codebase_version {version!r}, but only '{VERSION}' is read; convert it with {how}"
+        )
+    check_info(path, info)
+    return info
+
+
+def check_info(path: Path, info: Mapping[str, Any]) -> None:
+    """Raise DatasetError for an `info.json` of this version that cannot be read."""
+    for key in ("fps", "features", "total_episodes", "total_frames", "total_tasks", "data_path"):
+        if key not in info:
+            raise DatasetError(f"{path} has no '{key}'; restore the file from a copy")
+    for fault in _faults(info):
+        raise DatasetError(f"{path}: {fault}; restore the file from a copy")
+
+
+def load_info(root: Path) -> dict[str, Any]:
+    """Read the `meta/info.json` of any version."""
     path = root / INFO
     try:
         info: dict[str, Any] = json.loads(path.read_bytes())
@@ -222,16 +245,6 @@ def read_info(root: Path) -> dict[str, Any]:
         raise WrongDataset(
             f"{path} has no codebase_version, so {root} is no LeRobot dataset; name the folder of one, or another --out"
         )
-    if version != VERSION:
-        raise WrongDataset(
-            f"{path} says codebase_version {version!r}, but only '{VERSION}' is read; convert it with "
-            "LeRobot's lerobot.datasets.v30.convert_dataset_v21_to_v30"
-        )
-    for key in ("fps", "features", "total_episodes", "total_frames", "total_tasks", "data_path"):
-        if key not in info:
-            raise DatasetError(f"{path} has no '{key}'; restore the file from a copy")
-    for fault in _faults(info):
-        raise DatasetError(f"{path}: {fault}; restore the file from a copy")
     return info
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,13 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.lerobot import DatasetError, Feature, WrongDataset
+from robot_rl.data.lerobot import DEFAULT_FEATURES, DatasetError, Feature, WrongDataset
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.interface.spec import VectorSpec
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.registry import DATASET
 
 logger = logging.getLogger(__name__)
 STATE, ACTION = "observation.state", "action"
@@ -32,6 +34,8 @@ FAR, SHARE = 10.0, 0.05
 task's limits as the limits are: degrees for radians are 57 times too large, millimetres for metres 1000 times."""
 TRUNCATED = "next.truncated"
 """A time limit or a stop ended the episode, not the task. Without this column every failed episode is a time-out."""
+READ = (STATE, ACTION, *MARKS, "next.done", TRUNCATED, *INTERVENTIONS, "task_index")
+"""Columns that learners read, where they are there."""
 
 
 def features(info: EnvInfo, images: Mapping[str, tuple[int, int]] | None = None) -> dict[str, Feature]:
@@ -68,6 +72,7 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
     """Raise WrongDataset with a table of the differences if a dataset was recorded for something else."""
     close = abs(dataset.fps - info.rate) <= RATE_TOLERANCE * info.rate
     rows = [] if close else [("rate", f"{dataset.fps:g} Hz", f"{info.rate:g} Hz")]
+    named = _other_names(dataset, info)
     for key, field in info.others.items():
         if field.kind == "text":  # every episode has its task
             continue
@@ -84,13 +89,36 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
             rows.append((key, _size(feature), f"{spec.size} numbers"))
     if rows:
         how = " --policy BUNDLE" if info.interface is None and not info.demonstrator else ""
+        record = "" if info.task.startswith(DATASET) else f", or record one with `robot-rl collect {info.task}{how}`"
         table = [("column", "in the dataset", "in the task"), *rows]
         widths = [max(len(row[k]) for row in table) for k in (0, 1)]
         raise WrongDataset(
             f"{dataset.root}: the dataset does not fit task {info.task!r}; "
-            f"name another, or record one with `robot-rl collect {info.task}{how}`. They differ in:"
+            + (f"where only a name differs, add {' '.join(f'--rename {pair}' for pair in named)}; " if named else "")
+            + f"name another{record}. They differ in:"
             + "".join(f"\n  {a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in table)
         )
+
+
+def _other_names(dataset: Dataset, info: EnvInfo) -> list[str]:
+    """Return what --rename might say of a dataset: OLD=NEW of columns, and of the first number of each, of the same
+    size."""
+    theirs, wanted = dataset.features, {STATE: (info.state.size,), ACTION: (info.actions.size,)}
+    shapes = wanted | info.others.pictures
+    free = [key for key in theirs if key not in {*shapes, *READ, *DEFAULT_FEATURES, "action.policy"}]
+    pairs = []
+    for key, shape in shapes.items():
+        alike = [name for name in free if theirs[name].shape == shape and theirs[name].is_camera == (key not in wanted)]
+        if key not in theirs and alike:
+            name = get_close_matches(key, alike, 1, 0.0)[0]
+            free.remove(name)
+            pairs.append(f"{name}={key}")
+    for key, spec in ((STATE, info.state), (ACTION, info.actions)):
+        names = theirs[key].names if key in theirs else None
+        if names is not None and len(names) == spec.size:
+            new = [name for name in spec.names if name not in names]
+            pairs += [f"{key}/{old}={new[0]}" for old in names if old not in spec.names][:1]
+    return pairs
 
 
 def _size(feature: Feature) -> str:
@@ -116,10 +144,10 @@ def _names(theirs: list[str], ours: list[str]) -> tuple[str, str]:
 
 
 def load_episodes(
-    path: Path | str, info: EnvInfo, reward: str = "success", successes: bool = True
+    data: Dataset | Path | str, info: EnvInfo, reward: str = "success", successes: bool = True
 ) -> list[dict[str, Tensor]]:
     """Return the episodes of a dataset, see `episodes_of`; all of them if the task reports no success."""
-    dataset = Dataset(path)
+    dataset = data if isinstance(data, Dataset) else Dataset(data)
     check(dataset, info)
     return episodes_of(dataset, info, 0, successes and info.reports_success, reward, units=True)
 
@@ -136,12 +164,14 @@ def successes_of(dataset: Dataset) -> Tensor | None:
 
 
 def episodes_of(
-    dataset: Dataset, info: EnvInfo, first: int, successes: bool, reward: str = "success", units: bool = False
+    dataset: Dataset, info: EnvInfo, first: int, successes: bool, reward: str = "success", units: bool = False,
+    physical: bool = False,
 ) -> list[dict[str, Tensor]]:
     """Return episodes from number `first` on: observation.state (T, D), the task's pictures uint8 (T, H, W, 3),
     instruction uint8 (T, bytes), action (T, A) in [-1, 1], reward (T,), intervention (T,) and terminated (T,).
 
-    Pictures are decoded once and kept in memory: 27 KB for one of 96x96 pixels, 55 MB for 1,000 steps of two cameras.
+    With `physical`, actions are as they were recorded, in physical units. Pictures are decoded once and kept in memory:
+    27 KB for one of 96x96 pixels, 55 MB for 1,000 steps of two cameras.
 
     The reward "success" is 1 on success, which a robot can tell; "task" is the task's reward in simulation. A failure
     that ended an episode terminates it where the dataset distinguishes it from a time-out (`TRUNCATED`); success does
@@ -173,11 +203,11 @@ def episodes_of(
         terminated = terminated | flags["next.done"] & ~flags[TRUNCATED]
     intervention = flags[corrected[0]] if corrected else torch.zeros_like(success)
     for key in (STATE, ACTION, *rewards):
-        _finite(dataset, key, columns[key])
-    if units:
+        finite(dataset, key, columns[key])
+    if units and not info.task.startswith(DATASET):  # whose limits are its own
         _check_units(dataset, STATE, columns[STATE], info.state, info.task)
         _check_units(dataset, ACTION, columns[ACTION], info.actions, info.task)
-    action = info.actions.to_unit(columns[ACTION])
+    action = columns[ACTION] if physical else info.actions.to_unit(columns[ACTION])
     paid = columns[rewards[0]].flatten() if rewards else success.float()
     kept = []
     for episode in dataset.episodes[first:]:
@@ -252,7 +282,7 @@ def _check_units(dataset: Dataset, key: str, values: Tensor, spec: VectorSpec, t
         logger.warning(said, dataset.root, 100 * clipped)
 
 
-def _finite(dataset: Dataset, key: str, values: Tensor) -> None:
+def finite(dataset: Dataset, key: str, values: Tensor) -> None:
     """Raise DatasetError for a non-finite value: infinity would set the range of actions."""
     wrong = (~values.isfinite().flatten(1).all(1)).nonzero()
     if len(wrong):

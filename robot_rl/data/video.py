@@ -102,6 +102,18 @@ def frame_times(path: Path) -> tuple[Array, tuple[int, int]]:
         return np.array(times), (stream.height, stream.width)
 
 
+def packets(path: Path, spans: Sequence[tuple[int, int]], fps: float) -> Iterator[bytes]:
+    """Yield a video's encoded frames whose numbers are in one of the spans [first, last)."""
+    wanted = {number for first, last in spans for number in range(first, last)}
+    with _open(path) as container:
+        stream = container.streams.video[0]
+        base = stream.time_base or Fraction(1)
+        for packet in container.demux(stream):
+            number = None if packet.pts is None else round(float(packet.pts * base) * fps)
+            if number in wanted:
+                yield bytes(packet)
+
+
 def decode_frames(path: Path, times: Sequence[float] | Array, fps: float, out: Array) -> None:
     """Decode the frames at `times`, s, into `out` (n, H, W, 3) uint8; fastest for ascending times.
 

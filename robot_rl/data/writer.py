@@ -206,7 +206,7 @@ class DatasetWriter:
             for key, entry in summary.items():
                 stats.setdefault(key, []).append(entry)
             sample.add(start, {key: array for key, array in values.items() if not features[key].is_video})
-            rows.append(_episode_row(index, start, told, episode.record, summary, state.next_file))
+            rows.append(episode_row(index, start, told, episode.record, summary, state.next_file))
             columns.append(values)
             start += length
 
@@ -223,14 +223,14 @@ class DatasetWriter:
             files[file_path(info["video_path"], state.next_file, key)] = video
             if not features[key].info:
                 info["features"][key] = replace(features[key], info=video_info(video)).to_json()
-            _add_video(rows, key, state.next_file, fps)
+            add_video(rows, key, state.next_file, fps)
         episodes_table, schema = rows_to_table(rows, state.schema)
         files[file_path(EPISODES_PATH, state.next_file)] = encode_table(episodes_table)
         new = list(files)
         if state.schema is not None and schema != state.schema:
             first = file_path(EPISODES_PATH, state.first_file)
             files = {first: encode_table(widen(read_table(self.root / first), schema)), **files}
-        merged = _merge(stats, sample)
+        merged = merge(stats, sample)
         files |= {TASKS: encode_tasks(tasks), STATS: encode_stats(merged)}
 
         total = self.num_episodes + len(episodes)
@@ -250,7 +250,7 @@ class DatasetWriter:
                 self._state = done
 
 
-def _episode_row(
+def episode_row(
     index: int, start: int, told: Sequence[str], given: Mapping[str, Any], stats: Mapping[str, Stats], file: FileId
 ) -> dict[str, Any]:
     """Return an episode's row of `meta/episodes`, without its videos."""
@@ -273,7 +273,7 @@ def _episode_row(
     }
 
 
-def _add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: float) -> None:
+def add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: float) -> None:
     """Note in the episodes' rows where their frames are in a shared mp4."""
     frames = 0
     for row in rows:
@@ -283,7 +283,7 @@ def _add_video(rows: Sequence[dict[str, Any]], key: str, file: FileId, fps: floa
         row[f"videos/{key}/to_timestamp"] = frames / fps
 
 
-def _merge(stats: Mapping[str, Sequence[Stats]], sample: RowSample) -> dict[str, Stats]:
+def merge(stats: Mapping[str, Sequence[Stats]], sample: RowSample) -> dict[str, Stats]:
     """Merge the statistics of all parts; the quantiles of numbers come from the sample."""
     quantiles = sample.quantiles()
     return {key: merge_stats(parts) | quantiles.get(key, {}) for key, parts in stats.items()}
@@ -315,7 +315,7 @@ def _read_state(data: Dataset, needed: Collection[str] = BASIC) -> _State:
     if data.num_frames:
         numbers = [key for key, feature in data.features.items() if feature.dtype in DTYPES]
         sample.add(0, {key: values.numpy() for key, values in data.columns(numbers).items()})
-    stats = _merge(data.episode_stats(needed), sample)
+    stats = merge(data.episode_stats(needed), sample)
     paths = [path for path in data.episode_files() if path in data.files()]
     first_file, schema = (0, 0), None
     if paths:

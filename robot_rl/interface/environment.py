@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -58,6 +59,23 @@ class EnvInfo:
         """Raise ConfigError where waiting for the end of an episode may take forever."""
         if self.horizon is None:
             raise ConfigError(f"{self.task} has no time limit: give one with --episode-steps N")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a policy reads and writes, by its names, units and ranges."""
+        return {
+            "rate": self.rate,
+            "state": self.state.to_json(),
+            "others": self.others.to_json(),
+            "actions": self.actions.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, task: str, data: dict[str, Any]) -> EnvInfo:
+        """Restore what `to_json` returned; ValueError where actions have no limits or time does not pass."""
+        state, actions = VectorSpec.from_json(data["state"]), VectorSpec.from_json(data["actions"])
+        if not (0 < data["rate"] < math.inf and actions.low.isfinite().all() and actions.high.isfinite().all()):
+            raise ValueError(f"the rate is {data['rate']}, and actions are from {actions.low} to {actions.high}")
+        return cls(task, state, actions, data["rate"], ObservationSpec.from_json(data["others"]))
 
     @property
     def observation(self) -> int:

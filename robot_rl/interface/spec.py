@@ -24,6 +24,7 @@ class Field:
     """One named quantity of a flat vector."""
 
     name: str
+    """Empty: its components have whole names."""
     dims: tuple[str, ...]
     """Name of each component, for example ("x", "y", "z")."""
     unit: str
@@ -61,7 +62,7 @@ class VectorSpec:
     @cached_property
     def names(self) -> list[str]:
         """Return the dataset names of the components, `<field>.<dim>`."""
-        return [f"{f.name}.{d}" for f in self.fields for d in f.dims]
+        return [f"{f.name}.{d}" if f.name else d for f in self.fields for d in f.dims]
 
     @property
     def size(self) -> int:
@@ -109,16 +110,22 @@ class VectorSpec:
         return (2 * (physical - low) / (high - low) - 1).clamp(-1, 1)
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [asdict(f) for f in self.fields]
+        """Return the fields as JSON, where null stands for an infinite limit."""
+        finite = [{k: [v if math.isfinite(v) else None for v in getattr(f, k)] for k in _LIMITS} for f in self.fields]
+        return [asdict(f) | limits for f, limits in zip(self.fields, finite, strict=True)]
 
     @classmethod
     def from_json(cls, data: list[dict[str, Any]]) -> VectorSpec:
+        limits = [{k: tuple(none if v is None else v for v in d[k]) for k, none in _LIMITS.items()} for d in data]
         return cls(
             tuple(
-                Field(d["name"], tuple(d["dims"]), d["unit"], tuple(d["low"]), tuple(d["high"]), d["frame"])
-                for d in data
+                Field(d["name"], tuple(d["dims"]), d["unit"], ends["low"], ends["high"], d["frame"])
+                for d, ends in zip(data, limits, strict=True)
             )
         )
+
+
+_LIMITS = {"low": -math.inf, "high": math.inf}
 
 
 NOTHING = VectorSpec(())

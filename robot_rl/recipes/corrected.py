@@ -13,6 +13,7 @@ from policies.actor import ActorPolicy, GaussianPolicy, gaussian_from
 from policies.bundle import Bundle
 from policies.gaussian import GaussianConfig
 from policies.residual import residual_from
+from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import load_episodes
 from robot_rl.data.sources import Demonstrations
 from robot_rl.interface.environment import EnvInfo
@@ -79,7 +80,7 @@ class CorrectedRecipe(Recipe):
             agent.target.load_state_dict(bundle.critic)
         return agent
 
-    def learner(self, bundle: Bundle, dataset: Path, folder: Path, seed: int) -> Learner:
+    def learner(self, bundle: Bundle, dataset: Dataset | Path, folder: Path, seed: int) -> Learner:
         """Return the learner process's part, with demonstrations from `dataset`."""
         info = EnvInfo.of(Pipeline(bundle.interface))
         return self._learner(self.from_bundle(bundle, seed), info, load_episodes(dataset, info), folder, seed)

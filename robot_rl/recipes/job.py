@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,15 @@ from torch import Tensor
 from policies.base import Size
 from policies.bundle import Bundle, load_bundle
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.described import info_of
+from robot_rl.data.recording import check as check_dataset
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvFactory, EnvInfo
 from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.judge import judge_of
 from robot_rl.operators.scripted import OperatorConfig, ScriptedOperator
+from robot_rl.recipes import recipes
+from robot_rl.recipes.inputs import INPUTS, Inputs, check_inputs, dataset_inputs, file_inputs, open_dataset
 from robot_rl.rewards import RewardName
 from robot_rl.rewards.classifier_folder import load_classifier
 from robot_rl.rewards.judged import ClassifierWrapper, judged_info
@@ -28,6 +32,7 @@ from robot_rl.training.run import Run
 from robot_rl.util.devices import find_device
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.files import file_name
+from robot_rl.util.registry import DATASET
 
 Progress = Callable[[str, int, int, dict[str, float]], None]
 """Called with what is counted, how many are done, how many there are, and the latest metrics."""
@@ -44,10 +49,15 @@ class Job:
     """Where checkpoints and metrics go; None for a job that only builds its agent."""
     seed: int
     dataset: Path
+    """Where demonstrations are, if there are any."""
     base: Bundle | None
     progress: Progress
     device: str = "cpu"
     """Where the learner works."""
+    data: Dataset | None = None
+    """The demonstrations."""
+    inputs: Inputs = field(default_factory=dict)
+    """What it reads, by sha256."""
 
     @property
     def opened(self) -> Run:
@@ -75,13 +85,13 @@ class Job:
         """Return the successful or all episodes of the dataset, rewarded by success or as the task did when they were
         recorded."""
         self.check_demonstrations()
-        return load_episodes(self.dataset, self.info, reward, successes)
+        return load_episodes(self.data or self.dataset, self.info, reward, successes)
 
     def instructions(self) -> list[str]:
         """Return what may be asked for: the task's instructions, and those of the dataset."""
         ours = self.info.interface.instructions if self.info.interface else ()
-        theirs = Dataset(self.dataset).tasks if self.dataset.exists() else []
-        return [*(each.text for each in ours), *theirs]
+        theirs = self.data.episodes if self.data else []
+        return [*(each.text for each in ours), *(task for episode in theirs for task in episode.tasks)]
 
     def check_demonstrations(self) -> None:
         """Raise ConfigError if there can be no demonstrations."""
@@ -153,13 +163,20 @@ class Job:
             critic=agent.value_state(),
             agent=config,
             task=self.info.task,
+            described=self.info,
         )
 
 
-def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, diverged: Path | None = None) -> Job:
+def open_job(
+    settings: dict[str, Any], run: Run | None, progress: Progress, diverged: Path | None = None,
+    began: Inputs | None = None, check: Sequence[str] = INPUTS,
+) -> Job:  # fmt: skip
     """Return the job of a run's settings, as `robot-rl train` writes them to config.json.
 
-    `diverged` is the folder for episodes whose physics diverge.
+    Args:
+        diverged: folder for episodes whose physics diverge.
+        began: inputs of the run that goes on; what was added to its dataset since is not read.
+        check: those of its inputs that must be as they were.
     """
     from sim.engines import engines
     from sim.make import describe, make
@@ -170,9 +187,16 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
     physics |= {"device": device if engines.get(settings["engine"]).takes_device else "cpu", "diverged": diverged}
     physics |= {"asks": settings["instructions"]} if "instructions" in settings else {}
     physics |= {"changes": settings["changes"]} if "changes" in settings else {}
-    python, steps = Path(python) if python else None, settings.get("episode_steps")
+    python, steps, began = Path(python) if python else None, settings.get("episode_steps"), began or {}
     physics |= {"episode_steps": steps}
-    info, make_env = describe(task, python, steps), lambda count: make(task, count, python, **physics)
+    base = load_bundle(settings["base"]) if settings.get("base") else None
+    dataset, alone = Path(settings.get("dataset") or Path("datasets") / file_name(task)), task.startswith(DATASET)
+    data = open_dataset(dataset, settings, began) if "dataset" in settings and (alone or dataset.exists()) else None
+    if alone and data:
+        info = base.info if base else info_of(data, recipes.get(settings["recipe"]).reads_instructions)
+    else:
+        info = describe(task, python, steps)
+    make_env = lambda count: make(task, count, python, **physics)  # noqa: E731
     if settings.get("classifier"):
         if settings.get("changes"):
             raise ConfigError("a classifier judges one instruction in an episode; leave out --changes")
@@ -187,13 +211,9 @@ def open_job(settings: dict[str, Any], run: Run | None, progress: Progress, dive
     if settings.get("choose"):
         plain = make_env
         make_env = lambda count: InstructionCurriculum(plain(count), settings["choose"])  # noqa: E731
-    return Job(
-        info,
-        make_env,
-        run,
-        settings["seed"],
-        Path(settings.get("dataset") or Path("datasets") / file_name(task)),
-        load_bundle(settings["base"]) if settings.get("base") else None,
-        progress,
-        device,
-    )
+    inputs = file_inputs(settings, info, simulated="classifier" in settings)  # a recipe that practises may have one
+    if data:
+        check_dataset(data, info)
+        inputs["dataset"] = dataset_inputs(data, info, began)
+    check_inputs(settings, began, inputs, check)
+    return Job(info, make_env, run, settings["seed"], dataset, base, progress, device, data, inputs)

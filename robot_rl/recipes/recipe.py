@@ -36,6 +36,8 @@ class Recipe:
     """Parts of a job that it uses where they are named."""
     extendable_setting: ClassVar[str] = ""
     """A setting that may be increased on resume; learning must not depend on it."""
+    reads_instructions: ClassVar[bool] = False
+    """Its policies need an instruction, even if it is always the same."""
 
     @property
     @abstractmethod

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from policies.base import Policy
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
@@ -21,6 +21,7 @@ from robot_rl.training.supervised import SupervisedConfig
 class VlaRecipe(CloningRecipe):
     """Clone demonstrations with a policy that sees and reads."""
 
+    reads_instructions: ClassVar[bool] = True
     agent: CloningConfig = field(default_factory=lambda: CloningConfig(lr=1e-3, warmup=200))
     policy: Any = None
     training: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6000, batch=64))

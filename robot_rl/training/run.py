@@ -136,8 +136,8 @@ def has_ended(folder: Path) -> bool:
         return False
 
 
-MAY_DIFFER = {"minutes", "threads"}
-"""Settings that a resumed run may change."""
+MAY_DIFFER = {"minutes", "threads", "inputs"}
+"""Settings that a resumed run may change; what it reads is compared by `robot_rl.recipes.inputs`."""
 
 
 _FIRST = "provenance.json"

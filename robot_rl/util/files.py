@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -87,6 +89,12 @@ def replace_file(path: Path, data: bytes) -> None:
 def sync_folder(path: Path) -> None:
     """Fsync a folder, so that renames in it survive a power cut."""
     _sync(path)
+
+
+def description_sha256(path: Path) -> str:
+    """Return the sha256 of a JSON description of weights, which holds theirs; how it was made does not count."""
+    meta = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "provenance"}
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def file_name(text: str) -> str:

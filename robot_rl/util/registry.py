@@ -82,8 +82,14 @@ def check_trusted(path: str, what: str) -> None:
         )
 
 
+DATASET = "dataset:"
+"""Prefix of the task of a policy that was trained on a dataset alone; the rest is the name of its folder."""
+
+
 def check_trusted_task(task: str) -> None:
     """Raise ConfigError if a task that a file names is an import path of a package that is not trusted."""
+    if task.startswith(DATASET):
+        return
     path = task.removeprefix("gym:").removeprefix("testbed:")  # an id or name of these may begin with a module too
     suite = task.startswith("gym:") and path.partition(":")[0] in SUITES
     if ":" in path and not suite:
@@ -192,6 +198,13 @@ class Registry:
         (claim,) = claims
         what = f"{self.kind} {name!r} of package {claim.package} ({claim.path})"
         return self.finish(self._load_foreign(claim.path, what, claim.package.split()[0]), name, claim.path)
+
+    def path(self, name: str) -> str:
+        """Return the import path of what `get` finds."""
+        entry = self.entries.get(name)
+        if isinstance(entry, tuple):
+            return entry[0]
+        return name if ":" in name else self._plugins()[name][0].path
 
     def vet(self, text: str) -> str:
         """Return a name that a file holds; raise ConfigError if it would import a package that is not trusted."""

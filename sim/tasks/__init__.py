@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from robot_rl.util.errors import ConfigError, UserError
-from robot_rl.util.registry import Registry
+from robot_rl.util.registry import DATASET, Registry
 
 if TYPE_CHECKING:
     from sim.tasks.base import Task
@@ -66,5 +66,5 @@ TESTBED = "testbed:"
 
 
 def without_robot(task: str) -> bool:
-    """Return whether a task has no robot of ours: a Gymnasium environment of another package, or a testbed."""
-    return task.startswith((FOREIGN, TESTBED))
+    """Return whether a task has no robot of ours: another package's Gymnasium environment, a testbed, or a dataset."""
+    return task.startswith((FOREIGN, TESTBED, DATASET))

@@ -113,6 +113,8 @@ def check_names(command: Any, page: Path) -> None:
     """Tasks, robots, recipes and devices in a parsed command exist."""
     for kind in ("task", "robot", "recipe"):
         value = getattr(command, kind, None)
+        if value == "":  # a dataset alone is cloned without a task
+            continue
         if isinstance(value, str) and value.startswith("testbed:"):
             from sim.testbeds import testbeds
 

@@ -157,7 +157,7 @@ def test_lists_as_json(run: Run) -> None:
         (["bench"], "did you mean bench vla or bench sim or bench loop?"),
         (["bench", "--json"], "bench"),
         (["bench", "lop"], "did you mean bench loop"),
-        (["dataset", 40 * "z"], "known: dataset info, dataset stats, dataset verify"),
+        (["dataset", 40 * "z"], "known: dataset convert, dataset info, dataset stats, dataset verify"),
         (["tasks", "--jason"], "--json"),
         (["zzzz"], "known: "),
     ],

@@ -182,7 +182,7 @@ def test_foreign_folders(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="not valid JSON"):
         Dataset(tmp_path)
     (tmp_path / "meta/info.json").write_text('{"codebase_version": "v2.1"}')
-    with pytest.raises(DatasetError, match="convert_dataset_v21_to_v30"):
+    with pytest.raises(DatasetError, match="robot-rl dataset convert"):
         Dataset(tmp_path)
     assert len(verify(tmp_path)) == 1
 

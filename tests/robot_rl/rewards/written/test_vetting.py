@@ -226,12 +226,14 @@ def test_train_takes_a_vetted_reward(tmp_path: Path, capsys: pytest.CaptureFixtu
     command = ["train", TASK, "--recipe", "ppo", "--reward", str(file), "--out", str(run), *TRAIN]
     assert main([*command, "--json"]) == 0
     config = json.loads((run / "config.json").read_text())
-    assert config["reward"] == str(file) and config["reward_sha256"] == load_reward(file).sha256
+    assert config["reward"] == str(file) and config["inputs"]["reward"] == load_reward(file).sha256
     job = open_job(config, None, lambda *_: None)
     assert isinstance(job.make_env(1), RewardWrapper) and job.info.rewards == ()
     save(file, fenced(reply("reach-gentle")))
     assert main([*command, "--resume"]) == 2, "the reward has changed"
-    assert "reward_sha256" in capsys.readouterr().err
+    assert f"the reward {file} is not what this run began with" in capsys.readouterr().err
+    unpaid = [word for word in command if word not in ("--reward", str(file))]
+    assert main([*unpaid, "--resume"]) == 2 and "reward was" in capsys.readouterr().err
     save(file, vetting=Vetting(0.5, 0.5, 120, 120, 40, 0.0, 0.0))
     for words, said in (
         (["--recipe", "ppo"], "nothing is learned from"),

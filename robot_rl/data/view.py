@@ -1,0 +1,99 @@
+"""How a dataset is read: under other names, its first episodes alone, its pictures in another size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import cv2
+import numpy as np
+
+from robot_rl.data.lerobot import Feature
+from robot_rl.util.errors import ConfigError, nearest
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class View:
+    """Options of reading a dataset; by default it is read as it is."""
+
+    rename: tuple[str, ...] = ()
+    """OLD=NEW for columns, COLUMN/OLD=NEW for one number of a column, which keeps its own name."""
+    episodes: int | None = None
+    """Number of episodes to read, from the first on; None: all."""
+    image_size: int = 0
+    """Height and width of all pictures, pixels; 0: as they are stored."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], episodes: int | None = None) -> View:
+        """Return the view in a run's settings."""
+        return cls(tuple(settings.get("rename", ())), episodes, settings.get("image_size", 0))
+
+    @classmethod
+    def inherited(cls, settings: Mapping[str, Any], features: Mapping[str, Feature]) -> View:
+        """Return the view in a run's settings for what may be another dataset: a name that it lacks stays."""
+        view = cls.of(settings)
+        return replace(view, rename=tuple(p for p in view.rename if re.split("[=/]", p)[0] in features))
+
+    @cached_property
+    def stored(self) -> dict[str, str]:
+        """Return the stored name of each renamed column, by its new one."""
+        return {new: old for old, new in self._pairs if "/" not in old}
+
+    @cached_property
+    def _pairs(self) -> list[tuple[str, str]]:
+        pairs = [tuple(pair.split("=")) for pair in self.rename]
+        for words, (old, *new) in zip(self.rename, pairs, strict=True):
+            if len(new) != 1 or not old or not new[0]:
+                raise ConfigError(
+                    f"--rename {words}: write OLD=NEW, such as observation.images.wrist=observation.images.hand"
+                )
+        for k in (0, 1):
+            names = [pair[k] for pair in pairs if k == 0 or "/" not in pair[0]]
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise ConfigError(f"--rename names {twice} twice")
+        return pairs  # type: ignore[return-value]
+
+    def features(self, features: Mapping[str, Feature]) -> dict[str, Feature]:
+        """Return a dataset's features as they are read; ConfigError for an old name that it lacks or a new one that it
+        has."""
+        found = dict(features)
+        for old, new in self._pairs:
+            column, _, component = old.partition("/")
+            if column not in features:
+                raise ConfigError(f"--rename {old}={new}: no column {column!r}; {nearest(column, features)}")
+            if component:
+                found[column] = replace(found[column], names=_named(found[column], component, new))
+        renamed = {old: new for new, old in self.stored.items()}
+        if taken := [new for new in self.stored if new in features and new not in renamed]:
+            raise ConfigError(
+                f"--rename {self.stored[taken[0]]}={taken[0]}: the dataset has a column {taken[0]!r} already"
+            )
+        size = self.image_size
+        for key, feature in found.items():
+            if feature.is_camera and size:
+                found[key] = replace(feature, shape=(size, size, feature.shape[2]))
+        return {renamed.get(key, key): feature for key, feature in found.items()}
+
+
+def _named(feature: Feature, old: str, new: str) -> list[str]:
+    """Return a feature's names with one of them replaced."""
+    names = list(feature.names or [])
+    if old not in names or new in names:
+        said = f"there is {new!r} already" if old in names else nearest(old, names)
+        raise ConfigError(f"--rename: number {old!r} cannot be called {new!r}; {said}")
+    return [new if name == old else name for name in names]
+
+
+def resized(frames: Array, size: int) -> Array:
+    """Return frames (n, H, W, 3) uint8 stretched to (n, size, size, 3); pixels are averaged."""
+    if frames.shape[1:3] == (size, size):
+        return frames
+    out = np.empty((len(frames), size, size, frames.shape[3]), np.uint8)
+    for k, frame in enumerate(frames):
+        cv2.resize(frame, (size, size), dst=out[k], interpolation=cv2.INTER_AREA)
+    return out

@@ -1,0 +1,104 @@
+"""What a run reads besides its settings, by sha256: where it goes on, it must find the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from policies.bundle import bundle_folder
+from robot_rl.data.dataset import Dataset
+from robot_rl.data.identity import numbers_digest, pictures_digest
+from robot_rl.data.view import View
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.rewards.classifier_folder import DESCRIPTION
+from robot_rl.rewards.written.file import read_reward
+from robot_rl.training.run import MAY_DIFFER, SEED
+from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.files import description_sha256
+from robot_rl.util.settings import as_json
+
+Inputs = dict[str, Any]
+INPUTS = ("dataset", "base", "classifier", "reward", "contract", "task")
+
+
+def settings_before(folder: Path, seeds: bool = False) -> dict[str, Any]:
+    """Return config.json of the run in a folder, or with `seeds` of another seed's beside it; {} if none has begun."""
+    for run in [folder, *(sorted(folder.parent.glob(f"{SEED}*")) if seeds else [])]:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            before: dict[str, Any] = json.loads((run / "config.json").read_bytes())
+            if dict(before["inputs"]):
+                return before
+    return {}
+
+
+def inputs_before(before: Mapping[str, Any], settings: Mapping[str, Any]) -> Inputs:
+    """Return the inputs that a run with these settings began with; {} if none has, or with other settings, of which
+    `Run` speaks."""
+    now = {k: v for k, v in as_json(settings).items() if k in before and k not in {"seed", *MAY_DIFFER}}
+    return dict(before.get("inputs", {})) if all(before[name] == value for name, value in now.items()) else {}
+
+
+def open_dataset(path: Path, settings: Mapping[str, Any], began: Inputs) -> Dataset:
+    """Return what a run learns from: the episodes that it began with, without those that it holds out."""
+    if known := began.get("dataset"):
+        return Dataset(path, View.of(settings, known["episodes"]))
+    count, share = Dataset(path).num_episodes, settings.get("held_out", 0.0)
+    held_out = max(1, round(share * count)) if share and count > 1 else 0
+    if held_out == count > 0:
+        raise ConfigError(f"--held-out {share:g} leaves none of the {count} episodes of {path} to learn from; lower it")
+    return Dataset(path, View.of(settings, count - held_out))
+
+
+def dataset_inputs(data: Dataset, info: EnvInfo, began: Inputs) -> Inputs:
+    """Return how many episodes a run learns from, of how many when it began, and their content."""
+    return {
+        "episodes": data.num_episodes,
+        "of": began.get("dataset", {}).get("of", data.info["total_episodes"]),
+        "numbers": numbers_digest(data),
+        "pictures": pictures_digest(data, list(info.others.pictures)),
+    }
+
+
+def file_inputs(settings: Mapping[str, Any], info: EnvInfo, simulated: bool) -> Inputs:
+    """Return the sha256 of what a run's settings name, except the dataset; `simulated`: of its task's code too."""
+    contract = info.interface.to_json() | {"robot": info.robot} if info.interface else info.to_json()
+    found = {"contract": _sha256(json.dumps(contract, sort_keys=True).encode())}
+    if settings.get("base"):
+        found["base"] = description_sha256(bundle_folder(settings["base"]) / "policy.json")
+    if settings.get("classifier"):
+        found["classifier"] = description_sha256(Path(settings["classifier"]) / DESCRIPTION)
+    if settings.get("reward"):
+        found["reward"] = read_reward(settings["reward"]).sha256
+    if simulated:
+        from sim.make import files_of
+
+        with suppress(UserError):  # no robot model: the engine says so
+            files = files_of(settings["task"], settings["mjcf"])
+            found["task"] = _sha256(*(path.read_bytes() for path in files))
+    return found
+
+
+def check_inputs(settings: Mapping[str, Any], began: Inputs, now: Inputs, of: Collection[str]) -> None:
+    """Raise ConfigError where one of these inputs is not what a run with the same settings began with."""
+    task = settings["task"]
+    called = {
+        "dataset": f"the first {began.get('dataset', {}).get('episodes')} episodes of {settings.get('dataset')} are",
+        "base": f"the policy in {settings.get('base')} is",
+        "classifier": f"the classifier {settings.get('classifier')} is",
+        "reward": f"the reward {settings.get('reward')} is",
+        "contract": f"what policies of {task} see, or what their actions do, is",
+        "task": f"the code of {task}, or the model of its robot, is",
+    }
+    for name in of:
+        if name in began and began[name] != now.get(name):
+            raise ConfigError(
+                f"{called[name]} not what this run began with; restore it, or begin another run with another --out"
+            )
+
+
+def _sha256(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()

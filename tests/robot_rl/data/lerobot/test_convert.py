@@ -1,0 +1,172 @@
+"""Datasets of LeRobot v2.1 and v2.0 become v3.0 ones: the same numbers and videos, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from robot_rl.cli.main import main
+from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
+from robot_rl.data.convert import DATA, VIDEO, convert
+from robot_rl.data.episode import default_columns
+from robot_rl.data.lerobot import DEFAULT_FEATURES, new_info
+from robot_rl.data.stats import column_stats, image_stats
+from robot_rl.data.tables import to_arrow
+from robot_rl.data.video import encode_video, video_info
+
+FPS, CAMERA = 10, "observation.images.front"
+TASKS = ["lift", "push"]
+LENGTHS = (4, 6, 3)
+Build = Callable[..., Any]
+
+
+def write_old(root: Path, version: str, features: Build, episode: Build, video: bool = True) -> Path:
+    """Write three episodes as LeRobot did before v3.0, in folders of two episodes."""
+    columns = features(video)
+    info = new_info(FPS, columns, "so100") | {
+        "codebase_version": version, "total_episodes": 3, "total_frames": sum(LENGTHS), "total_tasks": 2,
+        "total_videos": 3 * video, "total_chunks": 2, "chunks_size": 2, "splits": {"train": "0:3"}, "data_path": DATA,
+        "video_path": VIDEO if video else None,
+    }  # fmt: skip
+    for name in ("data_files_size_in_mb", "video_files_size_in_mb"):
+        del info[name]
+    rows: dict[str, list[Any]] = {"episodes": [], "episodes_stats": []}
+    start = 0
+    for k, length in enumerate(LENGTHS):
+        values = episode(k, length, video) | default_columns(length, FPS, k, start, [k % 2] * length)
+        place: dict[str, Any] = {"episode_chunk": k // 2, "episode_index": k}
+        stats = {}
+        for key, feature in {**columns, **DEFAULT_FEATURES}.items():
+            stats[key] = image_stats(values[key]) if feature.is_video else column_stats(values[key])
+            if feature.is_video:
+                path = root / VIDEO.format(**place, video_key=key)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(encode_video(values[key], FPS))
+                info["features"][key]["info"] = video_info(path)
+        path = root / DATA.format(**place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        numbers = {
+            k: to_arrow(np.asarray(values[k]), f) for k, f in {**columns, **DEFAULT_FEATURES}.items() if not f.is_video
+        }
+        pq.write_table(pa.table(numbers), path)
+        old = {
+            key: {n: v.tolist() for n, v in entry.items() if n in ("min", "max", "mean", "std", "count")}
+            for key, entry in stats.items()
+        }
+        rows["episodes"].append({"episode_index": k, "tasks": [TASKS[k % 2]], "length": length})
+        rows["episodes_stats"].append({"episode_index": k, "stats": old})
+        start += length
+    if version == "v2.0":
+        del rows["episodes_stats"]
+        (root / "meta").mkdir(parents=True, exist_ok=True)
+        (root / "meta/stats.json").write_text("{}")
+    rows["tasks"] = [{"task_index": k, "task": task} for k, task in enumerate(TASKS)]
+    (root / "meta").mkdir(parents=True, exist_ok=True)
+    for name, lines in rows.items():
+        (root / f"meta/{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (root / "meta/info.json").write_text(json.dumps(info))
+    return root
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v2.0"])
+def test_numbers_and_videos_stay_as_they_are(version: str, features: Build, episode: Build, tmp_path: Path) -> None:
+    old = write_old(tmp_path / "old", version, features, episode)
+    before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+    convert(old, tmp_path / "new")
+    assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
+    data = Dataset(tmp_path / "new")
+    assert (data.num_episodes, data.num_frames, data.fps, data.robot_type) == (3, 13, FPS, "so100")
+    assert [e.task for e in data.episodes] == ["lift", "push", "lift"] and data.tasks == TASKS
+    for k, one in enumerate(data.episodes):
+        table = pq.read_table(old / DATA.format(episode_chunk=k // 2, episode_index=k))
+        assert pq.read_table(tmp_path / f"new/data/chunk-000/file-00{k}.parquet").equals(table)
+        theirs = old / VIDEO.format(episode_chunk=k // 2, episode_index=k, video_key=CAMERA)
+        assert (tmp_path / f"new/videos/{CAMERA}/chunk-000/file-00{k}.mp4").read_bytes() == theirs.read_bytes()
+        rows = range(one.start, one.start + one.length)
+        grey = data.frames(CAMERA, rows).float().mean((1, 2, 3)).numpy()
+        assert np.allclose(grey, [(37 * k + 20 * t) % 256 for t in range(one.length)], atol=4)
+    ours = Dataset(tmp_path / "new").stats
+    assert np.allclose(ours["action"]["max"], data.column("action").amax(0)) and ours[CAMERA]["mean"].shape == (3, 1, 1)
+    faults = [
+        said for said in verify(tmp_path / "new") if not (version == "v2.1" and f"'{CAMERA}' has shape None" in said)
+    ]
+    assert faults == [], "only v2.1's pictures lack quantiles"
+
+
+def test_a_converted_dataset_grows_and_needs_no_second_conversion(
+    features: Build, episode: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = write_old(tmp_path / "old", "v2.1", features, episode)
+    assert main(["dataset", "convert", str(old), str(tmp_path / "new"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": str(tmp_path / "new"), "episodes": 3, "frames": 13}
+    with DatasetWriter.append(tmp_path / "new") as writer:
+        writer.add_episode(episode(3), "fold")
+    assert Dataset(tmp_path / "new").tasks == [*TASKS, "fold"]
+    for source, out, words in [
+        (tmp_path / "new", tmp_path / "again", "no conversion"),
+        (old, tmp_path / "new", "not empty"),
+        (tmp_path, tmp_path / "again", "is missing"),
+    ]:
+        assert main(["dataset", "convert", str(source), str(out)]) == 2 and words in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+
+
+def test_the_refusal_of_an_old_dataset_names_the_command(features: Build, episode: Build, tmp_path: Path) -> None:
+    old = write_old(tmp_path / "old", "v2.1", features, episode, video=False)
+    with pytest.raises(DatasetError, match=f"robot-rl dataset convert {old} "):
+        Dataset(old)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (
+            lambda old: (old / DATA.format(episode_chunk=1, episode_index=2)).unlink(),
+            "episode_000002.parquet is missing",
+        ),
+        (
+            lambda old: (old / VIDEO.format(episode_chunk=0, episode_index=1, video_key=CAMERA)).unlink(),
+            "000001.mp4 is mi",
+        ),
+        (lambda old: (old / "meta/tasks.jsonl").write_text("{"), "tasks.jsonl is damaged"),
+        (lambda old: (old / "meta/episodes.jsonl").unlink(), "episodes.jsonl is missing"),
+        (
+            lambda old: (old / "meta/tasks.jsonl").write_text('{"task_index": 0, "task": "lift"}'),
+            "task_index that meta",
+        ),
+    ],
+)
+def test_a_damaged_dataset_leaves_nothing(
+    break_it: Callable[[Path], Any], said: str, features: Build, episode: Build, tmp_path: Path
+) -> None:
+    old = write_old(tmp_path / "old", "v2.1", features, episode)
+    break_it(old)
+    with pytest.raises(DatasetError, match=said):
+        convert(old, tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_kill_leaves_no_half_dataset_and_the_next_try_clears_it(
+    features: Build, episode: Build, tmp_path: Path
+) -> None:
+    old = write_old(tmp_path / "old", "v2.1", features, episode, video=False)
+    code = (
+        "import os, signal, sys; from pathlib import Path; from robot_rl.data.convert import convert\n"
+        "convert(*map(Path, sys.argv[1:]), lambda done, _: done == 2 and os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(old), str(tmp_path / "new")], env=os.environ, check=False)
+    assert done.returncode == -signal.SIGKILL and not (tmp_path / "new").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"old", ".new.part"}
+    convert(old, tmp_path / "new")
+    assert verify(tmp_path / "new") == [] and {path.name for path in tmp_path.iterdir()} == {"old", "new"}
