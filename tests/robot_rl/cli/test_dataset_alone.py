@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from policies.bundle import load_bundle
+from policies.remote.contract import read
 from policies.remote.packing import pack, unpack
+from policies.remote.server import PolicyServer
 from policies.remote.session import Session
 from robot_rl.cli import main as cli
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
@@ -149,6 +151,9 @@ def test_the_bundle_is_exported_and_served_in_the_datasets_units(run: Call, plai
 
     bundle = load_bundle("r")
     answer = unpack(Session(bundle, torch.device("cpu")).answer(pack({"observation.state": np.zeros(3, np.float32)})))
+    terms = read(unpack(PolicyServer(bundle, "0").metadata), "here")
+    assert terms is not None and terms.described == bundle.info
+    assert terms.learned["inputs"] == config("r")["inputs"]
     low, high = bundle.info.actions.low.numpy(), bundle.info.actions.high.numpy()
     assert (low <= answer["actions"]).all() and (answer["actions"] <= high).all() and answer["actions"][0, 0] > 1
 
