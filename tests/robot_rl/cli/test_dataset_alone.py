@@ -177,9 +177,9 @@ def test_a_run_with_a_task_is_measured_too(run: Call) -> None:
         assert code == 0 and json.loads(out)["episodes"] == count, err
         assert json.loads(Path(words[0], "evaluation-dataset.json").read_text())["task"] == "testbed:reach"
     refused(run("evaluate", "r", "--dataset", "demos", "--engine", "genesis"), "--engine does nothing")
-    refused(run("evaluate", "r", "--all-episodes"), "is for --dataset")
-    refused(
-        run(*words[:0], "train", "testbed:reach", "--dataset", "demos", *BC, "--held-out", 1), "--held-out 1 leaves"
+    refused(run("train", "testbed:reach", "--dataset", "demos", *BC, "--held-out", 1), "--held-out 1 leaves")
+    shutil.rmtree("demos")
+    assert run("bundle", "r")[0] == 0, "what a bundle of a task holds is not in the dataset"
     )
 
 
@@ -265,6 +265,9 @@ def test_renamed_columns_are_kept_for_resume_and_evaluate(run: Call, seen: Path)
     refused(run(*words, "--resume", "--rename", f"{WRIST}=observation.images.other"), "rename")
     code, out, err = run("evaluate", "r", "--dataset", seen, "--json")
     assert code == 0 and list(json.loads(out)["by_number"]) == info.actions.names, err
+    named = write(Path("named"), 2, camera=True, names=info.actions.names)
+    code, out, err = run("evaluate", "r", "--dataset", named, "--json")
+    assert code == 0 and list(json.loads(out)["by_number"]) == info.actions.names, "names that need no change"
 
 
 def test_two_columns_change_their_names_and_pictures_are_made_smaller(seen: Path) -> None:
@@ -359,8 +362,15 @@ def test_other_episodes_or_pictures_than_the_run_began_with_are_refused(run: Cal
         shutil.rmtree(data)
         change()
         refused(run(*words, "--resume"), "the first 2 episodes of", "not what this run began with", "--out")
-        refused(run("bundle", "r"), "the first 2 episodes of")
     assert weights("r") == before
+
+
+def test_a_bundle_is_not_made_with_other_ranges(run: Call, tmp_path: Path) -> None:
+    data = write(tmp_path / "d", 3)
+    assert run("train", "--dataset", data, "--recipe", "bc", *FEW, "--out", "r")[0] == 0
+    shutil.rmtree(data)
+    write(data, 3, seed=1)
+    refused(run("bundle", "r"), "what policies of dataset:d see", "not what this run began with")
 
 
 def repaint(root: Path) -> None:
