@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from policies.base import Size
@@ -19,6 +19,7 @@ from robot_rl.util.limits import PositiveInt, validate
 NAME = "robot_rl"
 """Key of our metadata."""
 PROTOCOL = 1
+LEARNED = ("inputs", "rename", "image_size")
 
 
 @dataclass
@@ -49,6 +50,8 @@ class Terms:
     execute: PositiveInt
     inpaints: bool
     described: EnvInfo | None = None
+    learned: dict[str, Any] = field(default_factory=dict)
+    """What it was trained on, and how that was read, of the bundle's provenance."""
 
     def __post_init__(self) -> None:
         validate(self, "metadata, ")
@@ -88,6 +91,7 @@ def describe(bundle: Bundle, version: str) -> dict[str, Any]:
         "actions": {"units": "physical" if specs else "[-1, 1]", "fields": specs.actions.to_json() if specs else []},
         "interface": interface.to_json() if interface else None,
         "specs": specs.to_json() if specs and not interface else None,
+        "learned": {name: bundle.provenance[name] for name in LEARNED if name in bundle.provenance},
         "robot": bundle.robot,
     }
     plain: dict[str, Any] = json.loads(json.dumps({NAME: ours}))
@@ -117,7 +121,7 @@ def read(metadata: dict[str, Any], address: str) -> Terms | None:
         size = Size.from_json(said["size"])
         return Terms(
             said["task"], interface, said["robot"], size, said["horizon"], said["execute"], said["inpaints"],
-            described(said, said["task"], size),
+            described(said, said["task"], size), dict(said.get("learned", {})),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, UnknownName) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error

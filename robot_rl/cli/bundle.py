@@ -40,9 +40,9 @@ class MakeBundle:
         checkpoint = self.run_folder / "checkpoint.safetensors"
         if not hasattr(recipe, "build") or not checkpoint.is_file():
             raise ConfigError(f"{self.run_folder} holds no checkpoint of `robot-rl train` yet")
-        began, matter = settings.get("inputs"), ("dataset", "base", "contract")
-        settings_here = settings | {"device": "cpu"}  # wherever it was trained
-        job = open_job(settings_here, None, lambda *_: None, began=began, check=matter)
+        matter = ("base", "contract", *["dataset"] * recipe.reads_instructions)  # whose words its policy knows
+        here = settings | {"device": "cpu"}  # wherever it was trained
+        job = open_job(here, None, lambda *_: None, began=settings.get("inputs"), check=matter)
         env = job.make_env(1) if "environment" in recipe.needs else None
         agent = recipe.build(job, env)
         if env is not None:

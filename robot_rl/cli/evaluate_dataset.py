@@ -91,7 +91,7 @@ def held_out(command: Evaluate, bundle: Bundle, path: Path) -> tuple[Dataset, in
     count = learned.get("episodes", 0)
     if not count or count > data.num_episodes or command.all_episodes:
         return data, 0
-    if numbers_digest(Dataset(root, replace(view, episodes=count))) != learned["numbers"]:
+    if numbers_digest(Dataset(root, replace(view, episodes=count))) != learned.get("numbers"):
         return data, 0
     if count == data.num_episodes:
         raise ConfigError(

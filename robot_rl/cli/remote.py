@@ -53,8 +53,9 @@ def open_policy(
         raise ConfigError(f"the policy at {address} is for task {terms.task!r}, not for {task!r}; leave out --task")
     policy = ServedPolicy(connection, terms)
     return ServedBundle(
-        policy, terms.interface, terms.robot, task=terms.task, address=address, described=terms.described
-    )
+        policy, terms.interface, terms.robot, terms.learned, task=terms.task, address=address,
+        described=terms.described,
+    )  # fmt: skip
 
 
 def _foreign(connection: Any, task: str | None, keys: tuple[str, ...], execute: int) -> Bundle:

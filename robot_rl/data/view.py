@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,7 +36,9 @@ class View:
     def inherited(cls, settings: Mapping[str, Any], features: Mapping[str, Feature]) -> View:
         """Return the view in a run's settings for what may be another dataset: a name that it lacks stays."""
         view = cls.of(settings)
-        return replace(view, rename=tuple(p for p in view.rename if re.split("[=/]", p)[0] in features))
+        named = {key: [key, *(f"{key}/{name}" for name in feature.names or ())] for key, feature in features.items()}
+        known = {name for names in named.values() for name in names}
+        return replace(view, rename=tuple(pair for pair in view.rename if pair.partition("=")[0] in known))
 
     @cached_property
     def stored(self) -> dict[str, str]:
@@ -46,17 +47,18 @@ class View:
 
     @cached_property
     def _pairs(self) -> list[tuple[str, str]]:
-        pairs = [tuple(pair.split("=")) for pair in self.rename]
-        for words, (old, *new) in zip(self.rename, pairs, strict=True):
-            if len(new) != 1 or not old or not new[0]:
+        pairs = []
+        for text in self.rename:
+            old, _, new = text.partition("=")
+            if not old or not new or "=" in new:
                 raise ConfigError(
-                    f"--rename {words}: write OLD=NEW, such as observation.images.wrist=observation.images.hand"
+                    f"--rename {text}: write OLD=NEW, such as observation.images.wrist=observation.images.hand"
                 )
-        for k in (0, 1):
-            names = [pair[k] for pair in pairs if k == 0 or "/" not in pair[0]]
+            pairs.append((old, new))
+        for names in ([old for old, _ in pairs], [new for old, new in pairs if "/" not in old]):
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise ConfigError(f"--rename names {twice} twice")
-        return pairs  # type: ignore[return-value]
+        return pairs
 
     def features(self, features: Mapping[str, Feature]) -> dict[str, Feature]:
         """Return a dataset's features as they are read; ConfigError for an old name that it lacks or a new one that it

@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from policies.actor import GaussianPolicy
+from policies.base import Size
+from policies.bundle import Bundle, save_bundle
+from policies.gaussian import GaussianConfig
 from robot_rl.data import Dataset
 from robot_rl.interface import success
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.seeds import LEARNING, training_seed
 from sim.collect import collect
 from sim.env import TaskEnv
+from sim.make import make
 from sim.randomization import episode_uniforms
 
 SEED = 40
@@ -77,6 +82,22 @@ def test_resume_moves_nothing_where_it_refuses(task: Callable[..., Any], tmp_pat
     (out / "meta/info.json").write_text(before)
     collect(env, out, 2, seed=0, image_size=0, keep_failures=True, resume=True)
     assert Dataset(out).num_episodes == 2 and not left.exists() and len(list(out.rglob("file-007.parquet"))) == 1
+
+
+def test_a_dataset_is_of_one_policy(tmp_path: Path) -> None:
+    env, out = make("testbed:reach", 1), tmp_path / "data"
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        policy = GaussianPolicy(Size(env.info.observation, env.info.action), GaussianConfig(hidden=(8,)))
+        save_bundle(Bundle(policy, None, {}, task="testbed:reach"), tmp_path / "policy")
+        count: dict[str, Any] = {"policy": tmp_path / "policy", "seed": 0, "keep_failures": True, "resume": True}
+        if seed:
+            with pytest.raises(ConfigError, match="policy_sha256"):
+                collect(env, out, 3, **count)
+        else:
+            collect(env, out, 1, **count)
+            collect(env, out, 2, **count)
+    assert Dataset(out).num_episodes == 2
 
 
 def test_a_rate_that_no_dataset_can_have_is_refused_before_anything_is_recorded(

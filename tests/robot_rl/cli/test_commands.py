@@ -556,6 +556,21 @@ def test_finetune_resumes_the_latest_session(run: Run, bundle: Path) -> None:
     sentence(*run("finetune", bundle, "--resume"), "20260102-000000-panda-lift-hil-serl", status=2)
 
 
+@pytest.mark.parametrize(
+    ("began", "said"),
+    [
+        ({"base": "0"}, "the policy in"),
+        ({"dataset": {"episodes": 2, "of": 2, "numbers": "0", "pictures": "0"}}, "the first 2 episodes of"),
+    ],
+)
+def test_a_session_goes_on_only_with_what_it_began_with(
+    run: Run, bundle: Path, began: dict[str, Any], said: str
+) -> None:
+    Path("session").mkdir()
+    Path("session/config.json").write_text(json.dumps({"task": "panda-lift", "inputs": began}))
+    sentence(*run("finetune", bundle, "--out", "session", "--resume"), said, "began with", status=2)
+
+
 def test_finetune_refuses_a_policy_that_walks_before_it_looks_for_demonstrations(run: Run, tmp_path: Path) -> None:
     pipeline = Pipeline(tasks.get("go2-velocity").interface)
     policy = FeedforwardPolicy(Size(pipeline.observer.spec.size, 12), FeedforwardConfig(hidden=(8,)))

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from policies.bundle import load_bundle
+from policies.remote.contract import read
 from policies.remote.packing import pack, unpack
+from policies.remote.server import PolicyServer
 from policies.remote.session import Session
 from robot_rl.cli import main as cli
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
@@ -149,6 +151,9 @@ def test_the_bundle_is_exported_and_served_in_the_datasets_units(run: Call, plai
 
     bundle = load_bundle("r")
     answer = unpack(Session(bundle, torch.device("cpu")).answer(pack({"observation.state": np.zeros(3, np.float32)})))
+    terms = read(unpack(PolicyServer(bundle, "0").metadata), "here")
+    assert terms is not None and terms.described == bundle.info
+    assert terms.learned["inputs"] == config("r")["inputs"]
     low, high = bundle.info.actions.low.numpy(), bundle.info.actions.high.numpy()
     assert (low <= answer["actions"]).all() and (answer["actions"] <= high).all() and answer["actions"][0, 0] > 1
 
@@ -172,10 +177,9 @@ def test_a_run_with_a_task_is_measured_too(run: Call) -> None:
         assert code == 0 and json.loads(out)["episodes"] == count, err
         assert json.loads(Path(words[0], "evaluation-dataset.json").read_text())["task"] == "testbed:reach"
     refused(run("evaluate", "r", "--dataset", "demos", "--engine", "genesis"), "--engine does nothing")
-    refused(run("evaluate", "r", "--all-episodes"), "is for --dataset")
-    refused(
-        run(*words[:0], "train", "testbed:reach", "--dataset", "demos", *BC, "--held-out", 1), "--held-out 1 leaves"
-    )
+    refused(run("train", "testbed:reach", "--dataset", "demos", *BC, "--held-out", 1), "--held-out 1 leaves")
+    shutil.rmtree("demos")
+    assert run("bundle", "r")[0] == 0, "what a bundle of a task holds is not in the dataset"
 
 
 # ---- what clones, and what does not ---------------------------------------------------------------------------------
@@ -260,6 +264,9 @@ def test_renamed_columns_are_kept_for_resume_and_evaluate(run: Call, seen: Path)
     refused(run(*words, "--resume", "--rename", f"{WRIST}=observation.images.other"), "rename")
     code, out, err = run("evaluate", "r", "--dataset", seen, "--json")
     assert code == 0 and list(json.loads(out)["by_number"]) == info.actions.names, err
+    named = write(Path("named"), 2, camera=True, names=info.actions.names)
+    code, out, err = run("evaluate", "r", "--dataset", named, "--json")
+    assert code == 0 and list(json.loads(out)["by_number"]) == info.actions.names, "names that need no change"
 
 
 def test_two_columns_change_their_names_and_pictures_are_made_smaller(seen: Path) -> None:
@@ -354,8 +361,15 @@ def test_other_episodes_or_pictures_than_the_run_began_with_are_refused(run: Cal
         shutil.rmtree(data)
         change()
         refused(run(*words, "--resume"), "the first 2 episodes of", "not what this run began with", "--out")
-        refused(run("bundle", "r"), "the first 2 episodes of")
     assert weights("r") == before
+
+
+def test_a_bundle_is_not_made_with_other_ranges(run: Call, tmp_path: Path) -> None:
+    data = write(tmp_path / "d", 3)
+    assert run("train", "--dataset", data, "--recipe", "bc", *FEW, "--out", "r")[0] == 0
+    shutil.rmtree(data)
+    write(data, 3, seed=1)
+    refused(run("bundle", "r"), "what policies of dataset:d see", "not what this run began with")
 
 
 def repaint(root: Path) -> None:

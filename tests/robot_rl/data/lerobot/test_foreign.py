@@ -20,8 +20,10 @@ import torch
 
 from robot_rl.cli.dataset import Info, Stats, Verify
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
+from robot_rl.data.identity import pictures_digest
 from robot_rl.data.verify import examine
 from robot_rl.data.video import encode_video
+from robot_rl.data.view import View, resized
 
 CAMERA, DEPTH = "observation.images.front", "observation.images.front_depth"
 Plant = Callable[[Path], object]
@@ -261,6 +263,19 @@ def test_pictures_in_the_data_table(recorded: Path, encoding: str, error: int) -
     assert data.frames(CAMERA, []).shape == (0, 32, 48, 3)
     with pytest.raises(DatasetError, match=CAMERA):
         DatasetWriter.append(recorded)
+
+
+def test_pictures_in_the_data_table_under_another_name_and_in_another_size(recorded: Path) -> None:
+    frames = pictures(recorded)
+    feature(CAMERA, shape=[3, 32, 48], names=["channels", "height", "width"])(recorded)
+    wrist = "observation.images.wrist"
+    data = Dataset(recorded, View((f"{CAMERA}={wrist}",), image_size=16))
+    assert data.cameras == [wrist] and data.features[wrist].shape == (16, 16, 3)
+    assert (data.frames(wrist, [7, 2]).numpy() == resized(frames[[7, 2]], 16)).all()
+    assert data.stats.keys() == data.features.keys() and wrist in data.episode_stats(("mean",))
+    before = pictures_digest(data, [wrist])
+    tables(recorded, "data", lambda t: replaced(t, CAMERA, pa.array(t[CAMERA].to_pylist()[::-1], t[CAMERA].type)))
+    assert pictures_digest(Dataset(recorded, data.view), [wrist]) != before
 
 
 @pytest.mark.parametrize(
