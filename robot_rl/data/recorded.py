@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ class RecordedEnv:
             episodes: observations (T, ...) and `action` (T, A) in physical units.
             decides: control periods from one decision to the next, for `hold`.
         """
-        self.episodes, self.info, self.num_envs, self.decides, self.seed = episodes, info, num_envs, decides, seed
+        self.info = replace(info, horizon=max(len(episode[ACTION]) for episode in episodes))
+        self.episodes, self.num_envs, self.decides, self.seed = episodes, num_envs, decides, seed
         self.mean = torch.cat([episode[ACTION] for episode in episodes]).mean(0)
         self._follows = info.state.names == info.actions.names
         self._at = [(0, 0)] * num_envs

@@ -177,6 +177,7 @@ def test_a_run_with_a_task_is_measured_too(run: Call) -> None:
         assert code == 0 and json.loads(out)["episodes"] == count, err
         assert json.loads(Path(words[0], "evaluation-dataset.json").read_text())["task"] == "testbed:reach"
     refused(run("evaluate", "r", "--dataset", "demos", "--engine", "genesis"), "--engine does nothing")
+    refused(run("evaluate", "r", "--all-episodes"), "is for --dataset")
     refused(run("train", "testbed:reach", "--dataset", "demos", *BC, "--held-out", 1), "--held-out 1 leaves")
     shutil.rmtree("demos")
     assert run("bundle", "r")[0] == 0, "what a bundle of a task holds is not in the dataset"
