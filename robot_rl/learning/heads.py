@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -67,8 +67,6 @@ class Bins:
     low: float
     high: float
     outputs: int = 101
-    LEAST: ClassVar[float] = 1e-5
-    """Probability that every bin starts with at least; more would move the mean."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
@@ -96,8 +94,9 @@ class Bins:
         """Let a last layer begin at the value 0, or the nearest in the range: at random it would be the middle."""
         zero = torch.zeros(1, device=layer.bias.device)
         code = self.target(zero, zero, zero.expand(1, self.outputs))[0]
+        code = code.clamp_min(0.1 / self.outputs**2)  # every bin can be learned; the mean moves by 0.05 bins at most
         layer.weight.zero_()
-        layer.bias.copy_(code.clamp_min(self.LEAST).log().repeat(layer.bias.shape[-1] // self.outputs))
+        layer.bias.copy_(code.log().repeat(layer.bias.shape[-1] // self.outputs))
 
 
 @dataclass(frozen=True)

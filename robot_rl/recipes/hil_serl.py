@@ -1,10 +1,10 @@
 """Human-in-the-loop RL: Luo et al. 2024, "Precise and Dexterous Robotic Manipulation via Human-in-the-Loop
 Reinforcement Learning" (HIL-SERL, arXiv 2410.21845).
 
-Critics: 2, minimum, no entropy in the backup; policy: tanh-Gaussian, as a residual on the bundle's base; data: half
-online, half demonstrations, corrections in both; reward: success, by the task's test or the operator's mark. Actor and
-learner are two processes on a robot (`robot-rl finetune`), one with a scripted operator in simulation, where without
-a bundle it starts from nothing, as in the paper.
+Critics: 2, minimum, 1-step returns, no entropy in the backup; policy: tanh-Gaussian, as a residual on the bundle's
+base; data: half online, half demonstrations, corrections in both; reward: success, by the task's test or the operator's
+mark. Actor and learner are two processes on a robot (`robot-rl finetune`), one with a scripted operator in simulation,
+where without a bundle it starts from nothing, as in the paper.
 
 Not in the paper: a cloning loss on corrections (`imitation`) and a penalty on the distance from the initial actor
 (`l2`). Without them, three minutes on the twin made panda-lift's policy worse."""
@@ -23,6 +23,7 @@ class HilSerl(CorrectedRecipe):
 
     agent: ActorCriticConfig = field(
         default_factory=lambda: ActorCriticConfig(
-            entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0, ema_decay=0.998,
+            n_step=1, entropy=True, initial_temperature=1e-3, target_entropy=-8.0, l2=0.02, imitation=10.0,
+            ema_decay=0.998,
         )
     )  # fmt: skip

@@ -149,12 +149,12 @@ def test_bins_without_a_range_are_refused(name: Any, limits: tuple[float, float]
 
 @pytest.mark.parametrize("name", ["hl-gauss", "c51"])
 @pytest.mark.parametrize("limits", [(LOW, HIGH), (0.0, 1.0), (-4.0, 0.0), (1.0, 2.0)])
-@pytest.mark.parametrize("kind", [Critic, BatchNormCritic])
-def test_values_of_bins_begin_at_0_or_the_nearest_of_their_range(name: Any, limits: Any, kind: Any) -> None:
-    critic = kind(3, 2, members=3, hidden=(16, BINS), head=build_head(name, *limits, BINS))
+@pytest.mark.parametrize(("kind", "bins"), [(Critic, BINS), (Critic, 501), (BatchNormCritic, BINS)])
+def test_values_of_bins_begin_at_0_or_the_nearest_of_their_range(name: Any, limits: Any, kind: Any, bins: int) -> None:
+    critic = kind(3, 2, members=3, hidden=(16, bins), head=build_head(name, *limits, bins))
     values = critic.value(9 * torch.randn(40, 3, generator=rng()), torch.rand(40, 2, generator=rng()))
     low, high = limits
-    assert (values - min(max(0.0, low), high)).abs().max() < (high - low) / (BINS - 1)
+    assert (values - min(max(0.0, low), high)).abs().max() < (high - low) / (bins - 1)
 
 
 @pytest.mark.parametrize("name", HEADS)
