@@ -76,8 +76,9 @@ def write_dataset(root: Path, episodes: int = 3, steps: int = 12) -> Path:
             last = torch.zeros(steps, 1, dtype=torch.bool)
             last[-1] = True
             action = PIPELINE.actions.to_physical(2 * torch.rand(steps, 4, generator=rng) - 1)
+            state = PIPELINE.observer.spec.to_physical(2 * torch.rand(steps, SIZE, generator=rng) - 1)
             columns = {
-                "observation.state": torch.randn(steps, SIZE, generator=rng), "action": action,
+                "observation.state": state, "action": action,
                 "action.policy": action, "next.reward": last.float(), "next.success": last, "next.done": last,
                 "intervention": torch.zeros(steps, 1, dtype=torch.bool),
             }  # fmt: skip

@@ -125,7 +125,8 @@ def write_dataset(root: Path) -> Path:
             last[-1] = True
             action = PIPELINE.actions.to_physical(2 * torch.rand(30, 4, generator=rng) - 1)
             columns = {
-                "observation.state": torch.randn(30, SIZE, generator=rng), "action": action,
+                "observation.state": PIPELINE.observer.spec.to_physical(2 * torch.rand(30, SIZE, generator=rng) - 1),
+                "action": action,
                 "action.policy": action, "next.reward": last.float(), "next.success": last, "next.done": last,
                 "intervention": torch.zeros(30, 1, dtype=torch.bool),
             }  # fmt: skip
