@@ -37,7 +37,7 @@ from robot_rl.util.seeds import DEVELOPMENT
 from robot_rl.util.statistics import wilson
 from sim.env import TaskEnv
 from sim.randomization import Randomize
-from sim.sampling import EpisodeSample, EpisodeSampler
+from sim.step.sampling import EpisodeSample, EpisodeSampler
 from sim.tasks import tasks
 from sim.tasks.base import PLACE, Task
 

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.suites import first_episode
 from policies.base import RandomPolicy, RunnablePolicy
 from policies.bundle import load_bundle
-from robot_rl.evaluation import Seldom, evaluate
+from robot_rl.evaluation import ActionRepeat, evaluate
 from robot_rl.training.run import provenance, seed_runs, write_json
 from sim.make import make
 
@@ -67,7 +67,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     for run, seed in bundles:
         policy = load_bundle(seed).policy
-        found = [mean_return(task, Seldom(policy, interval), *size) for interval in INTERVALS]
+        found = [mean_return(task, ActionRepeat(policy, interval), *size) for interval in INTERVALS]
         rows.append({"policy": run.name, "seed": seed.name, "returns": found})
     best = max(max(row["returns"]) for row in rows)
     if best <= floor:

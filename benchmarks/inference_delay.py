@@ -27,8 +27,8 @@ from policies.base import Chunk, Observation, Prefix
 from policies.bundle import Bundle, load_bundle
 from policies.execution import Execution, Mode, warm_up
 from real.bus import open_node
-from real.env import RobotEnv
-from real.safety import STALE_GOAL
+from real.control.safety import STALE_GOAL
+from real.episode.env import RobotEnv
 from real.twin import ArmTwin, HiddenArm
 from robot_rl.evaluation import evaluate
 from robot_rl.training.run import provenance, write_json

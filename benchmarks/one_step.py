@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.suites import first_episode
 from policies.bundle import load_bundle
-from policies.chunks import ChunkPolicy
+from policies.networks.chunks import ChunkPolicy
 from robot_rl.cli.main import main as robot_rl
 from robot_rl.evaluation import evaluate
 from robot_rl.training.run import provenance, write_json

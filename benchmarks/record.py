@@ -33,8 +33,8 @@ from robot_rl.data import Dataset
 from robot_rl.evaluation import evaluate
 from robot_rl.training.run import provenance, write_json
 from sim.env import TaskEnv
+from sim.rendering.video import write_video
 from sim.tasks import tasks
-from sim.video import write_video
 
 RESULTS = Path(__file__).parent / "results" / "record.json"
 REACTION = 0.25

@@ -20,7 +20,7 @@ from policies.actor import GaussianPolicy
 from policies.base import Size
 from robot_rl.data.replay import Replay
 from robot_rl.data.sources import sample_batches
-from robot_rl.learning.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.recipes.sac import SAC
 from robot_rl.training.numerics import learning_floats
 from robot_rl.training.run import provenance, write_json

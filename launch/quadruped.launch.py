@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launch import LaunchDescription
 
-from real.launch_actions import launch_actions
+from real.launching.launch_actions import launch_actions
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from policies.base import Actor, Normalizer, Observation, Policy, Size
-from policies.chunks import ChunkPolicy
-from policies.encoder import FEATURES, BaseFeatures, Encoder, EncoderConfig
-from policies.gaussian import GaussianActor, GaussianConfig, grasped
+from policies.networks.chunks import ChunkPolicy
+from policies.networks.encoder import FEATURES, BaseFeatures, Encoder, EncoderConfig
+from policies.networks.gaussian import GaussianActor, GaussianConfig, grasped
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.util.errors import ConfigError
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Size
-from policies.bins import BinsConfig, BinsPolicy
-from policies.ensemble import ActionValues
+from policies.networks.bins import BinsConfig, BinsPolicy
+from policies.networks.ensemble import ActionValues
 from robot_rl.util.limits import PositiveFloat, PositiveInt
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from policies.actor import ActorPolicy
 from policies.base import Normalizer, Observation, Size, from_json
-from policies.encoder import Encoder
-from policies.ensemble import ActionValues
-from policies.gaussian import GaussianActor, GaussianConfig
 from policies.generative import FlowActor, GenerativeConfig
+from policies.networks.encoder import Encoder
+from policies.networks.ensemble import ActionValues
+from policies.networks.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
 Values = Callable[[Tensor, Tensor], Tensor]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Size, from_json, mlp
-from policies.bins import BinsConfig, BinsPolicy
+from policies.networks.bins import BinsConfig, BinsPolicy
 
 
 @dataclass(frozen=True)

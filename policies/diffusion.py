@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation, Prefix, Size, normal
-from policies.chunks import ChunkConfig, ChunkPolicy, Denoiser, freeze, pull
+from policies.networks.chunks import ChunkConfig, ChunkPolicy, Denoiser, freeze, pull
 from robot_rl.util.limits import Interval, NonNegativeInt
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from policies.encoder import Encoder, EncoderConfig
-from policies.gaussian import GaussianActor, GaussianConfig
+from policies.networks.encoder import Encoder, EncoderConfig
+from policies.networks.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.limits import PositiveInt
 
 

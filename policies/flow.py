@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation, Prefix, Size, normal
-from policies.chunks import ChunkConfig, ChunkPolicy, freeze, pull
+from policies.networks.chunks import ChunkConfig, ChunkPolicy, freeze, pull
 
 
 @dataclass(frozen=True)

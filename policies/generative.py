@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from policies.actor import ActorPolicy
 from policies.base import Actor, Normalizer, Observation, Size, mlp, normal
-from policies.chunks import Denoiser
-from policies.encoder import Encoder, EncoderConfig
 from policies.flow import TIME_SCALE, Velocity, integrate, velocity_error
+from policies.networks.chunks import Denoiser
+from policies.networks.encoder import Encoder, EncoderConfig
 from robot_rl.util.limits import NonNegativeFloat, PositiveInt
 
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Policy
-from policies.chunks import ChunkPolicy
 from policies.errors import BundleError
+from policies.networks.chunks import ChunkPolicy
 from policies.onnx import require
 from policies.onnx_chunks import NOISE, example, graph_inputs
 from robot_rl import __version__

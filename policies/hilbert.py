@@ -19,8 +19,8 @@ from torch.nn.functional import normalize
 
 from policies.actor import GaussianPolicy
 from policies.base import Observation, Size, from_json, mlp
-from policies.encoder import Encoder, EncoderConfig
-from policies.gaussian import GaussianActor, GaussianConfig
+from policies.networks.encoder import Encoder, EncoderConfig
+from policies.networks.gaussian import GaussianActor, GaussianConfig
 from robot_rl.util.limits import PositiveInt
 
 SKILL = "skill"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation, Policy
-from policies.chunks import ChunkPolicy
+from policies.networks.chunks import ChunkPolicy
 from policies.onnx import open_session
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, STATE

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from policies.actor import ActorPolicy, FeaturesOf
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.execution import ChunkExecutor, Execution
-from policies.gaussian import GaussianActor, GaussianConfig, grasped
+from policies.networks.gaussian import GaussianActor, GaussianConfig, grasped
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
 

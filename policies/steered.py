@@ -11,9 +11,9 @@ from torch import Tensor
 
 from policies.actor import ActorPolicy, FeaturesOf
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
-from policies.chunks import ChunkPolicy
-from policies.encoder import FEATURES
-from policies.gaussian import GaussianActor, GaussianConfig
+from policies.networks.chunks import ChunkPolicy
+from policies.networks.encoder import FEATURES
+from policies.networks.gaussian import GaussianActor, GaussianConfig
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat

@@ -14,22 +14,22 @@ import torch
 
 from policies.actor import ActorPolicy
 from policies.execution import ChunkExecutor
-from real.env import RobotEnv
-from real.journal import Journal
-from real.recorder import Recorder, RobotCameras
-from real.session import VideoRecorder, uninterrupted
+from real.episode.env import RobotEnv
+from real.recording.journal import Journal
+from real.recording.recorder import Recorder, RobotCameras
+from real.recording.session import VideoRecorder, uninterrupted
 from robot_rl.training.human_in_the_loop import fetch, play_episode
 from robot_rl.training.run import Run
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
-HOPELESS = 2
+PERMANENT_FAILURE = 2
 """Exit status of a learner that would fail again if restarted: bad input, or NaN."""
 
 
 class LearnerProcess:
     """Keep a learner running beside the robot; restart a dead one from its checkpoint. A learner that ends as
-    `HOPELESS`, or dies again before it has published `weights`, raises a `UserError`."""
+    `PERMANENT_FAILURE`, or dies again before it has published `weights`, raises a `UserError`."""
 
     def __init__(self, command: list[str], weights: Path):
         self.command, self.weights = command, weights
@@ -52,9 +52,9 @@ class LearnerProcess:
     def _stamp(self) -> int:
         return self.weights.stat().st_mtime_ns if self.weights.exists() else 0
 
-    def _require_hope(self) -> None:
+    def _require_recoverable(self) -> None:
         assert self._process is not None
-        if self._process.returncode == HOPELESS:
+        if self._process.returncode == PERMANENT_FAILURE:
             raise UserError(
                 "the learner ended for the reason that it gave above and would end so again, so nothing more is "
                 f"learned; the robot's episodes are in {self.weights.parent / 'dataset'}"
@@ -75,7 +75,7 @@ class LearnerProcess:
             if os.waitid(os.P_PID, self._process.pid, os.WCONTINUED | os.WNOHANG) is not None:
                 self.note("stall", {"process": "learner"})
             return
-        self._require_hope()
+        self._require_recoverable()
         if self.restarts:
             self._require_life()
         if time.monotonic() - self._started > 5.0:
@@ -92,11 +92,11 @@ class LearnerProcess:
             self._process.kill()
             self._process.wait()
         if kind is None and self._process.returncode > 0:
-            self._require_hope()
+            self._require_recoverable()
             self._require_life()
 
 
-class Session:
+class FinetuneSession:
     """Run episodes on the robot, with the newest weights between them."""
 
     def __init__(self, env: RobotEnv, policy: ActorPolicy, run: Run, seed: int, film: VideoRecorder):

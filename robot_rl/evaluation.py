@@ -103,7 +103,7 @@ class Evaluation:
         return success | {name: [float(f"{v:.6g}") for v in values] for name, values in measured.items()}
 
 
-class Seldom:
+class ActionRepeat:
     """A policy that decides every `interval` control periods, and holds the last action of a shorter chunk."""
 
     def __init__(self, policy: RunnablePolicy, interval: int):
@@ -139,7 +139,7 @@ def evaluate(
     n = env.num_envs
     result = Evaluation() if result is None else result
     runner = ChunkExecutor(policy, n, execution, getattr(env, "still", None))
-    look_next = getattr(env, "look_next", None)
+    request_images = getattr(env, "request_images", None)
     for first in range(0, episodes, n):
         wanted = min(n, episodes - first)
         rng = torch.Generator().manual_seed(seed + first)
@@ -158,8 +158,8 @@ def evaluate(
         last = None
         while open_.any():
             action = runner.act(observation, rng)
-            if look_next is not None:
-                look_next(runner.reads_next)
+            if request_images is not None:
+                request_images(runner.reads_next)
             result.held += int((open_ & runner.idle).sum())
             result.inference_periods = max(result.inference_periods, runner.longest_inference)
             observation, reward, terminated, truncated, infos = env.step(action)
@@ -199,6 +199,6 @@ def evaluate(
         for name, (total, count) in sums.items():
             result.metrics.setdefault(name, []).extend((total / count)[:wanted].tolist())
         result.action_change += (change / length.clamp_min(2).sub(1))[:wanted].tolist()
-    if look_next is not None:
-        look_next(None)
+    if request_images is not None:
+        request_images(None)
     return result

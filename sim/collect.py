@@ -41,7 +41,7 @@ class Collected:
     """Successful attempts."""
 
 
-HOPELESS = 500
+PERMANENT_FAILURE = 500
 """Attempts in a row without a success after which a collection ends: fewer than 1 in 160 succeed, 95 % confidence."""
 SETTINGS = "meta/collect.json"
 """File beside LeRobot's with the settings of the recording, so that a resume does not mix two kinds."""
@@ -127,7 +127,7 @@ def collect(
             if finished:
                 writer.add_episodes(finished)
                 written += len(finished)
-            if failed >= HOPELESS and not keep_failures:
+            if failed >= PERMANENT_FAILURE and not keep_failures:
                 raise UserError(
                     f"{failed} attempts in a row did not succeed; {written} episodes are in {out}. Take another "
                     "--policy or --skill, or keep what fails with --keep-failures"

@@ -30,7 +30,7 @@ _ENGINES = {"mujoco": "mujoco", "genesis": "genesis-world"}
 
 def quiet() -> None:
     """Silence MuJoCo's warnings about divergence on stderr and in MUJOCO_LOG.TXT: it is detected and counted."""
-    from sim.gl import mujoco
+    from sim.rendering.gl import mujoco
 
     def tell(message: str) -> None:
         if "simulation is unstable" not in message:
@@ -39,7 +39,7 @@ def quiet() -> None:
     mujoco.set_mju_user_warning(tell)
 
 
-class Recorder:
+class DivergenceRecorder:
     """Keep the actions of running episodes, and write those of one that diverges to a folder."""
 
     def __init__(

@@ -22,18 +22,18 @@ from robot_rl.interface.state import RobotState
 from robot_rl.robots import robots
 from robot_rl.util.devices import find_device, known_device
 from robot_rl.util.errors import ConfigError
-from sim.action_chain import REASONS
 from sim.demonstrators import make_expert
-from sim.divergence import Recorder, quiet
+from sim.divergence import DivergenceRecorder, quiet
 from sim.engines import engines
 from sim.engines.base import Engine
-from sim.episodes import Episodes
-from sim.looks import Look
-from sim.looks import can_randomize as can_look
-from sim.prefetch import PrefetchedResets
 from sim.randomization.checks import check_randomization, check_supported, choose
-from sim.sampling import TRAINING, chosen
+from sim.rendering.looks import Appearance
+from sim.rendering.looks import can_randomize as can_look
 from sim.scenes import time_grid
+from sim.step.action_chain import REASONS
+from sim.step.episodes import Episodes
+from sim.step.prefetch import PrefetchedResets
+from sim.step.sampling import TRAINING, chosen
 from sim.tasks import tasks
 from sim.tasks.base import Task
 from sim.threads import single_threaded
@@ -119,11 +119,11 @@ class TaskEnv(VectorEnv):
         self._seen: dict[str, Tensor] = {}
         self.divergences = 0
         """Episodes that ended because their physics diverged."""
-        self.recorder: Recorder | None = None
+        self.recorder: DivergenceRecorder | None = None
         if diverged:
             settings = {"task": self.task.name, "mjcf": self.mjcf, "randomize": randomize} | self.simulation
             shape = (num_envs, self.task.interface.horizon, self.pipeline.actions.size)
-            self.recorder = Recorder(diverged, settings, *shape, self.device)
+            self.recorder = DivergenceRecorder(diverged, settings, *shape, self.device)
 
     @cached_property
     def observation_spec(self) -> ObservationSpec:
@@ -175,7 +175,7 @@ class TaskEnv(VectorEnv):
         self._seen = self._pictures(np.arange(self.num_envs))
         return first | self._seen, {}
 
-    def look_next(self, rows: Tensor | None) -> None:
+    def request_images(self, rows: Tensor | None) -> None:
         """Name the environments (n,) bool whose next observation must show the present; pictures of the others may be
         older. None: all, always. Rendering takes most of the time, and a policy of chunks reads one of many pictures.
         """
@@ -241,11 +241,11 @@ class TaskEnv(VectorEnv):
         at, new = torch.as_tensor(rows, device=self.device), self._pictures(rows) if len(rows) else {}
         return {key: old.index_copy(0, at, new[key]) if new else old for key, old in self._seen.items()}
 
-    def _style(self, index: int) -> Look:
+    def _style(self, index: int) -> Appearance:
         """Return the look of one environment's running episode."""
         sampled = self.sampled[index].tolist()
         frame = int(self.episodes.sampler.keys[index, 0]), int(self.steps[index])
-        return Look({name: sampled[k] for k, name in self._looks.items()}, frame)
+        return Appearance({name: sampled[k] for k, name in self._looks.items()}, frame)
 
     def instruction(self, index: int) -> str:
         """Return what one environment's running episode asks for."""

@@ -15,9 +15,9 @@ from robot_rl.interface.symmetry import Mirror
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.registry import DATASET
-from sim.gym_env import GymEnv
-from sim.sampling import TRAINING
+from sim.foreign.gym_env import GymEnv
 from sim.scenes import robot_model
+from sim.step.sampling import TRAINING
 from sim.tasks import FOREIGN, TESTBED, tasks
 from sim.testbeds import base as testbed
 from sim.testbeds import testbeds

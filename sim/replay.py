@@ -17,7 +17,7 @@ from sim.tasks.base import Task
 
 
 @dataclass
-class Replay:
+class EpisodeReplay:
     """The result of a replay."""
 
     episode: dict[str, Any]
@@ -40,7 +40,7 @@ def replay(
     device: str = "",
     mjcf: str = "",
     task: Task | None = None,
-) -> Replay:
+) -> EpisodeReplay:
     """Replay the episode alone; the arguments replace recorded settings."""
     head, actions = read(file)
     env = TaskEnv(
@@ -60,7 +60,7 @@ def replay(
                 f"{file}: the randomization of task {head['task']!r} has changed since "
                 f"({', '.join(sorted(changed)) or 'horizon'}); replay with the commit that recorded it"
             )
-        result = Replay(head, len(actions), version=engine_version(head["engine"]))
+        result = EpisodeReplay(head, len(actions), version=engine_version(head["engine"]))
         traced = _Traced(env.engine)
         env.episodes.engine = traced  # type: ignore[assignment]
         for k, action in enumerate(actions):
@@ -126,7 +126,7 @@ class _Traced:
     def _first(self) -> str:
         """Return the degree of freedom in MuJoCo's warning, or else the fastest one."""
         if hasattr(self._engine, "batch"):
-            from sim.gl import mujoco
+            from sim.rendering.gl import mujoco
 
             model, warning = self._engine.model, self._engine.batch.warning[0]
             for kind, what in (("BADQACC", "acceleration"), ("BADQVEL", "velocity"), ("BADQPOS", "position")):

@@ -12,7 +12,7 @@ from torch import Tensor
 from robot_rl.interface.observations import down
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.interface.state import RobotState, is_commanded
-from sim.feet import FootTracker
+from sim.step.feet import FootTracker
 
 
 @dataclass(frozen=True)

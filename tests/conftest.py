@@ -201,7 +201,7 @@ def diffusion() -> Callable[..., Any]:
 @pytest.fixture
 def residual(diffusion: Callable[..., Any]) -> Callable[..., Any]:
     """A tiny residual policy on a tiny diffusion policy; keywords go to the actor."""
-    from policies.gaussian import GaussianConfig
+    from policies.networks.gaussian import GaussianConfig
     from policies.residual import ResidualConfig, ResidualPolicy
 
     def build(
@@ -217,7 +217,7 @@ def residual(diffusion: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.fixture
 def agent(residual: Callable[..., Any]) -> Callable[..., Any]:
     """A tiny actor-critic on a tiny residual policy, for returns in [0, 1]; keywords go to the actor-critic."""
-    from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+    from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 
     def build(policy: Any = None, seed: int = 0, **config: Any) -> ActorCritic:
         numbers: dict[str, Any] = dict(hidden=(16, 16))
@@ -230,7 +230,7 @@ def agent(residual: Callable[..., Any]) -> Callable[..., Any]:
 def verdict() -> Callable[..., Any]:
     """A success classifier that always, or never, sees success in pictures `others`, (height, width) by camera."""
     from policies.base import Size
-    from policies.encoder import EncoderConfig
+    from policies.networks.encoder import EncoderConfig
     from robot_rl.interface.observation_spec import ObservationSpec, picture_field
     from robot_rl.rewards.classifier import Classifier, Measured, NetworkConfig, SuccessNetwork
 

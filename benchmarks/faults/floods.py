@@ -65,8 +65,8 @@ def measure(kind: str, seconds: float) -> dict[str, Any]:
     import torch
 
     from real.bus import open_node
-    from real.clock import Ticker
-    from real.loop import CommandLoop
+    from real.control.clock import Ticker
+    from real.control.loop import CommandLoop
     from real.robots.arm import ArmDriver
     from real.teleop.commands import OperatorInput
     from robot_rl.interface.pipeline import Pipeline
@@ -121,7 +121,7 @@ def main() -> None:
         return
     import os
 
-    from real.clock import bare_loop
+    from real.control.clock import bare_loop
     from robot_rl.cli.launch import private_domain
     from robot_rl.training.run import provenance
 

@@ -65,7 +65,7 @@ def check_training(folder: Path, before: int) -> int:
     return step
 
 
-def check_alone(group: int) -> None:
+def check_single_publisher(group: int) -> None:
     """Check that no process of a group outlives its first one, which is reaped a moment after its end."""
     end = time.monotonic() + 5
     while time.monotonic() < end:
@@ -105,7 +105,7 @@ def session(name: str, argv: list[str | Path], work: Path, rng: random.Random, w
         process.join()
         problem = ""
         try:
-            check_alone(process.pid)
+            check_single_publisher(process.pid)
             if not killed and process.exitcode:
                 raise AssertionError(f"status {process.exitcode}: {log.read_text()[-800:]}")
             seen = check_collect(out, seen) if collects else check_training(out, seen)

@@ -19,7 +19,7 @@ from robot_rl.interface.spec import VectorSpec
 from robot_rl.util.errors import ConfigError, nearest
 
 
-class Remote(Policy):
+class RemotePolicy(Policy):
     """A policy behind a connection."""
 
     def __init__(self, connection: Connection, size: Size, horizon: int, execute: int):
@@ -52,7 +52,7 @@ class Remote(Policy):
         self.connection.close()
 
 
-class ServedPolicy(Remote):
+class ServedPolicy(RemotePolicy):
     """A policy that `robot-rl serve` holds. It gets whole batches, and the state of the random generator, so that it
     acts as the local policy does, to the bit where both compute alike."""
 
@@ -92,7 +92,7 @@ class ServedPolicy(Remote):
             raise self.connection.fail("nonsense", f"answers nonsense: {error!r}") from None
 
 
-class ForeignPolicy(Remote):
+class ForeignPolicy(RemotePolicy):
     """A policy on any server that speaks openpi's protocol: one request for each robot, without memory.
 
     Its actions are physical, in the order of the interface's, and are clipped to the limits of these.

@@ -26,7 +26,7 @@ from policies.execution import in_thread
 from policies.remote import LARGEST
 from policies.remote.contract import describe
 from policies.remote.packing import pack
-from policies.remote.session import Session
+from policies.remote.session import PolicySession
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class PolicyServer:
         bundle.policy.to(self.device)
         self.metadata = pack(describe(bundle, version))
         self.counts: Counter[str] = Counter(clients=0, requests=0, refused=0)
-        Session(bundle, self.device).warm_up()
+        PolicySession(bundle, self.device).warm_up()
 
     def run(self, host: str, port: int, ready: Callable[[str], None]) -> None:
         """Serve until SIGINT or SIGTERM; `ready` gets the address. UserError if the port cannot be had."""
@@ -76,7 +76,7 @@ class PolicyServer:
 
     async def _client(self, connection: ServerConnection) -> None:
         self.counts["clients"] += 1
-        session, previous = Session(self.bundle, self.device), None
+        session, previous = PolicySession(self.bundle, self.device), None
         try:
             await connection.send(self.metadata)
             async for message in connection:

@@ -18,7 +18,7 @@ from robot_rl.interface.spec import NOTHING
 from robot_rl.util.errors import ConfigError
 
 
-class Session:
+class PolicySession:
     """Answers requests in the order in which they come."""
 
     def __init__(self, bundle: Bundle, device: torch.device):

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from policies import pretrained
 from policies.base import Observation, Size
-from policies.pretrained import PretrainedConfig
-from policies.vla.config import BackboneConfig, felt, perturbed, pictures_of
+from policies.networks import pretrained
+from policies.networks.pretrained import PretrainedConfig
+from policies.vla.config import BackboneConfig, augment_inputs, mask_dropped_state, pictures_of
 from policies.vla.families import family_of
 from robot_rl.interface.language import LONGEST, decode
 from robot_rl.interface.observation_spec import LANGUAGE
@@ -57,7 +57,7 @@ class AdaptedBackbone(nn.Module):
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
         """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
-        return perturbed(observation, self.shapes, self.config, rng, prefix)
+        return augment_inputs(observation, self.shapes, self.config, rng, prefix)
 
     def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         """Return features (B, size) of the normalized state (B, D), the pictures and the instruction."""
@@ -65,7 +65,8 @@ class AdaptedBackbone(nn.Module):
         filled = self._prompt(text) if text.dtype == torch.uint8 else text
         ids, present = torch.where(filled < 0, filled[:, -1:], filled), (filled >= 0).long()
         pictures = torch.stack([self._fitted(observation[key]) for key in self.shapes], 1)
-        ours = torch.cat([felt(self.state(state), observation)[:, None], self.readout.expand(len(state), -1, -1)], 1)
+        seen = mask_dropped_state(self.state(state), observation)[:, None]
+        ours = torch.cat([seen, self.readout.expand(len(state), -1, -1)], 1)
         with torch.autocast(state.device.type, torch.bfloat16, enabled=bfloat16), self._ending_with(ours):
             inputs = self.family.inputs(pictures, ids)
             outputs = self.model(input_ids=ids, attention_mask=present, use_cache=False, **inputs)

@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from policies.base import Observation, Size
-from policies.encoder import Places, camera_name, scaled
+from policies.networks.encoder import SpatialSoftmax, camera_name, scaled
 from policies.vla.adapted import AdaptedBackbone
-from policies.vla.config import GROUPS, BackboneConfig, felt, perturbed, pictures_of
+from policies.vla.config import GROUPS, BackboneConfig, augment_inputs, mask_dropped_state, pictures_of
 from policies.vla.words import MOST, NOTHING, LanguageTower, block
 from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE
 
 
-class Modulated(nn.Module):
+class FiLM(nn.Module):
     """A convolution whose channels the instruction scales and shifts."""
 
     def __init__(self, inputs: int, channels: int, language: int, stride: int):
@@ -48,9 +48,9 @@ class VisionTower(nn.Module):
     def __init__(self, config: BackboneConfig):
         super().__init__()
         inputs, width = (3, *config.channels), config.width
-        halving = [Modulated(a, b, width, 2) for a, b in zip(inputs, config.channels, strict=False)]
-        self.layers = nn.ModuleList([*halving, Modulated(inputs[-1], inputs[-1], width, 1)])
-        self.places = Places()
+        halving = [FiLM(a, b, width, 2) for a, b in zip(inputs, config.channels, strict=False)]
+        self.layers = nn.ModuleList([*halving, FiLM(inputs[-1], inputs[-1], width, 1)])
+        self.places = SpatialSoftmax()
         self.token = nn.Linear(3 * inputs[-1], width)
 
     def forward(self, pictures: Tensor, language: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Backbone(nn.Module):
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
         """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
-        return perturbed(observation, self.shapes, self.config, rng, prefix)
+        return augment_inputs(observation, self.shapes, self.config, rng, prefix)
 
     def read(self, text: Tensor) -> Tensor:
         """Return the numbers of words (B, MOST) int64 of instructions (B, bytes), which `forward` takes as well."""
@@ -99,7 +99,7 @@ class Backbone(nn.Module):
         present = (~absent).float()[..., None]
         meaning = (words * present).sum(1) / present.sum(1)
         pictures = [self.vision[camera_name(key)](observation[key], meaning)[:, None] for key in self.shapes]
-        proprioception = felt(self.state(state), observation)[:, None]
+        proprioception = mask_dropped_state(self.state(state), observation)[:, None]
         readouts = self.readout.expand(len(state), -1, -1)
         tokens = torch.cat([words, *pictures, proprioception, readouts], 1)
         filling = torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)

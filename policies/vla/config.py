@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation, Size
-from policies.encoder import augmented
-from policies.pretrained import PretrainedConfig
+from policies.networks.encoder import augmented
+from policies.networks.pretrained import PretrainedConfig
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeInt, PositiveInt
@@ -68,7 +68,7 @@ def pictures_of(reads: Size) -> dict[str, tuple[int, ...]]:
     return reads.pictures
 
 
-def perturbed(
+def augment_inputs(
     observation: Observation, pictures: Mapping[str, Any], config: BackboneConfig, rng: torch.Generator, prefix: str
 ) -> Observation:
     """Return the observation, whose keys begin with `prefix`, with pictures shifted and some states dropped."""
@@ -79,7 +79,7 @@ def perturbed(
     return moved | {prefix + DROPPED: torch.rand(count, generator=rng, device=rng.device) < share}
 
 
-def felt(token: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+def mask_dropped_state(token: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
     """Return tokens (B, width) of the state, 0 where it is dropped."""
     if DROPPED not in observation:
         return token

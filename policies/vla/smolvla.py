@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
 
-from policies import pretrained
 from policies.base import Observation, Policy, Size, normal
+from policies.networks import pretrained
 from policies.vla.config import pictures_of
 from policies.vla.smolvla_network import SmolVLANetwork
 from robot_rl.interface.language import decode

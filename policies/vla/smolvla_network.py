@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from policies.pretrained import require
+from policies.networks.pretrained import require
 
 Cache = list[tuple[Tensor, Tensor]]
 """Rotated keys, and values, (B, N, key heads, head size) of each layer."""

@@ -54,7 +54,7 @@ class ArmDriver(Driver):
             self.commands = [self.command, self.gripper] if robot.gripper else [self.command]
 
     def _on_joints(self, sample: Stamped) -> None:
-        self._heed()
+        self._raise_priority_once()
         msg = sample.msg
         position = np.asarray(msg.position)
         if len(msg.name) != len(position):

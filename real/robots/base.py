@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from real.bus import Node, Publisher, Stamped, Subscription, qos
-from real.clock import prefer_realtime_bus
+from real.control.clock import prefer_realtime_bus
 from real.robots.jumps import JumpCheck
 from real.robots.wiring import frames
 from robot_rl.interface.spec import RobotSpec
@@ -145,7 +145,7 @@ class Driver(ABC):
     def _missing_state(self) -> list[str]:
         """Return the missing parts of the robot's state."""
 
-    def _heed(self) -> None:
+    def _raise_priority_once(self) -> None:
         """On the first state, make its thread a real-time one."""
         if self._ordinary:
             self._ordinary = False
@@ -228,7 +228,7 @@ class Driver(ABC):
         for publisher in self.commands:
             if others := publisher.other_writers():
                 raise NotReady(f"{', '.join(others)} already sends commands on {publisher.topic}; stop it first")
-        self.check_alone(deadline - time.monotonic())  # a killed publisher is remembered for some seconds
+        self.check_single_publisher(deadline - time.monotonic())  # a killed publisher is remembered for some seconds
         if not self.node.wait_for(lambda: not self.unheard(), max(1.0, deadline - time.monotonic())):
             raise NotReady(self.unheard())
 
@@ -239,7 +239,7 @@ class Driver(ABC):
                 self._warned.add(mismatch)
                 self.node.log("warn", mismatch)
 
-    def check_alone(self, patience: float = 0.0) -> None:
+    def check_single_publisher(self, patience: float = 0.0) -> None:
         """Raise NotReady if two publishers report the same for `patience` seconds: two robots would be mixed."""
         deadline = time.monotonic() + patience
         while crowded := self._crowded():
@@ -250,7 +250,7 @@ class Driver(ABC):
                 )
             self.joints.wait(0.1)
 
-    def intruder(self) -> str:
+    def foreign_publisher(self) -> str:
         """Return who else sends commands or reports the robot's state, with process and host as far as known; empty if
         nobody does."""
         for publisher in self.commands:

@@ -62,12 +62,12 @@ class Motors:
         """Bytes of a command other than the robot's motors: they must be those of a blank one."""
         self._content, self._blank_rest = wire.content, wire.content(self._blank)[self._rest]
 
-    def command(self, position: np.ndarray, firmness: float = 1.0) -> np.ndarray:
+    def command(self, position: np.ndarray, stiffness_scale: float = 1.0) -> np.ndarray:
         """Return a LowCmd with set-points (J,), rad, in the spec's order, at a share of the spec's stiffness."""
         command = self._blank.copy()
         motors = command["motor_cmd"][: self.count]
         motors["q"], motors["dq"] = position[self.joint], 0.0
-        motors["kp"], motors["kd"] = firmness * self.stiffness, max(1.0, firmness) * self.damping
+        motors["kp"], motors["kd"] = stiffness_scale * self.stiffness, max(1.0, stiffness_scale) * self.damping
         return command
 
     def damp(self) -> np.ndarray:
@@ -77,7 +77,7 @@ class Motors:
         motors["q"], motors["dq"], motors["kd"] = 0.0, 0.0, DAMPING
         return command
 
-    def firmness(self, command: np.ndarray) -> float:
+    def stiffness_scale(self, command: np.ndarray) -> float:
         """Return the largest share of the spec's stiffness in a LowCmd."""
         return float((command["motor_cmd"][: self.count]["kp"] / self.stiffness).max())
 

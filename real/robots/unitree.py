@@ -60,7 +60,7 @@ class UnitreeDriver(Driver):
         assert isinstance(ros, UnitreeInterface) and robot.base is not None
         self.motors = Motors(robot)
         self._foot = np.array([ros.feet.index(name) for name in robot.base.feet])
-        self.firmness = 1.0
+        self.stiffness_scale = 1.0
         """Share of the spec's stiffness in commands."""
         self._sent: tuple[bytes, float, bytes] = (b"", 0.0, b"")
         """Set-points, stiffness and message of the last command: most are repeated."""
@@ -80,7 +80,7 @@ class UnitreeDriver(Driver):
             self.commands = [self.command]
 
     def _on_state(self, sample: Stamped) -> None:
-        self._heed()
+        self._raise_priority_once()
         message = self._state.open(sample.raw)
         if message is None:
             self.rejected += 1
@@ -149,9 +149,9 @@ class UnitreeDriver(Driver):
         """Publish set-points (J,), rad, of the motors' springs; there is no gripper."""
         if self.dry_run:
             return
-        key = position.tobytes(), self.firmness
+        key = position.tobytes(), self.stiffness_scale
         if key != self._sent[:2]:
-            self._sent = (*key, self._command.seal(self.motors.command(position, self.firmness)))
+            self._sent = (*key, self._command.seal(self.motors.command(position, self.stiffness_scale)))
         self.command.publish(self._sent[2])
 
     def damp(self) -> None:

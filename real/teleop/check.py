@@ -36,7 +36,7 @@ Wait = Callable[[float], object]
 Say = Callable[[str], None]
 
 
-def check(device: Joystick, walks: bool, map_file: str, wait: Wait, say: Say) -> None:
+def check(device: Joystick, legged: bool, map_file: str, wait: Wait, say: Say) -> None:
     """Say each movement and what it would command, until `wait` (of seconds) returns something true.
 
     If `map_file` does not exist, first ask for each control and write it.
@@ -44,9 +44,9 @@ def check(device: Joystick, walks: bool, map_file: str, wait: Wait, say: Say) ->
     say(f"{device}, GUID {device.identity.guid}; nothing is sent, Ctrl-C ends")
     if map_file and not Path(map_file).exists() and not _make_map(device, Path(map_file), wait, say):
         return
-    controls = Controls({}, walks)
+    controls = Controls({}, legged)
     try:
-        controls = Controls(layout_of(device, map_file), walks)
+        controls = Controls(layout_of(device, map_file), legged)
     except ConfigError as error:
         say(str(error))
     shown: dict[tuple[int, int], float] = {}

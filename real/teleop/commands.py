@@ -89,12 +89,12 @@ def understood(msg: Any) -> bool:
     return ours or pad_of(msg) is not None
 
 
-def from_joy(msg: Any, walks: bool = False) -> Operator:
+def from_joy(msg: Any, legged: bool = False) -> Operator:
     """Read the message, ours or that of a gamepad by `joy_node`; never raises.
 
     A Joy with other numbers of axes or buttons gives `RELEASED`. With a non-finite axis nothing is held, but buttons
     count: a stop must get through. The enable button is held only at exactly 1, the stop at anything but 0.
-    `walks`: the right stick turns a walking robot, where it lifts an arm.
+    `legged`: the right stick turns a walking robot, where it lifts an arm.
     """
     try:
         if not understood(msg):
@@ -104,7 +104,7 @@ def from_joy(msg: Any, walks: bool = False) -> Operator:
     except (AttributeError, TypeError, ValueError, OverflowError):
         return RELEASED
     if (pad := pad_of(msg)) is not None:
-        axes, buttons = pad.as_ours(axes, buttons, walks)
+        axes, buttons = pad.as_ours(axes, buttons, legged)
     hold, success, failure, stop, reset = buttons
     finite = all(math.isfinite(value) for value in axes)
     axes = [min(max(value, -1.0), 1.0) for value in axes] if finite else []
@@ -147,9 +147,9 @@ class FirstInput:
 class OperatorInput:
     """The receiving side, in the robot's process: the newest reading, if it is fresh. Thread-safe."""
 
-    def __init__(self, node: Node | None, robot: str = "", walks: bool = False):
+    def __init__(self, node: Node | None, robot: str = "", legged: bool = False):
         """Hear the devices of the robot with this name; without a node none, and readings come by `receive`."""
-        self._walks = walks
+        self._walks = legged
         self._topic = joy_topic(robot)
         self._lock = threading.Lock()
         self._latest: Operator | None = None
@@ -177,7 +177,7 @@ class OperatorInput:
         """Return the number of publishers on the topic; it should be one."""
         return self._subscriptions[1].matched if self._subscriptions else 0
 
-    def rivals(self) -> str:
+    def other_publishers(self) -> str:
         """Return the nodes of several devices, with process and host as far as known; empty if there is one."""
         if not self._subscriptions:
             return ""

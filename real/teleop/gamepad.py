@@ -41,8 +41,8 @@ class Controls:
     A button that is down at the start must be pressed again to count, except the emergency stop.
     """
 
-    def __init__(self, layout: Layout, walks: bool = False):
-        self.layout, self._walks = layout, walks
+    def __init__(self, layout: Layout, legged: bool = False):
+        self.layout, self._walks = layout, legged
         self._named = {(source.kind, source.number): name for name, source in layout.items()}
         self._at: dict[str, float] = {}
         """Position of each stick and trigger that has been reported."""
@@ -95,15 +95,15 @@ class Gamepad:
     def __init__(
         self,
         path: str = "",
-        walks: bool = False,
+        legged: bool = False,
         map_file: str = "",
         settle: float = SETTLE,
         identify: Callable[[int], Identity] = identify,
     ):
-        self.help = WALK_HELP if walks else HELP
+        self.help = WALK_HELP if legged else HELP
         self.device = Joystick(path, identify)
         try:
-            self._controls = Controls(layout_of(self.device, map_file), walks)
+            self._controls = Controls(layout_of(self.device, map_file), legged)
             self._settle(settle)
         except UserError:
             self.close()

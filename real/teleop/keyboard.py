@@ -62,8 +62,8 @@ class Keyboard:
     Ctrl-C works as usual. Ctrl-Z, Ctrl-\\ and Ctrl-S are disabled: they would suspend the loop or leave no echo.
     """
 
-    def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, walks: bool = False):
-        self.help, self._keys = (WALK_HELP, _WALK) if walks else (HELP, _ARM)
+    def __init__(self, fd: int = 0, clock: Callable[[], float] = time.monotonic, legged: bool = False):
+        self.help, self._keys = (WALK_HELP, _WALK) if legged else (HELP, _ARM)
         if not os.isatty(fd):
             raise UserError(
                 "the keyboard needs a terminal, and standard input is not a terminal: start `robot-rl teleop keyboard`"

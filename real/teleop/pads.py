@@ -29,12 +29,12 @@ class Pad:
         away = [k for k in sorted(rest) if not abs(axes[k] - rest[k]) <= AT_REST]
         return ", ".join(f"axis {k} is {axes[k]:g}, released {rest[k]:g}" for k in away)
 
-    def as_ours(self, axes: list[float], buttons: list[int], walks: bool) -> tuple[list[float], list[int]]:
+    def as_ours(self, axes: list[float], buttons: list[int], legged: bool) -> tuple[list[float], list[int]]:
         """Return axes and buttons as `AXES` and `BUTTONS`."""
         forward, left, up, turn = (axes[k] for k in self.sticks)
         motion, rotation = (forward, left, turn), (0.0, 0.0, 0.0)
         *ours, tilts = (buttons[k] for k in self.buttons)
-        if not walks:
+        if not legged:
             motion, rotation = stick_motion((forward, left), (up, turn), tilts == 1)
         # Before a trigger is touched, joy_linux reports 0.
         opened, closed = ((self.rest - axes[k]) / (1.0 + self.rest) if axes[k] else 0.0 for k in self.triggers)

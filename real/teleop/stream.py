@@ -47,7 +47,7 @@ def stream(
     messages to the operator. Raises the device's `UserError`.
     """
     publisher = node.publisher(TYPE, joy_topic(robot), QOS)
-    company = _Company(publisher.topic, say)
+    company = _Peers(publisher.topic, say)
     held = lost = False
     due = looked = time.monotonic()
     try:
@@ -80,7 +80,7 @@ def stream(
         publisher.close()
 
 
-class _Company:
+class _Peers:
     """Report changes on the topic once: no subscriber, or a second publisher."""
 
     def __init__(self, topic: str, say: Callable[[str], None]):

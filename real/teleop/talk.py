@@ -12,7 +12,7 @@ from robot_rl.interface.language import encode
 from robot_rl.util.errors import UserError
 
 
-class Voice:
+class InstructionPublisher:
     """The topic on which a robot hears what it is asked."""
 
     def __init__(self, node: Node):
@@ -38,7 +38,7 @@ class Voice:
         self._publisher.publish(make("std_msgs/msg/String", data=text))
 
 
-class Script:
+class CueScript:
     """Say the first of several instructions before each episode, and the others one after the other while it runs.
 
     With `after` 3 s::
@@ -52,7 +52,7 @@ class Script:
         """ConfigError for an instruction that no robot would take."""
         encode(texts)
         self.texts, self.after, self.clock = texts, after, clock
-        self.voice, self._said = Voice(node), -1
+        self.voice, self._said = InstructionPublisher(node), -1
         self._now: tuple[str, float] = ("", clock())
         """Phase of the episode, and its begin, monotonic s."""
         node.subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, self._on_episode)

@@ -14,8 +14,8 @@ from real.robots.wiring import driver_names, frames
 from real.twin.base import STATE, Twin, pose
 from robot_rl.interface.spec import RosInterface
 from robot_rl.robots import robots
-from sim.placement import DEFAULT_X
 from sim.randomization import episode_rng, episode_uniforms
+from sim.step.placement import DEFAULT_X
 from sim.tasks.base import PLACE, Task
 
 TRUTH_TOPIC = "twin/{object}/pose"

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from real.bus import Node, Publisher, QoS, Stamped, Subscription, make, qos
-from real.clock import STALL, Ticker, prefer_realtime
+from real.control.clock import STALL, Ticker, prefer_realtime
 from real.topics import RESET_TOPIC, STALL_TOPIC
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
@@ -71,7 +71,7 @@ class Twin(ABC):
     def tick(self, count: int) -> None:
         """Apply commands, step and publish, for the `count`th time."""
 
-    def check_alone(self, seconds: float = 1.0) -> None:
+    def check_single_publisher(self, seconds: float = 1.0) -> None:
         """Raise if a robot reports its state in this domain already; listen for this time, s."""
         other = self.node.subscribe(self.states.type_name, self.states.topic, qos.SENSOR)
         if other.wait(seconds, after=0):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from real.bus import Node, Stamped, make, qos
-from real.clock import prefer_realtime_bus
+from real.control.clock import prefer_realtime_bus
 from real.robots.lowlevel import Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from real.topics import TRUTH_TOPIC
@@ -163,7 +163,7 @@ class QuadrupedTwin(Twin):
         self._raw, self._asked = b"", self._meaning(self.motors.damp())
         self._way.extend([self._asked] * (self._way.maxlen or 0))
         self.engine.reset(np.array([0]), self._lying, {})
-        self._obey()
+        self._apply_command()
         settle = torch.from_numpy(self._lying).float()[:, None].expand(-1, round(1 / TIMESTEP), -1)
         self.engine.step(settle, settle)
 
@@ -173,11 +173,11 @@ class QuadrupedTwin(Twin):
             angle = self.rng.uniform(0, 2 * np.pi)
             way = torch.tensor([[np.cos(angle), np.sin(angle), 0.0]], dtype=torch.double)
             self.engine.push(self.hidden.push_speed * way)
-        goal = self._obey()
+        goal = self._apply_command()
         self.engine.step(goal, goal)
         self._publish(count)
 
-    def _obey(self) -> torch.Tensor:
+    def _apply_command(self) -> torch.Tensor:
         """Set the motors' gains; return their set-points (1, 1, J), which the engine applies one step later."""
         self._way.append(self._asked)
         springs, (pulled, goal, _) = self._way[0][2], self._way[1]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import robot_rl
-from real.child import die_with
+from real.launching.child import die_with
 from robot_rl.bench.checks import EXPERT, Arm, Check
 from robot_rl.recipes import recipes
 from robot_rl.report.folders import read_json

@@ -62,7 +62,7 @@ class Fit:
 
 
 @dataclass
-class Show:
+class ShowClassifier:
     """Show what a success classifier reads, how well it judges, and whether it may pay rewards."""
 
     folder: tyro.conf.Positional[Path]

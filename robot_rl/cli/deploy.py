@@ -12,7 +12,7 @@ from robot_rl.util.limits import NonNegativeFloat, NonNegativeInt, PositiveInt, 
 from robot_rl.util.seeds import HELD_OUT
 
 if TYPE_CHECKING:
-    from real.steering import Schedule
+    from real.episode.steering import Schedule
     from robot_rl.interface.pipeline import Interface
 
 
@@ -73,11 +73,11 @@ class Deploy:
         from policies.errors import RemoteFailure
         from policies.execution import Execution, InferenceHung, warm_up
         from real.bus import open_node
-        from real.clock import bare_loop
-        from real.env import RobotEnv
-        from real.journal import Journal
+        from real.control.clock import bare_loop
+        from real.episode.env import RobotEnv
+        from real.recording.journal import Journal
+        from real.recording.session import VideoRecorder, stop_on_signals
         from real.robots.base import NotReady
-        from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.cli.remote import open_policy, server_report
@@ -117,7 +117,7 @@ class Deploy:
                 schedule=self._schedule(interface), instruction=self.instruction, classifier=classifier,
                 words=bundle.policy.words,
             )  # fmt: skip
-            env.rehearsals.append(lambda: warm_up(bundle.policy, zeros, execution))
+            env.warmups.append(lambda: warm_up(bundle.policy, zeros, execution))
             film.attach(env)
             journal = Journal(run.folder, env)
             stop_on_signals()
@@ -160,7 +160,7 @@ class Deploy:
                 }
             summary |= {"nonfinite": env.loop.events.counts.get("nonfinite", 0), "stopped": env.loop.stopped}
             summary |= server_report(bundle.policy) | ({"ended": ended} if ended else {})
-            failed = bool(ended) or (bool(env.loop.stopped) and not env.stance.auto_resets_stop)
+            failed = bool(ended) or (bool(env.loop.stopped) and not env.reset_procedure.auto_resets_stop)
             run.write("evaluation.json", summary | {"takeovers": result.takeovers})
             loop = env.summary() | {"bare": bare, "learner": "absent"}
             run.write("loop.json", loop)

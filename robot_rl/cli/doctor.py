@@ -27,7 +27,7 @@ _GIB = 1024**3
 
 
 @dataclass(frozen=True)
-class Check:
+class Diagnosis:
     """One finding; `remedy` says how to fix it and is empty when all is well."""
 
     name: str
@@ -60,7 +60,7 @@ class Doctor:
         return int(failed)
 
 
-def run_all() -> Iterator[Check]:
+def run_all() -> Iterator[Diagnosis]:
     """Run the checks one after the other, so that none affects another's timing."""
     yield from packages()
     yield resources()
@@ -72,14 +72,14 @@ def run_all() -> Iterator[Check]:
     yield gamepad()
 
 
-def packages() -> Iterator[Check]:
+def packages() -> Iterator[Diagnosis]:
     """Compare the installed packages with pyproject.toml, one check for each group of them."""
     from packaging.requirements import Requirement
 
     try:
         requirements = [Requirement(line) for line in importlib.metadata.requires("robot-rl") or []]
     except importlib.metadata.PackageNotFoundError:
-        yield Check("packages", "fail", "robot-rl itself is not installed", INSTALL)
+        yield Diagnosis("packages", "fail", "robot-rl itself is not installed", INSTALL)
         return
     for group in ("core", "sim", "real", "onnx", "view", "vla"):
         wrong = []
@@ -88,7 +88,7 @@ def packages() -> Iterator[Check]:
             if extra and (problem := _problem(requirement.name, requirement.specifier)):
                 wrong.append(problem)
         status = "ok" if not wrong else "fail" if group == "core" else "warn"  # training needs no robot
-        yield Check(f"packages: {group}", status, "; ".join(wrong) or "installed", INSTALL if wrong else "")
+        yield Diagnosis(f"packages: {group}", status, "; ".join(wrong) or "installed", INSTALL if wrong else "")
 
 
 def _problem(name: str, specifier: Any) -> str:
@@ -99,7 +99,7 @@ def _problem(name: str, specifier: Any) -> str:
     return "" if specifier.contains(version, prereleases=True) else f"{name} is {version}, {specifier} is needed"
 
 
-def resources() -> Check:
+def resources() -> Diagnosis:
     """Check cores, memory and disk."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     memory, disk = int(lines["MemAvailable"].split()[0]) * 1024 / _GIB, shutil.disk_usage(".").free / _GIB
@@ -112,20 +112,20 @@ def resources() -> Check:
         "free disk space or work elsewhere: runs and datasets take a few GiB" * (disk < 5),
     ]
     remedy = "; ".join(filter(None, remedies))
-    return Check("machine", "fail" if disk < 0.5 else "warn" if remedy else "ok", detail, remedy)
+    return Diagnosis("machine", "fail" if disk < 0.5 else "warn" if remedy else "ok", detail, remedy)
 
 
-def rendering() -> Check:
+def rendering() -> Diagnosis:
     """Render a frame without a screen."""
     if importlib.util.find_spec("mujoco") is None:
-        return Check("EGL rendering", "warn", "not tried, mujoco is missing", INSTALL)
+        return Diagnosis("EGL rendering", "warn", "not tried, mujoco is missing", INSTALL)
     ok, said = _probe("egl")
     said, _, remedy = said.partition("; ")
     remedy = remedy or "run .ci/system-packages, or: apt-get install libegl1 libgl1 libopengl0 libgl1-mesa-dri"
-    return Check("EGL rendering", "ok" if ok else "fail", said, "" if ok else remedy)
+    return Diagnosis("EGL rendering", "ok" if ok else "fail", said, "" if ok else remedy)
 
 
-def transport() -> Check:
+def transport() -> Diagnosis:
     """Send a ROS message over the loopback interface."""
     if importlib.util.find_spec("rclpy"):
         name = f"rclpy of ROS 2 {os.environ.get('ROS_DISTRO', '(ROS_DISTRO is not set)')}"
@@ -133,15 +133,15 @@ def transport() -> Check:
         name = f"CycloneDDS {importlib.metadata.version('cyclonedds')}; ROS 2 is not sourced"
     else:
         remedy = "source /opt/ros/<distro>/setup.bash, or: pip install 'robot-rl[real]'"
-        return Check("ROS transport", "warn", "neither rclpy nor cyclonedds", remedy)
+        return Diagnosis("ROS transport", "warn", "neither rclpy nor cyclonedds", remedy)
     ok, said = _probe("bus")
     remedy = "check ROS_DOMAIN_ID (0-101), CYCLONEDDS_URI and that the interface lo is up"
-    return Check("ROS transport", "ok" if ok else "fail", f"{name}: {said}", "" if ok else remedy)
+    return Diagnosis("ROS transport", "ok" if ok else "fail", f"{name}: {said}", "" if ok else remedy)
 
 
 def _probe(name: str) -> tuple[bool, str]:
     """Run a probe in its own process, since a broken GL or DDS may hang or crash; return success and its text."""
-    command = [sys.executable, "-m", "robot_rl.cli.probes", name]
+    command = [sys.executable, "-m", "robot_rl.cli.demo.probes", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=8, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
@@ -150,7 +150,7 @@ def _probe(name: str) -> tuple[bool, str]:
     return done.returncode == 0, said[-1] if said else f"the test ended with code {done.returncode}"
 
 
-def realtime() -> Check:
+def realtime() -> Diagnosis:
     """Try real-time priority, and check the limit of locked memory."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
@@ -169,42 +169,43 @@ def realtime() -> Check:
         "only for a real robot: in /etc/security/limits.d/robot.conf write `@realtime - rtprio 98` and "
         "`@realtime - memlock unlimited`, add yourself to the group realtime, log in again"
     )
-    return Check("real time", "ok", detail) if fifo and enough else Check("real time", "warn", detail, remedy)
+    return Diagnosis("real time", "ok", detail) if fifo and enough else Diagnosis("real time", "warn", detail, remedy)
 
 
-def timer(rate: float = 200.0, seconds: float = 1.0) -> Check:
+def timer(rate: float = 200.0, seconds: float = 1.0) -> Diagnosis:
     """Keep deadlines at `rate` Hz for `seconds` as the command loop does, and measure the lateness."""
-    from real.clock import bare_loop
+    from real.control.clock import bare_loop
 
     timing = bare_loop(rate, seconds).summary()
     p50, p99, worst = (timing["lateness_us"][name] / 1000 for name in ("p50", "p99", "max"))
     share = timing["late_share"]
     detail = f"late by {p50:.2f} ms (p50), {p99:.2f} (p99), {worst:.2f} (largest); {share:.1%} by over 1 ms"
     remedy = "stop other programs; for a real robot use a PREEMPT_RT kernel and the limits above"
-    return Check(f"{rate:g} Hz timer", "warn" if share > 0.01 else "ok", detail, remedy if share > 0.01 else "")
+    return Diagnosis(f"{rate:g} Hz timer", "warn" if share > 0.01 else "ok", detail, remedy if share > 0.01 else "")
 
 
-def gpu() -> Check:
+def gpu() -> Diagnosis:
     """Look for an NVIDIA GPU that torch cannot use."""
     if not Path("/dev/nvidiactl").exists():
-        return Check("GPU", "ok", "none; the CPU is used")
+        return Diagnosis("GPU", "ok", "none; the CPU is used")
     version = importlib.metadata.version("torch")
     if version.endswith("+cpu"):
         remedy = "to use it, install a CUDA build of the same torch version"
-        return Check("GPU", "warn", f"NVIDIA driver found, but torch {version} is for the CPU", remedy)
-    return Check("GPU", "ok", f"NVIDIA driver and torch {version}")
+        return Diagnosis("GPU", "warn", f"NVIDIA driver found, but torch {version} is for the CPU", remedy)
+    return Diagnosis("GPU", "ok", f"NVIDIA driver and torch {version}")
 
 
-def gamepad() -> Check:
+def gamepad() -> Diagnosis:
     """Open the gamepad as `teleop` does."""
     if not list(Path("/dev/input").glob("js*")):
-        return Check("gamepad", "warn", "none at /dev/input/js*", "plug one in, or use the keyboard: teleop:=keyboard")
+        remedy = "plug one in, or use the keyboard: teleop:=keyboard"
+        return Diagnosis("gamepad", "warn", "none at /dev/input/js*", remedy)
     try:
         from real.teleop import Gamepad
 
         with contextlib.closing(Gamepad(settle=0.5)) as pad:
-            return Check("gamepad", "ok", f"{pad.device.path}, {pad.device.identity}")
+            return Diagnosis("gamepad", "ok", f"{pad.device.path}, {pad.device.identity}")
     except ImportError as error:
-        return Check("gamepad", "warn", f"not looked at: {error}", INSTALL)
+        return Diagnosis("gamepad", "warn", f"not looked at: {error}", INSTALL)
     except UserError as error:
-        return Check("gamepad", "warn", str(error), "see what it sends: robot-rl teleop gamepad --check")
+        return Diagnosis("gamepad", "warn", str(error), "see what it sends: robot-rl teleop gamepad --check")

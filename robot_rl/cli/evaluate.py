@@ -121,14 +121,14 @@ class Evaluate:
         from robot_rl.cli.console import bar, say_nominal, show
         from robot_rl.cli.remote import open_policy, server_report
         from robot_rl.data.titles import quoted
-        from robot_rl.evaluation import Seldom, evaluate
+        from robot_rl.evaluation import ActionRepeat, evaluate
         from robot_rl.robots import robots
         from robot_rl.util.errors import ConfigError
         from sim.divergence import report
         from sim.experts.policy import ExpertPolicy
         from sim.make import make
+        from sim.rendering.video import filmed, record
         from sim.tasks import tasks, without_robot
-        from sim.video import filmed, record
 
         torch.set_num_threads(self.threads)
         if self.dataset:
@@ -179,7 +179,7 @@ class Evaluate:
         say_nominal(self.engine, [name for name in simulation["without"] if name not in self.without])
         scripted, served = isinstance(policy, ExpertPolicy), policy
         if self.interval is not None:
-            policy = Seldom(policy, self.interval)
+            policy = ActionRepeat(policy, self.interval)
         execution = Execution(self.execution)
         if self.inference_delay:
             interface = env.info.interface

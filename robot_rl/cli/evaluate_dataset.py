@@ -26,7 +26,7 @@ def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, An
     from robot_rl.cli.remote import open_policy, server_report
     from robot_rl.data.recorded import RecordedEnv
     from robot_rl.data.recording import check, episodes_of
-    from robot_rl.evaluation import Seldom, evaluate
+    from robot_rl.evaluation import ActionRepeat, evaluate
     from robot_rl.util.errors import ConfigError
     from robot_rl.util.registry import DATASET
 
@@ -41,7 +41,7 @@ def measure(command: Evaluate, path: Path) -> tuple[dict[str, Any], dict[str, An
     episodes = episodes_of(data, info, first, successes=info.reports_success, physical=True)[: command.episodes]
     if not episodes:
         raise ConfigError(f"none of the episodes of {data.root} from number {first} on succeeded; record some")
-    acts: RunnablePolicy = policy if command.interval is None else Seldom(policy, command.interval)
+    acts: RunnablePolicy = policy if command.interval is None else ActionRepeat(policy, command.interval)
     env = RecordedEnv(episodes, info, min(command.num_envs, len(episodes)), acts.execute, command.seed)
     with bar("evaluate") as update:
         found = evaluate(
@@ -79,12 +79,12 @@ def held_out(command: Evaluate, bundle: Bundle, path: Path) -> tuple[Dataset, in
     """
     from robot_rl.data import Dataset
     from robot_rl.data.identity import numbers_digest
-    from robot_rl.data.view import View
+    from robot_rl.data.view import DatasetView
     from robot_rl.util.errors import ConfigError
 
     root, said = command.dataset, bundle.provenance
     assert root is not None
-    view = View.inherited(said, Dataset(root).features)
+    view = DatasetView.inherited(said, Dataset(root).features)
     view = replace(view, rename=command.rename or view.rename)
     data = Dataset(root, view)
     learned = said.get("inputs", {}).get("dataset", {})

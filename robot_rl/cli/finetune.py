@@ -60,16 +60,16 @@ class Finetune(Generic[R]):
 
         from policies.bundle import Bundle, load_bundle, save_bundle
         from real.bus import open_node
-        from real.clock import bare_loop
-        from real.env import RobotEnv
-        from real.finetune import LearnerProcess, Session
+        from real.control.clock import bare_loop
+        from real.episode.env import RobotEnv
+        from real.finetune import FinetuneSession, LearnerProcess
+        from real.recording.session import VideoRecorder, stop_on_signals
         from real.robots.base import NotReady
-        from real.session import VideoRecorder, stop_on_signals
         from real.teleop.commands import OperatorInput
         from robot_rl.cli.console import bar, show
         from robot_rl.data import Dataset
         from robot_rl.data.recording import load_episodes
-        from robot_rl.data.view import View
+        from robot_rl.data.view import DatasetView
         from robot_rl.interface.environment import EnvInfo
         from robot_rl.interface.pipeline import Pipeline
         from robot_rl.recipes.inputs import (
@@ -109,7 +109,7 @@ class Finetune(Generic[R]):
         settings |= {"dataset": str(dataset), "base": str(self.bundle), "robot": self.robot, "minutes": self.minutes}
         settings["cameras"] = cameras
         settings["classifier"] = str(self.classifier.resolve()) if self.classifier else ""
-        view = View.inherited(bundle.provenance, Dataset(dataset).features)
+        view = DatasetView.inherited(bundle.provenance, Dataset(dataset).features)
         settings |= {"rename": list(view.rename), "image_size": view.image_size}
         began = inputs_before(settings_before(folder), settings) if self.resume else {}
         data = open_dataset(dataset, settings, began)
@@ -127,7 +127,7 @@ class Finetune(Generic[R]):
             env = RobotEnv(node, bundle.interface, cameras=cameras, operator=OperatorInput(node, spec.name),
                            instruction=self.instruction, classifier=classifier, words=bundle.policy.words)  # fmt: skip
             stop_on_signals()
-            session = Session(env, policy, run, self.seed, film)
+            session = FinetuneSession(env, policy, run, self.seed, film)
             number, ended = 0, ""
             try:
                 with (

@@ -32,7 +32,7 @@ class Guard:
         import sys
 
         from real.bus import open_node
-        from real.guard import Guard as RunningGuard
+        from real.control.guard import Guard as RunningGuard
         from robot_rl.cli.console import show
         from robot_rl.robots import robots
 

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from policies.errors import NoBundle
-from real.launch import LaunchError, NodeProcess, arguments, describe, files, require_device
-from real.processes import ProcessRunner
+from real.launching.launch import LaunchError, NodeProcess, arguments, describe, files, require_device
+from real.launching.processes import ProcessRunner
 from robot_rl.robots import robots
 
 USAGE = """usage: robot-rl launch FILE [name:=value ...]
@@ -77,14 +77,14 @@ def parse(words: list[str]) -> dict[str, str]:
 
 def _check_robot(name: str, nodes: Sequence[NodeProcess]) -> None:
     """Raise if a walking robot has no guard in this launch file, or an arm has one."""
-    walks, guarded = robots.get(name).base is not None, any(node.guards_robot for node in nodes)
-    if any(node.commands_robot for node in nodes) and walks != guarded:
-        raise LaunchError(f"this launch file is not for robot {name!r}, {_fitting(walks)}, or name another robot:=")
+    legged, guarded = robots.get(name).base is not None, any(node.guards_robot for node in nodes)
+    if any(node.commands_robot for node in nodes) and legged != guarded:
+        raise LaunchError(f"this launch file is not for robot {name!r}, {_fitting(legged)}, or name another robot:=")
 
 
-def _fitting(walks: bool) -> str:
+def _fitting(legged: bool) -> str:
     """Return which launch file is for a robot."""
-    return "which walks: use launch quadruped" if walks else "which does not walk: use launch arm"
+    return "which walks: use launch quadruped" if legged else "which does not walk: use launch arm"
 
 
 def _check_known(values: Mapping[str, str]) -> None:
@@ -106,8 +106,8 @@ def _check_policy(folder: Path, robot: str) -> None:
         meant = str(json.loads(file.read_text())["interface"]["robot"])
     except (ValueError, KeyError, TypeError) as error:
         raise LaunchError(f"{file} is damaged or foreign ({error!r}); copy the bundle again") from None
-    if meant in robots and (walks := robots.get(meant).base is not None) != (robots.get(robot).base is not None):
-        raise LaunchError(f"bundle {file.parent} is for robot {meant!r}, {_fitting(walks)} robot:={meant}")
+    if meant in robots and (legged := robots.get(meant).base is not None) != (robots.get(robot).base is not None):
+        raise LaunchError(f"bundle {file.parent} is for robot {meant!r}, {_fitting(legged)} robot:={meant}")
     if meant != robot:
         raise LaunchError(f"bundle {file.parent} is for robot {meant!r}, not for {robot!r}; add robot:={meant}")
 

@@ -83,9 +83,9 @@ class Record:
 
         import torch
 
-        from real.record import Recording
-        from real.recorder import Recorder
-        from real.session import stop_on_signals
+        from real.recording.record import Recording
+        from real.recording.recorder import Recorder
+        from real.recording.session import stop_on_signals
         from real.teleop import Finished
         from robot_rl.cli.console import show
         from robot_rl.cli.record_display import display
@@ -150,12 +150,12 @@ class Record:
 
     @contextmanager
     def _simulated(self, task: Task) -> Iterator[Any]:
-        from real.rehearsal import RehearsalEnv
+        from real.episode.rehearsal import RehearsalEnv
         from real.teleop import DeviceInput, Gamepad, Keyboard, OperatorInput
         from robot_rl.cli.console import console
         from robot_rl.robots import robots
         from sim.env import TaskEnv
-        from sim.sampling import TRAINING
+        from sim.step.sampling import TRAINING
 
         with ExitStack() as stack:
             if self.teleop == "topic":
@@ -177,8 +177,8 @@ class Record:
     @contextmanager
     def _on_robot(self, task: Task) -> Iterator[Any]:
         from real.bus import open_node
-        from real.env import RobotEnv
-        from real.recorder import RobotCameras
+        from real.episode.env import RobotEnv
+        from real.recording.recorder import RobotCameras
         from real.teleop import OperatorInput
         from robot_rl.robots import robots
 

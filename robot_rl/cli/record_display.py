@@ -10,7 +10,7 @@ from typing import Any
 from rich.live import Live
 from rich.text import Text
 
-from real.record import Progress
+from real.recording.record import Progress
 from robot_rl.cli.console import console
 from robot_rl.interface.pipeline import Interface
 

@@ -15,7 +15,7 @@ from robot_rl.util.limits import PositiveInt, Seed
 
 
 @dataclass(frozen=True)
-class Episodes:
+class EpisodeOptions:
     """The task, and the scripted episodes on which a reward is vetted."""
 
     skill: str = "STEADY"
@@ -41,7 +41,7 @@ class _OnTask:
     task: tyro.conf.Positional[str]
     """Name of the task, as for `robot-rl train`."""
 
-    def opened(self, episodes: Episodes) -> tuple[Any, str]:
+    def opened(self, episodes: EpisodeOptions) -> tuple[Any, str]:
         """Return the environments of the task and its goal in words; ConfigError where there is none."""
         import torch
 
@@ -62,7 +62,7 @@ class _OnTask:
         return env, goal
 
 
-def played(env: Any, episodes: Episodes) -> Any:
+def played(env: Any, episodes: EpisodeOptions) -> Any:
     """Return the scripted episodes, with a progress bar."""
     from policies.bundle import load_bundle
     from robot_rl.cli.console import bar
@@ -98,7 +98,7 @@ class Write(_OnTask):
     rounds: PositiveInt = 4
     """Answers of the model until one is good enough."""
     config: Annotated[ModelConfig, tyro.conf.arg(name="")] = field(default_factory=ModelConfig)
-    episodes: Annotated[Episodes, tyro.conf.arg(name="")] = field(default_factory=Episodes)
+    episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -142,7 +142,7 @@ class Vet(_OnTask):
     """File with the reward."""
     out: Path | None = None
     """File of the vetted reward; default: the same with .py, and .json beside it."""
-    episodes: Annotated[Episodes, tyro.conf.arg(name="")] = field(default_factory=Episodes)
+    episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -172,7 +172,7 @@ class Vet(_OnTask):
 
 
 @dataclass
-class Show:
+class ShowReward:
     """Show the figures of a written reward, and whether it may be learned from."""
 
     file: tyro.conf.Positional[Path]
@@ -195,7 +195,7 @@ class Show:
 class Prompt(_OnTask):
     """Print what a model would be asked, to paste it elsewhere; vet the answer with `robot-rl reward vet`."""
 
-    episodes: Annotated[Episodes, tyro.conf.arg(name="")] = field(default_factory=Episodes)
+    episodes: Annotated[EpisodeOptions, tyro.conf.arg(name="")] = field(default_factory=EpisodeOptions)
 
     def run(self) -> int:
         """Print; return the exit status."""

@@ -95,22 +95,22 @@ class Teleop:
         pipeline = Pipeline(task.expert_interface)
         return ArmOperator(node, pipeline, task.make_expert(pipeline, 1, "STEADY", self.seed))
 
-    def _check(self, walks: bool) -> int:
+    def _check(self, legged: bool) -> int:
         from real.teleop.check import check
         from real.teleop.joystick import Joystick
         from real.teleop.stream import until_signal
 
         with until_signal() as wait, closing(Joystick(self.path)) as device:
-            check(device, walks, self.map, wait, _say)
+            check(device, legged, self.map, wait, _say)
         return 0
 
     def _publish(self, robot: RobotSpec) -> int:
         from real.bus import BusError, open_node
         from real.teleop import Gamepad, Keyboard, stream, until_signal
 
-        walks = robot.base is not None
+        legged = robot.base is not None
         with until_signal() as wait:  # before the terminal is changed, so that no signal leaves it changed
-            device = Keyboard(walks=walks) if self.device == "keyboard" else Gamepad(self.path, walks, self.map)
+            device = Keyboard(legged=legged) if self.device == "keyboard" else Gamepad(self.path, legged, self.map)
             try:
                 with closing(device), open_node("teleop", ros_args=self.ros_args) as node:
                     _say(device.help)

@@ -11,7 +11,7 @@ import tyro
 from robot_rl.util.limits import PositiveFloat
 
 if TYPE_CHECKING:
-    from real.teleop.talk import Voice
+    from real.teleop.talk import InstructionPublisher
 
 
 @dataclass
@@ -31,18 +31,18 @@ class Tell:
         """Say everything; return the exit status."""
         from real.bus import open_node
         from real.teleop import until_signal
-        from real.teleop.talk import Script, Voice
+        from real.teleop.talk import CueScript, InstructionPublisher
 
         with open_node("tell", ros_args=self.ros_args) as node:
             if len(self.instructions) > 1:
-                script = Script(node, self.instructions, self.after)
+                script = CueScript(node, self.instructions, self.after)
                 _show(f"tells, in each episode, {self.after:g} s apart: " + "; ".join(self.instructions))
                 with until_signal() as wait:
                     while not wait(0.02):
                         if said := script.step():
                             _show(f"told: {said}")
                 return 0
-            voice = Voice(node)
+            voice = InstructionPublisher(node)
             if self.instructions:
                 voice.await_listener()
                 voice.say(self.instructions[0])
@@ -50,7 +50,7 @@ class Tell:
             return _converse(voice)
 
 
-def _converse(voice: Voice) -> int:
+def _converse(voice: InstructionPublisher) -> int:
     """Say each line of the terminal; one that no robot would take is refused."""
     from robot_rl.util.errors import ConfigError
 

@@ -48,7 +48,7 @@ class Twin:
         with open_node("twin", ros_args=self.ros_args, rate=robot.command_rate) as node:
             options = {"push_every": self.push_every} if robot.base else {}
             twin = open_twin(node, task, seed=self.seed, cameras=self.camera, mjcf=self.mjcf, **options)
-            twin.check_alone()
+            twin.check_single_publisher()
 
             def end(*_: object) -> None:
                 if twin.drain():

@@ -36,7 +36,7 @@ from robot_rl.data.stats import (
 )
 from robot_rl.data.tables import from_arrow, read_rows, read_table, read_tasks, row_places
 from robot_rl.data.video import decode_frames, decode_picture
-from robot_rl.data.view import View, resized
+from robot_rl.data.view import DatasetView, resized
 
 _COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("data/", "videos/", "meta/", "stats/")
@@ -72,8 +72,8 @@ class Dataset:
     >>> data.refresh()                                          # episodes finished since: 2
     """
 
-    def __init__(self, root: str | Path, view: View | None = None) -> None:
-        self.root, self.view = Path(root), view or View()
+    def __init__(self, root: str | Path, view: DatasetView | None = None) -> None:
+        self.root, self.view = Path(root), view or DatasetView()
         self.episodes: list[Episode] = []
         self.tasks: list[str] = []
         self._stamp: tuple[int, ...] = ()

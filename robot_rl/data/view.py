@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class View:
+class DatasetView:
     """Options of reading a dataset; by default it is read as it is."""
 
     rename: tuple[str, ...] = ()
@@ -28,12 +28,12 @@ class View:
     """Height and width of all pictures, pixels; 0: as they are stored."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], episodes: int | None = None) -> View:
+    def of(cls, settings: Mapping[str, Any], episodes: int | None = None) -> DatasetView:
         """Return the view in a run's settings."""
         return cls(tuple(settings.get("rename", ())), episodes, settings.get("image_size", 0))
 
     @classmethod
-    def inherited(cls, settings: Mapping[str, Any], features: Mapping[str, Feature]) -> View:
+    def inherited(cls, settings: Mapping[str, Any], features: Mapping[str, Feature]) -> DatasetView:
         """Return the view in a run's settings for what may be another dataset: a name that it lacks stays."""
         view = cls.of(settings)
         named = {key: [key, *(f"{key}/{name}" for name in feature.names or ())] for key, feature in features.items()}

@@ -102,8 +102,8 @@ class VectorEnv(Protocol):
     """n parallel environments; arrays are torch tensors, `num_envs` first.
 
     A finished environment is reset in the same step: its last observation is in infos["final_obs"]. Further methods are
-    optional: with `state_dict` and `load_state_dict` a resumed run has the same floats; to `look_next` the caller names
-    the environments whose pictures it reads next, so that no others are rendered.
+    optional: with `state_dict` and `load_state_dict` a resumed run has the same floats; `request_images` names the
+    environments whose pictures are read next, so that no others are rendered.
     """
 
     @property

@@ -13,7 +13,7 @@ from policies.base import Observation, Policy
 from robot_rl.data.replay import Batch, Column, Sampling
 
 
-class Phase(StrEnum):
+class LearningPhase(StrEnum):
     """Stage of a run: how it acts, and which networks learn."""
 
     WARMUP = "warmup"
@@ -41,7 +41,7 @@ class Agent(Protocol):
     def sampling(self) -> Sampling:
         """Return how the replay is sampled."""
 
-    def act(self, observation: Observation, rng: torch.Generator, phase: Phase) -> tuple[Tensor, Observation]:
+    def act(self, observation: Observation, rng: torch.Generator, phase: LearningPhase) -> tuple[Tensor, Observation]:
         """Return exploring actions (n, A) in [-1, 1], and the columns besides the observation that the replay keeps."""
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
@@ -56,7 +56,7 @@ class Agent(Protocol):
     def reset(self, ids: Tensor | None = None) -> None:
         """Forget environments `ids` (on the CPU), or all: their next step starts an episode."""
 
-    def update(self, batch: Batch, phase: Phase) -> dict[str, Tensor]:
+    def update(self, batch: Batch, phase: LearningPhase) -> dict[str, Tensor]:
         """Learn from one batch; return metrics."""
 
     def finish(self) -> None:

@@ -14,7 +14,7 @@ from robot_rl.operators.arm import arm_view
 from robot_rl.operators.scripted import OperatorView, Rule
 
 
-class Operator(Protocol):
+class OperatorPolicy(Protocol):
     """Someone who can take over from the policy, step by step."""
 
     def reset(self) -> None:
@@ -30,7 +30,7 @@ class InterventionWrapper(EnvWrapper):
     Infos have the `executed` action (1, A), and, (1,) bool each, `intervention`, `takeover` and `handed_back`.
     """
 
-    def __init__(self, env: VectorEnv, operator: Operator):
+    def __init__(self, env: VectorEnv, operator: OperatorPolicy):
         if env.num_envs != 1:
             raise ValueError(f"an operator watches one environment, not {env.num_envs}")
         super().__init__(env)

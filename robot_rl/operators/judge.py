@@ -8,8 +8,8 @@ from torch import Tensor
 from policies.actor import GaussianPolicy
 from policies.base import Observation
 from policies.bundle import Bundle
-from robot_rl.learning.critics import Critic
-from robot_rl.learning.heads import build_head
+from robot_rl.learning.parts.critics import Critic
+from robot_rl.learning.parts.heads import build_head
 from robot_rl.operators.scripted import Judge
 from robot_rl.util.errors import ConfigError
 

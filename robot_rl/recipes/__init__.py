@@ -46,7 +46,7 @@ recipes = Registry(
         "cqn": ("robot_rl.recipes.cqn:CoarseToFineQ", "values of bins, coarse to fine, without an actor"),
         "arsq": ("robot_rl.recipes.arsq:AutoregressiveSoftQ", "soft values of bins, each dimension knowing the last"),
         "dsrl": (
-            "robot_rl.recipes.dsrl:Steering",
+            "robot_rl.recipes.dsrl:DiffusionSteering",
             "RL on the noise of a frozen flow or diffusion policy, needs --base",
         ),
         "porl": ("robot_rl.recipes.porl:PolicyOnly", "off-policy RL from a given policy alone, needs --base"),

@@ -2,13 +2,13 @@
 Manipulation" (ADPO, arXiv 2505.08376).
 
 DPPO with an optimizer between Adam and RMSProp for the policy. With agent.mixing 1 it is Adam, with 0 RMSProp; between
-them the rule is ours (`robot_rl/learning/mixed.py`)."""
+them the rule is ours (`robot_rl/learning/parts/mixed.py`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from robot_rl.learning.dppo import DPPOConfig
+from robot_rl.learning.algorithms.dppo import DPPOConfig
 from robot_rl.recipes.dppo import DEFAULTS, DenoisingPPO
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
-from robot_rl.learning.arsq import ARSQ, ARSQConfig
+from robot_rl.learning.algorithms.arsq import ARSQ, ARSQConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig

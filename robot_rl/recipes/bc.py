@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from policies.actor import GaussianPolicy
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import CloningRecipe
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from policies.actor import GaussianPolicy
-from policies.gaussian import GaussianConfig
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.cal_ql import CalQL, CalQLConfig
-from robot_rl.learning.explore import ExplorationConfig
+from policies.networks.gaussian import GaussianConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.cal_ql import CalQL, CalQLConfig
+from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from policies.generative import GenerativeConfig, GenerativePolicy
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.cfgrl import CFGRL, CFGRLConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.cfgrl import CFGRL, CFGRLConfig
 from robot_rl.recipes.iql import ImplicitQ
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe

@@ -13,10 +13,10 @@ import torch
 
 from policies.actor import GaussianPolicy
 from policies.best_of import BestOfConfig
-from policies.gaussian import GaussianConfig
-from robot_rl.learning.best_of import BestOf
-from robot_rl.learning.grasp import GraspingActorCritic
-from robot_rl.learning.switching import Switching, SwitchingConfig
+from policies.networks.gaussian import GaussianConfig
+from robot_rl.learning.algorithms.best_of import BestOf
+from robot_rl.learning.algorithms.switching import Switching, SwitchingConfig
+from robot_rl.learning.parts.grasp import GraspingActorCritic
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.qc import QChunking, best_of_policy
 from robot_rl.recipes.recipe import OffPolicyRecipe

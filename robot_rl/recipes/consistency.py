@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from policies.chunks import ChunkPolicy
-from robot_rl.learning.cloning import CloningConfig
-from robot_rl.learning.consistency import Distillation, student_of
+from policies.networks.chunks import ChunkPolicy
+from robot_rl.learning.algorithms.cloning import CloningConfig
+from robot_rl.learning.algorithms.consistency import Distillation, student_of
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import CloningRecipe, Need
 from robot_rl.training.supervised import SupervisedConfig
@@ -28,10 +28,10 @@ class Consistency(CloningRecipe):
     needs: ClassVar[tuple[Need, ...]] = ("base", "demonstrations")
 
     def make_policy(self, job: Job) -> ChunkPolicy:
-        return student_of(job.improvable().policy)
+        return student_of(job.require_base().policy)
 
     def build(self, job: Job, env: Any = None) -> Distillation:
         torch.manual_seed(job.seed)
-        teacher = job.improvable().policy.to(job.device)
+        teacher = job.require_base().policy.to(job.device)
         assert isinstance(teacher, ChunkPolicy)
         return Distillation(self.make_policy(job).to(job.device), teacher, self.agent, self.training.updates)

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from policies.actor import ActorPolicy, GaussianPolicy, gaussian_from
 from policies.bundle import Bundle
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from policies.residual import residual_from
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.recording import load_episodes
 from robot_rl.data.sources import Demonstrations
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.learning.critics import check_critics
-from robot_rl.learning.grasp import GraspingActorCritic, check_gripper
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.parts.critics import check_critics
+from robot_rl.learning.parts.grasp import GraspingActorCritic, check_gripper
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
@@ -99,7 +99,7 @@ class CorrectedRecipe(Recipe):
 
     def build(self, job: Job, env: Any = None) -> ActorCritic:
         if self._starts_from(job):
-            return self.from_bundle(job.improvable(), job.seed, job.device)
+            return self.from_bundle(job.require_base(), job.seed, job.device)
         torch.manual_seed(job.seed)
         return self._agent(GaussianPolicy(job.size, self.gaussian).to(job.device), job.seed)
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from policies.bins import BinsConfig
 from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
-from robot_rl.learning.cqn import CQN, CQNConfig
+from policies.networks.bins import BinsConfig
+from robot_rl.learning.algorithms.cqn import CQN, CQNConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.rewards import reward_source

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from robot_rl.learning.dppo import DPPO, DPPOConfig, denoiser_from
+from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OnPolicyRecipe
 from robot_rl.training.on_policy import OnPolicyConfig
@@ -38,5 +38,5 @@ class DenoisingPPO(OnPolicyRecipe):
 
     def build(self, job: Job, env: Any = None) -> DPPO:
         torch.manual_seed(job.seed)
-        policy = denoiser_from(job.improvable().policy, self.agent.denoising_steps).to(job.device)
+        policy = denoiser_from(job.require_base().policy, self.agent.denoising_steps).to(job.device)
         return DPPO(policy, env.privileged_size, self.agent, job.seed, self.terms(job))

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from policies.steered import SteeredConfig, SteeredPolicy
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.dsrl import DSRL, DSRLConfig
-from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.dsrl import DSRL, DSRLConfig
+from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 
 
 @dataclass(frozen=True)
-class Steering(OffPolicyRecipe):
+class DiffusionSteering(OffPolicyRecipe):
     """Choose the noise of a frozen policy."""
 
     steering: SteeredConfig = field(default_factory=SteeredConfig)
@@ -42,4 +42,4 @@ class Steering(OffPolicyRecipe):
         return ("base", *super().needs)
 
     def make_policy(self, job: Job) -> SteeredPolicy:
-        return SteeredPolicy(job.improvable().policy, self.steering)
+        return SteeredPolicy(job.require_base().policy, self.steering)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from policies.best_of import BestOfConfig
-from policies.gaussian import GaussianConfig
-from robot_rl.learning.actor_critic import ActorCriticConfig
-from robot_rl.learning.explore import ExplorationConfig
+from policies.networks.gaussian import GaussianConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
+from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.qc import QChunking
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from policies.gaussian import GaussianConfig
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.cross_q import CrossQ, CrossQConfig
+from policies.networks.gaussian import GaussianConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.cross_q import CrossQ, CrossQConfig
 from robot_rl.recipes.sac import SAC
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from policies.generative import GenerativeConfig, GenerativePolicy
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.explore import ExplorationConfig
-from robot_rl.learning.fql import FQL, FQLConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.fql import FQL, FQLConfig
+from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig

@@ -14,7 +14,7 @@ import torch
 
 from policies.decoded import DecodedConfig, DecodedPolicy
 from policies.flow import FlowPolicy
-from robot_rl.learning.gorl import GoRL, GoRLConfig
+from robot_rl.learning.algorithms.gorl import GoRL, GoRLConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OnPolicyRecipe
 from robot_rl.training.on_policy import OnPolicyConfig
@@ -37,7 +37,7 @@ class GenerativeOnline(OnPolicyRecipe):
         if job.base is None:
             policy = DecodedPolicy(job.size, self.policy)
         else:
-            base = job.improvable().policy
+            base = job.require_base().policy
             if not isinstance(base, FlowPolicy) or base.horizon > 1:
                 raise ConfigError(
                     f"a {base.class_name} policy of {base.horizon} actions is not a flow of single ones; take one of "

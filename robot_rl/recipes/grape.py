@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from robot_rl.learning.grape import GRAPE, GRAPEConfig
+from robot_rl.learning.algorithms.grape import GRAPE, GRAPEConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import GroupRecipe
 from robot_rl.recipes.vla_rl import writer
@@ -24,4 +24,4 @@ class Preferences(GroupRecipe):
 
     def build(self, job: Job, env: Any = None) -> GRAPE:
         torch.manual_seed(job.seed)
-        return GRAPE(writer(job.improvable().policy).to(job.device), self.agent, job.seed)
+        return GRAPE(writer(job.require_base().policy).to(job.device), self.agent, job.seed)

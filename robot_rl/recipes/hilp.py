@@ -16,7 +16,7 @@ import torch
 from policies.bundle import Bundle
 from policies.hilbert import HilbertConfig, HilbertPolicy
 from robot_rl.data.sources import Hindsight
-from robot_rl.learning.hilp import HILP, HILPConfig
+from robot_rl.learning.algorithms.hilp import HILP, HILPConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
 from robot_rl.training.goals import GoalConfig, Goals

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.iterated import IteratedConfig, IteratedQ
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.iterated import IteratedConfig, IteratedQ
 from robot_rl.recipes.sac import SAC
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from policies.bundle import bundle_folder
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.identity import numbers_digest, pictures_digest
-from robot_rl.data.view import View
+from robot_rl.data.view import DatasetView
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.rewards.classifier_folder import DESCRIPTION
 from robot_rl.rewards.written.file import read_reward
@@ -45,12 +45,12 @@ def inputs_before(before: Mapping[str, Any], settings: Mapping[str, Any]) -> Inp
 def open_dataset(path: Path, settings: Mapping[str, Any], began: Inputs) -> Dataset:
     """Return what a run learns from: the episodes that it began with, without those that it holds out."""
     if known := began.get("dataset"):
-        return Dataset(path, View.of(settings, known["episodes"]))
+        return Dataset(path, DatasetView.of(settings, known["episodes"]))
     count, share = Dataset(path).num_episodes, settings.get("held_out", 0.0)
     held_out = max(1, round(share * count)) if share and count > 1 else 0
     if held_out == count > 0:
         raise ConfigError(f"--held-out {share:g} leaves none of the {count} episodes of {path} to learn from; lower it")
-    return Dataset(path, View.of(settings, count - held_out))
+    return Dataset(path, DatasetView.of(settings, count - held_out))
 
 
 def dataset_inputs(data: Dataset, info: EnvInfo, began: Inputs) -> Inputs:

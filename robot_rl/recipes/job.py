@@ -77,7 +77,7 @@ class Job:
     def check(self, needs: Sequence[str], may_use: Sequence[str] = ()) -> None:
         """Raise ConfigError where the job lacks what a recipe needs, or names what it cannot use."""
         if "base" in needs or ("base" in may_use and self.base is not None):
-            self.improvable()
+            self.require_base()
         if "demonstrations" in needs:
             self.check_demonstrations()
 
@@ -106,7 +106,7 @@ class Job:
                 "one; name a dataset with --dataset, or choose a recipe that learns without, such as ppo"
             )
 
-    def improvable(self) -> Bundle:
+    def require_base(self) -> Bundle:
         """Return the bundle to start from, checked against the task."""
         if self.base is None:
             raise ConfigError(
@@ -139,7 +139,7 @@ class Job:
             )
         if operator.rule == "value-gap" and self.base is None:
             raise ConfigError("--operator.rule value-gap: name a run of rlpd, whose critics judge, with --base")
-        judge = judge_of(self.improvable()) if operator.rule == "value-gap" else None
+        judge = judge_of(self.require_base()) if operator.rule == "value-gap" else None
         env = self.make_env(1)
         scripted = ScriptedOperator(demonstrator(env, operator.skill, self.seed), operator, self.seed, judge)
         watched = InterventionWrapper(env, scripted)

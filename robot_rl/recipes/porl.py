@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from policies.actor import GaussianPolicy, gaussian_from
-from robot_rl.learning.actor_critic import ActorCriticConfig
-from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
+from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig
@@ -39,4 +39,4 @@ class PolicyOnly(OffPolicyRecipe):
         return ("base", *super().needs)
 
     def make_policy(self, job: Job) -> GaussianPolicy:
-        return gaussian_from(job.improvable().policy, self.initial_std)
+        return gaussian_from(job.require_base().policy, self.initial_std)

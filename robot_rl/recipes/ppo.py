@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from robot_rl.learning.ppo import PPO, PPOConfig
+from robot_rl.learning.algorithms.ppo import PPO, PPOConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OnPolicyRecipe
 from robot_rl.training.on_policy import OnPolicyConfig

@@ -13,9 +13,9 @@ from typing import ClassVar
 from policies.base import Size
 from policies.best_of import BestOfConfig, BestOfPolicy, CriticSize
 from policies.generative import GenerativeConfig
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.learning.best_of import BestOf
-from robot_rl.learning.explore import ExplorationConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.best_of import BestOf
+from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig

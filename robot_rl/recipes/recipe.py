@@ -12,9 +12,9 @@ from policies.actor import ActorPolicy
 from policies.base import Policy
 from policies.bundle import Bundle
 from robot_rl.data.sources import Demonstrations
-from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.grasp import GraspingActorCritic, check_gripper
-from robot_rl.learning.ppo import PPO
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.ppo import PPO
+from robot_rl.learning.parts.grasp import GraspingActorCritic, check_gripper
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import reward_source
 from robot_rl.training.choosing import InstructionCurriculum

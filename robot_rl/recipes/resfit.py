@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from policies.residual import ResidualConfig, ResidualPolicy
-from robot_rl.learning.actor_critic import ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OffPolicyRecipe
 from robot_rl.util.errors import ConfigError
@@ -28,7 +28,7 @@ class ResFiT(OffPolicyRecipe):
         return ("base", *super().needs)
 
     def make_policy(self, job: Job) -> ResidualPolicy:
-        base = job.improvable().policy
+        base = job.require_base().policy
         if base.horizon == 1:
             raise ConfigError(f"recipe resfit needs a base that plans chunks, not a {base.class_name} policy")
         return ResidualPolicy(base, self.residual)

@@ -14,9 +14,9 @@ import torch
 
 from policies.bundle import Bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.consistency import Distillation, student_of
-from robot_rl.learning.dppo import DPPO, DPPOConfig, denoiser_from
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.consistency import Distillation, student_of
+from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from
 from robot_rl.recipes.dppo import DenoisingPPO
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OnPolicyRecipe

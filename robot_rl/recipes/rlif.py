@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from robot_rl.learning.actor_critic import ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.recipes.corrected import CorrectedRecipe
 from robot_rl.rewards.takeover import TakeoverReward
 from robot_rl.training.human_in_the_loop import HumanInTheLoopConfig

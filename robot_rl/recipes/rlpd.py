@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from policies.actor import GaussianPolicy
-from policies.gaussian import GaussianConfig
-from robot_rl.learning.actor_critic import ActorCriticConfig
-from robot_rl.learning.explore import ExplorationConfig
+from policies.networks.gaussian import GaussianConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
+from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import OffPolicyRecipe
 from robot_rl.training.off_policy import ONE_ENV, OffPolicyConfig

@@ -13,8 +13,8 @@ import torch
 
 from policies.actor import GaussianPolicy
 from policies.bundle import Bundle
-from policies.gaussian import GaussianConfig
-from robot_rl.learning.cloning import Cloning, CloningConfig
+from policies.networks.gaussian import GaussianConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, Recipe
 from robot_rl.training.autonomous import AutonomousConfig, improve_alone

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from robot_rl.learning.srpo import SRPO, SRPOConfig
+from robot_rl.learning.algorithms.srpo import SRPO, SRPOConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import GroupRecipe
 from robot_rl.recipes.vla_rl import writer
@@ -26,4 +26,4 @@ class SelfReferential(GroupRecipe):
 
     def build(self, job: Job, env: Any = None) -> SRPO:
         torch.manual_seed(job.seed)
-        return SRPO(writer(job.improvable().policy).to(job.device), self.agent, job.seed)
+        return SRPO(writer(job.require_base().policy).to(job.device), self.agent, job.seed)

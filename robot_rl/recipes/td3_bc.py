@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.td3_bc import TD3BC, TD3BCConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.td3_bc import TD3BC, TD3BCConfig
 from robot_rl.recipes.td3 import TD3
 from robot_rl.training.off_policy import OFFLINE, OffPolicyConfig
 

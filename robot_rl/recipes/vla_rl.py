@@ -13,8 +13,8 @@ import torch
 
 from policies.base import Policy
 from policies.vla.tokens import VLATokensPolicy
-from robot_rl.learning.ppo import PPO
-from robot_rl.learning.token_ppo import TokenPPO, TokenPPOConfig
+from robot_rl.learning.algorithms.ppo import PPO
+from robot_rl.learning.algorithms.token_ppo import TokenPPO, TokenPPOConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import Need, OnPolicyRecipe
 from robot_rl.training.on_policy import OnPolicyConfig
@@ -42,7 +42,7 @@ class VlaRL(OnPolicyRecipe):
 
     def build(self, job: Job, env: Any = None) -> TokenPPO:
         torch.manual_seed(job.seed)
-        policy = writer(job.improvable().policy).to(job.device)
+        policy = writer(job.require_base().policy).to(job.device)
         return TokenPPO(policy, env.privileged_size, self.agent, job.seed, self.terms(job))
 
     def practise(self, job: Job, agent: PPO, env: Any) -> None:

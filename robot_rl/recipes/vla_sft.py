@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from policies.base import Policy
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.words import words_of
-from robot_rl.learning.cloning import CloningConfig
+from robot_rl.learning.algorithms.cloning import CloningConfig
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.recipe import CloningRecipe
 from robot_rl.training.supervised import SupervisedConfig

@@ -16,7 +16,7 @@ from robot_rl.util.statistics import Difference, Outcomes, difference, estimate
 
 
 @dataclass
-class Arm:
+class RunGroup:
     """Hold the evaluated runs of one recipe that differ in their seeds."""
 
     name: str
@@ -52,7 +52,7 @@ class Arm:
         return found
 
 
-def read_arms(paths: Sequence[Path]) -> list[Arm]:
+def read_arms(paths: Sequence[Path]) -> list[RunGroup]:
     """Read what is compared: each path is a run, or a folder of runs that differ in their seeds."""
     found = [(path, runs_in(path)) for path in paths]
     arms = [read_arm(path, runs[:1] if runs[0] == path else runs) for path, runs in found]
@@ -62,7 +62,7 @@ def read_arms(paths: Sequence[Path]) -> list[Arm]:
     return same_task(arms)
 
 
-def same_task(arms: list[Arm]) -> list[Arm]:
+def same_task(arms: list[RunGroup]) -> list[RunGroup]:
     """Return the arms; ConfigError if one has not been evaluated, or if their tasks differ."""
     missing = [run.path for arm in arms for run, row in zip(arm.runs, arm.evaluations, strict=True) if not row]
     if missing:
@@ -78,7 +78,7 @@ def same_task(arms: list[Arm]) -> list[Arm]:
     return arms
 
 
-def read_arm(path: Path, folders: Sequence[Path]) -> Arm:
+def read_arm(path: Path, folders: Sequence[Path]) -> RunGroup:
     """Read runs of one recipe as an arm, in the order of their seeds; ConfigError for several tasks or recipes."""
     runs = [read_folder(run) for run in folders]
     runs.sort(key=lambda run: (int(seed) if (seed := _seed(run)).isdecimal() else -1, run.name))
@@ -89,14 +89,14 @@ def read_arm(path: Path, folders: Sequence[Path]) -> Arm:
     if len(tasks) > 1 or len(recipes) > 1:
         what = f"recipes ({', '.join(recipes)})" if len(tasks) == 1 else f"tasks ({', '.join(tasks)})"
         raise ConfigError(f"{path} holds runs of different {what}; name its run folders one by one")
-    return Arm(path.resolve().name, next(iter(tasks)), next(iter(recipes)), runs, rows)
+    return RunGroup(path.resolve().name, next(iter(tasks)), next(iter(recipes)), runs, rows)
 
 
 def _seed(run: RunFolder) -> str:
     return run.setting("seed") or (run.name.removeprefix(SEED) if run.name.startswith(SEED) else "")
 
 
-def pairing(first: Arm, other: Arm) -> str:
+def pairing(first: RunGroup, other: RunGroup) -> str:
     """Return why two arms cannot be compared episode by episode; empty if they can."""
     if max(len(first.runs), len(other.runs)) > 1 and first.seeds != other.seeds:
         one, two = (", ".join(filter(None, arm.seeds)) or "none" for arm in (first, other))
@@ -108,7 +108,7 @@ def pairing(first: Arm, other: Arm) -> str:
     return "they were evaluated on other episodes, by another --seed of evaluate"
 
 
-def compare(arms: Sequence[Arm], figure: str = "") -> dict[str, Any]:
+def compare(arms: Sequence[RunGroup], figure: str = "") -> dict[str, Any]:
     """Return a figure of each arm and its difference to the first one, with 95 % intervals.
 
     Args:

@@ -10,16 +10,16 @@ import numpy as np
 
 from robot_rl.report.blocks import Block, charts, note, table
 from robot_rl.report.charts import POINTS, Trace, line, text
-from robot_rl.report.comparison import Arm
+from robot_rl.report.comparison import RunGroup
 from robot_rl.report.figures import ABSENT, figure, percent
 from robot_rl.report.page import Section, assemble, write_page
 from robot_rl.report.training import CLOCKS, NAMES, PANELS, curve_points, panel
 
-HEAD = ("Arm", "Recipe", "Seeds", "Episodes", "Mean", "Difference", "Decided")
+HEAD = ("RunGroup", "Recipe", "Seeds", "Episodes", "Mean", "Difference", "Decided")
 """Brackets are 95 % intervals."""
 
 
-def write_comparison(arms: Sequence[Arm], result: dict[str, Any], out: Path) -> None:
+def write_comparison(arms: Sequence[RunGroup], result: dict[str, Any], out: Path) -> None:
     """Write a comparison, as `compare` returns it, as one HTML file that needs nothing else."""
     rows = table_rows(result)
     notes = ["Intervals by a two-level bootstrap over seeds and episodes; Wilson or Student\u2019s t for one seed."]
@@ -30,7 +30,7 @@ def write_comparison(arms: Sequence[Arm], result: dict[str, Any], out: Path) -> 
         ("comparison", f"{result['figure'].capitalize()} on held-out episodes",
          [table("Differences to the first arm, with 95\u202f% intervals", HEAD, rows, numbers=range(3, 6)), *lines]),
         ("learning", "Learning curves", curves(arms)),
-        ("runs", "Runs", [table("Seeds of each arm", ("Arm", "Seed", "Folder"), [
+        ("runs", "Runs", [table("Seeds of each arm", ("RunGroup", "Seed", "Folder"), [
             (arm.name, seed or ABSENT, run.path) for arm in arms for seed, run in zip(arm.seeds, arm.runs, strict=True)
         ], code=2)]),
     ]  # fmt: skip
@@ -56,7 +56,7 @@ def _signed(value: float, rate: bool) -> str:
     return ("+" if value > 0 else "") + (percent(value, 0) if rate else figure(value)).replace("-", "\u2212")
 
 
-def curves(arms: Sequence[Arm]) -> list[Block]:
+def curves(arms: Sequence[RunGroup]) -> list[Block]:
     """Return a chart of each metric, over steps or minutes, with a curve per arm."""
     known = CLOCKS | {name for _, names, _ in PANELS for name in names}
     others = sorted({name for arm in arms for run in arm.runs for row in run.metrics for name in row} - known)
@@ -68,7 +68,7 @@ def curves(arms: Sequence[Arm]) -> list[Block]:
     return [Block("clock"), *blocks, said] if blocks else []
 
 
-def _chart(arms: Sequence[Arm], title: str, names: tuple[str, ...], scale: str) -> dict[str, Any] | None:
+def _chart(arms: Sequence[RunGroup], title: str, names: tuple[str, ...], scale: str) -> dict[str, Any] | None:
     traces: list[Trace] = []
     for k, arm in enumerate(arms):
         for name in names:
@@ -77,7 +77,7 @@ def _chart(arms: Sequence[Arm], title: str, names: tuple[str, ...], scale: str) 
     return panel(title, traces, scale)
 
 
-def band(name: str, arm: Arm, metric: str, colour: str) -> list[Trace]:
+def band(name: str, arm: RunGroup, metric: str, colour: str) -> list[Trace]:
     """Return the mean of a metric over the seeds and, with several, the range of theirs; nothing if a seed lacks it.
 
     Between its rows a seed's metric is interpolated; the curve ends where the first seed ends.

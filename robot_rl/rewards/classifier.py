@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.base import Normalizer, Observation, Size, mlp
-from policies.encoder import EncoderConfig
+from policies.networks.encoder import EncoderConfig
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, STATE, ObservationSpec
 from robot_rl.interface.pipeline import Interface

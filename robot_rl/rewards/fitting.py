@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from policies.base import Observation, Size
-from policies.encoder import augmented
+from policies.networks.encoder import augmented
 from robot_rl.data.dataset import Dataset
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, STATE, ObservationSpec, picture_field

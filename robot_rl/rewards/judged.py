@@ -35,7 +35,7 @@ class ClassifierWrapper(EnvWrapper):
     `env` is a `TaskEnv` that was made with `success_ends` False.
     """
 
-    look_next = None
+    request_images = None
     """No picture is left out: the classifier looks at every one."""
 
     def __init__(self, env: Any, classifier: Classifier):

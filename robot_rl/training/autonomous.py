@@ -15,7 +15,7 @@ from torch import Tensor
 
 from robot_rl.assistant import ModelConfig
 from robot_rl.interface.observation_spec import STATE
-from robot_rl.learning.cloning import Cloning
+from robot_rl.learning.algorithms.cloning import Cloning
 from robot_rl.training.advice import Adviser, in_words
 from robot_rl.training.goals import Episode, GoalConfig, Goals, as_asked, in_hindsight, regions
 from robot_rl.training.metrics import Progress, counts, report

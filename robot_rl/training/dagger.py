@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from policies.execution import ChunkExecutor
-from robot_rl.learning.cloning import Cloning
+from robot_rl.learning.algorithms.cloning import Cloning
 from robot_rl.training.human_in_the_loop import corrections, play_episode
-from robot_rl.training.metrics import Episodes, Progress, counts, report
+from robot_rl.training.metrics import EpisodeMetrics, Progress, counts, report
 from robot_rl.training.practice import EpisodeRecord
 from robot_rl.training.run import Run
 from robot_rl.training.supervised import clone
@@ -55,7 +55,7 @@ def aggregate(
     step, taken = 0, []
     if saved := run.load():
         step, taken = saved["step"], saved["taken"]
-    rng, counted, changed, loss = torch.Generator().manual_seed(seed + step), Episodes(1), True, 0.0
+    rng, counted, changed, loss = torch.Generator().manual_seed(seed + step), EpisodeMetrics(1), True, 0.0
     observation = env.reset(seed=training_seed(seed) + step)[0]
     while True:
         if changed:

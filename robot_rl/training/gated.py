@@ -17,11 +17,11 @@ from torch import Tensor
 
 from policies.actor import GaussianPolicy
 from policies.base import Observation, Size
-from policies.chunks import ChunkPolicy
-from policies.gaussian import GaussianConfig
-from robot_rl.learning.actor_critic import Limits
-from robot_rl.learning.dppo import DPPO
-from robot_rl.learning.iql import IQL, IQLConfig
+from policies.networks.chunks import ChunkPolicy
+from policies.networks.gaussian import GaussianConfig
+from robot_rl.learning.algorithms.actor_critic import Limits
+from robot_rl.learning.algorithms.dppo import DPPO
+from robot_rl.learning.algorithms.iql import IQL, IQLConfig
 from robot_rl.rewards import RewardSource
 from robot_rl.training.metrics import check_update
 from robot_rl.training.off_policy import batches, demo_replay

@@ -66,13 +66,13 @@ def play(env: Any, agent: GroupAgent, group: int, seed: int, rng: torch.Generato
     """Play one episode in every environment; `group` of them in a row share their seed."""
     observation, _ = env.reset(seed=seed, options={"group": group})
     agent.reset()
-    n, look_next = env.num_envs, getattr(env, "look_next", None)
+    n, request_images = env.num_envs, getattr(env, "request_images", None)
     still_open, success = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
     steps, parts, owners = torch.zeros(n, dtype=torch.long), [], []
     while still_open.any():
         action, decided, columns = agent.act(observation, rng)
-        if look_next is not None:
-            look_next(agent.reads_next & still_open)
+        if request_images is not None:
+            request_images(agent.reads_next & still_open)
         if columns:
             counted = still_open[decided]
             parts.append({name: values[counted.to(values.device)] for name, values in columns.items()})
@@ -82,8 +82,8 @@ def play(env: Any, agent: GroupAgent, group: int, seed: int, rng: torch.Generato
         steps += still_open
         still_open &= ~(terminated | truncated).cpu()
     columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    if look_next is not None:
-        look_next(None)
+    if request_images is not None:
+        request_images(None)
     return Trajectories(columns, torch.cat(owners), success, steps, torch.arange(n) // group)
 
 

@@ -26,8 +26,8 @@ from robot_rl.data.recording import episodes_of
 from robot_rl.data.replay import Replay
 from robot_rl.data.sources import sample_batches
 from robot_rl.interface.environment import EnvInfo
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.agent import Phase
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
 from robot_rl.training.checkpoint import load_state, save_state
 from robot_rl.training.metrics import Diverged
 from robot_rl.training.off_policy import add_episode
@@ -179,7 +179,7 @@ class Learner:
         half = int(c.batch * c.demo_share)
         sources = [(self.online, c.batch - half), (self.demos, half)]
         batch = sample_batches(sources, 1, self.agent.sampling, self.rng)[0]
-        phase = Phase.LEARN if self.online.transitions >= c.critic_only else Phase.WARMUP
+        phase = LearningPhase.LEARN if self.online.transitions >= c.critic_only else LearningPhase.WARMUP
         self.metrics |= self.agent.update(batch, phase)
         return True
 

@@ -72,7 +72,7 @@ def counts(env: Any, step: int) -> dict[str, float]:
     return row | ({"train/divergences": float(env.divergences)} if hasattr(env, "divergences") else {})
 
 
-class Episodes:
+class EpisodeMetrics:
     """Return and length of the running episodes; means over those that ended last.
 
     Successes end sooner than failures, so early means are biased. With `first_of_each` only first episodes count, and

@@ -16,9 +16,9 @@ from policies.base import Observation
 from robot_rl.data.replay import DEMONSTRATION, Batch, Replay
 from robot_rl.data.sources import Share, sample_batches
 from robot_rl.interface.environment import on_device
-from robot_rl.learning.agent import Agent, Phase
+from robot_rl.learning.agent import Agent, LearningPhase
 from robot_rl.rewards import RewardName, RewardSource
-from robot_rl.training.metrics import Episodes, Progress, check_finite, check_update, counts, report
+from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, check_update, counts, report
 from robot_rl.training.run import Run
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -122,7 +122,7 @@ def train_off_policy(
     from_demos = int(config.batch * config.demo_share) if demos is not None else 0
     sources = [(replay, config.batch - from_demos)] + ([(demos, from_demos)] if demos is not None else [])
     rng = torch.Generator().manual_seed(seed)
-    episodes = Episodes(env.num_envs, agent.device, first_of_each=True)
+    episodes = EpisodeMetrics(env.num_envs, agent.device, first_of_each=True)
     offline, step, owed, learns = 0, 0, 0.0, False
     observation = env.reset(seed=training_seed(seed))[0]
     agent.reset()
@@ -162,14 +162,14 @@ def train_off_policy(
         assert demos is not None
         count = min(config.offline_updates - offline, config.log_every - offline % config.log_every)
         for batch in batches([(demos, config.batch)], count, agent, rng):
-            metrics |= check_update(run, offline, agent.update(batch, Phase.LEARN), batch)
+            metrics |= check_update(run, offline, agent.update(batch, LearningPhase.LEARN), batch)
         offline += count
         log()
         if run.stop_signal or offline % config.checkpoint_every < count:
             save()
     with ThreadPoolExecutor(1, "environment", torch.set_num_threads, (1,)) as environment:
         while not over():
-            phase = Phase.WARMUP if step < config.warmup else Phase.LEARN
+            phase = LearningPhase.WARMUP if step < config.warmup else LearningPhase.LEARN
             action, kept = agent.act(observation, rng, phase)
             stepping = environment.submit(env.step, action)
             if owed >= 1:
@@ -212,7 +212,7 @@ def _checkpoint(
     env: Any,
     agent: Agent,
     replay: Replay,
-    episodes: Episodes,
+    episodes: EpisodeMetrics,
     rng: torch.Generator,
     offline: int,
     step: int,

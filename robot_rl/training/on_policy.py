@@ -17,9 +17,9 @@ from torch import Tensor
 
 from policies.base import Observation
 from robot_rl.interface.environment import on_device
-from robot_rl.learning.ppo import PPO
+from robot_rl.learning.algorithms.ppo import PPO
 from robot_rl.rewards import RewardSource, TermsName
-from robot_rl.training.metrics import Episodes, Progress, counts, diverged, report
+from robot_rl.training.metrics import EpisodeMetrics, Progress, counts, diverged, report
 from robot_rl.training.run import Run
 from robot_rl.util.limits import PositiveInt
 from robot_rl.util.seeds import training_seed
@@ -61,7 +61,7 @@ def train_on_policy(
     observation, _ = env.reset(seed=training_seed(seed), options={"stagger": True})
     agent.reset()
     rng = torch.Generator(agent.device).manual_seed(seed)
-    episodes = Episodes(env.num_envs, agent.device)
+    episodes = EpisodeMetrics(env.num_envs, agent.device)
     if saved := run.load():
         step = saved["step"]
         agent.load_state_dict(saved["agent"])
@@ -100,17 +100,17 @@ def collect(
     observation: Observation,
     steps: int,
     rng: torch.Generator,
-    episodes: Episodes,
+    episodes: EpisodeMetrics,
 ) -> tuple[dict[str, Tensor], Observation, dict[str, float]]:
     """Act for `steps` steps; return the T * N rows that the agent learns from, the next observation, and metrics."""
     rows: list[dict[str, Tensor]] = []
     finals: list[Tensor] = []
-    look_next = getattr(env, "look_next", None)
+    request_images = getattr(env, "request_images", None)
     sums: dict[str, Tensor] = {}
     for step in range(steps):
         action, row = agent.act(observation, rng)
-        if look_next is not None:
-            look_next(None if agent.reads_last and step == steps - 1 else agent.reads_next)
+        if request_images is not None:
+            request_images(None if agent.reads_last and step == steps - 1 else agent.reads_next)
         observation, paid, terminated, truncated, infos = env.step(action)
         paid, done = reward(paid, infos), terminated | truncated
         rows.append(row | {"reward": paid, "terminated": terminated, "done": done})

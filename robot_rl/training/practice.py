@@ -14,7 +14,7 @@ from policies.base import Observation
 from policies.execution import ChunkExecutor
 from robot_rl.interface.observation_spec import PRIVILEGED
 from robot_rl.training.human_in_the_loop import Learner, acting, load_acting, play_episode
-from robot_rl.training.metrics import Episodes, Progress, check_finite, counts, report
+from robot_rl.training.metrics import EpisodeMetrics, Progress, check_finite, counts, report
 from robot_rl.training.run import Run
 from robot_rl.util.seeds import training_seed
 
@@ -22,8 +22,8 @@ from robot_rl.util.seeds import training_seed
 class EpisodeRecord:
     """Collect the steps of one episode for `Learner.take`, and count them in `episodes`."""
 
-    def __init__(self, episodes: Episodes | None = None):
-        self.episodes = episodes or Episodes(1)
+    def __init__(self, episodes: EpisodeMetrics | None = None):
+        self.episodes = episodes or EpisodeMetrics(1)
         self.rows: list[dict[str, Tensor]] = []
         self.final: Observation = {}
 
@@ -49,7 +49,7 @@ def practise(env: Any, learner: Learner, run: Run, seed: int, progress: Progress
     """
     env.info.require_end()
     agent, config, step = learner.agent, learner.config, 0
-    rng, episodes = torch.Generator().manual_seed(seed), Episodes(1)
+    rng, episodes = torch.Generator().manual_seed(seed), EpisodeMetrics(1)
     if saved := run.load():
         step, learner.corrected = saved["step"], saved["corrected"]
         agent.load_state_dict(saved["agent"])

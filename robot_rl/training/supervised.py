@@ -11,7 +11,7 @@ from torch import Tensor
 from policies.base import Policy
 from robot_rl.data.replay import Batch
 from robot_rl.data.sources import Demonstrations
-from robot_rl.learning.cloning import Cloning
+from robot_rl.learning.algorithms.cloning import Cloning
 from robot_rl.training.metrics import Progress, check_update, report
 from robot_rl.training.run import Run
 from robot_rl.util.limits import PositiveInt

@@ -9,7 +9,7 @@ from robot_rl.view.simulation import SimulationView
 
 
 class RecordingView:
-    """A callback for `real.record.Recording`: it draws the environment after every control period."""
+    """A callback for `real.recording.record.Recording`: it draws the environment after every control period."""
 
     def __init__(self, say: Callable[[str], None], port: int = 0):
         """`say` gets the page's address once it is there."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 
 if TYPE_CHECKING:
     from trimesh import Trimesh

@@ -24,7 +24,7 @@ PAUSE_AFTER = 0.5
 """Time for which the end of an episode is shown, s."""
 
 
-class Actor(Protocol):
+class ViewActor(Protocol):
     """Act in a view: a `ChunkExecutor` on a policy or a demonstrator, or a person."""
 
     def act(self, observation: dict[str, Tensor], rng: torch.Generator) -> Tensor:
@@ -224,7 +224,7 @@ class SimulationView:
         self.page.text("status", f"<b>{html.escape(self.title)}</b>{table(rows)}{note}", now)
 
 
-def play(env: Any, actor: Actor, view: SimulationView, episodes: int = 0, seed: int = 0) -> None:
+def play(env: Any, actor: ViewActor, view: SimulationView, episodes: int = 0, seed: int = 0) -> None:
     """Run episodes of one environment in the view, number k with seed + k, until so many have ended; 0: for ever."""
     number = 0
     while not episodes or view.episodes < episodes:

@@ -17,9 +17,9 @@ from sim.engines.trunk import NOMINAL as TRUNK
 from sim.scenes import Scene
 
 if TYPE_CHECKING:  # MuJoCo takes a while to import
-    from sim.gl import mujoco
-    from sim.looks import Look
-    from sim.render import Renderers
+    from sim.rendering.gl import mujoco
+    from sim.rendering.looks import Appearance
+    from sim.rendering.render import Renderers
 
 """Devices of engines."""
 Setter = Callable[[np.ndarray, np.ndarray], None]
@@ -36,7 +36,7 @@ class Engine(ABC):
     """MuJoCo's model of the scene in every engine, for rendering."""
     qpos: np.ndarray
     """Positions (n, nq) in the model's order, on the host."""
-    look: Callable[[int], Look] | None = None
+    look: Callable[[int], Appearance] | None = None
     """Return what is drawn differently in an environment; None: nothing."""
     geom_sizes: np.ndarray | None = None
     """Sizes (n, ngeom, 3) of the model's shapes, if they differ between environments, m."""
@@ -130,7 +130,7 @@ class Engine(ABC):
         """
         return None
 
-    def adopt(self, ids: np.ndarray, other: Engine) -> None:
+    def copy_from(self, ids: np.ndarray, other: Engine) -> None:
         """Copy simulations `ids` from a sibling; foot and motor views follow one physics step later."""
         raise NotImplementedError(f"{type(self).__name__} has no siblings")
 
@@ -164,7 +164,7 @@ class Engine(ABC):
 
     @cached_property
     def _renderers(self) -> Renderers:
-        from sim.render import Renderers
+        from sim.rendering.render import Renderers
 
         return Renderers(self.model, self.scene)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from robot_rl.interface.spec import FloatingBase
 from sim.engines.robot_file import Finding, compiling
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 
 _SHAPE = (
     "name", "type", "contype", "conaffinity", "condim", "priority", "friction", "solmix", "solref", "solimp", "margin",

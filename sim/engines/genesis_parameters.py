@@ -15,7 +15,7 @@ from sim.engines.genesis_world import World
 from sim.engines.servos import find_servos
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.engines.trunk import trunk_inertia
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, Object, Scene
 
 _SERVO = ("robot.stiffness_scale", "robot.damping_scale", "robot.strength_scale")

@@ -14,7 +14,7 @@ from robot_rl.interface.spec import RobotSpec
 from robot_rl.util.devices import find_device
 from robot_rl.util.errors import ConfigError, UserError
 from sim.engines.model import compile_model, foot_shapes, object_model_spec, robot_model_spec
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, Scene
 
 SLIPPERY = 0.01

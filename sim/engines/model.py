@@ -14,7 +14,7 @@ from sim.engines.read_robot import read_robot_file, root_body
 from sim.engines.robot_file import check_robot_file, compiling
 from sim.engines.servos import add_servos, add_springs, limit_efforts, set_gripper
 from sim.engines.urdf import exclude_base
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 from sim.scenes import SCENE, TRAY_HEIGHT, TRAY_WALL, Camera, Object, Scene, robot_model
 
 MAX_ACTION_DELAY = Engine.longest_delay
@@ -228,7 +228,7 @@ def _attach(spec: mujoco.MjSpec, part: mujoco.MjSpec, body: mujoco.MjsBody) -> N
 
 
 def _add_tables(spec: mujoco.MjSpec) -> None:
-    """Add the other textures of `sim.looks.TEXTURES`, which only randomized looks show."""
+    """Add the other textures of `sim.rendering.looks.TEXTURES`, which only randomized looks show."""
     builtin, mark = mujoco.mjtBuiltin, mujoco.mjtMark
     kinds = {
         "table.flat": (builtin.mjBUILTIN_FLAT, mark.mjMARK_NONE, 1),

@@ -20,7 +20,7 @@ from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, foot_shapes
 from sim.engines.servos import find_servos
 from sim.engines.trunk import defaults, trunk_inertia
-from sim.gl import batch, mujoco
+from sim.rendering.gl import batch, mujoco
 from sim.scenes import SCENE, Scene
 
 _SERVO = ("stiffness", "damping", "strength")
@@ -71,7 +71,7 @@ class MujocoEngine(Engine):
         """Stiffness, damping and constant torque of the servos (n, J), before they are scaled."""
         self._trunk = defaults(num_envs) if self.robot.base else {}
         self._adopted: dict[str, np.ndarray] = {}
-        """The fields of the model that `adopt` writes."""
+        """The fields of the model that `copy_from` writes."""
         self._changed: set[str] = set()
         """Parameters that were set at least once."""
         self._stale = False
@@ -83,7 +83,7 @@ class MujocoEngine(Engine):
         other._allocate()
         return other
 
-    def adopt(self, ids: np.ndarray, other: Engine) -> None:
+    def copy_from(self, ids: np.ndarray, other: Engine) -> None:
         assert isinstance(other, MujocoEngine)
         warned = ids[(self.batch.warning[ids, :, 1] > 0).any(1)]
         if len(warned):

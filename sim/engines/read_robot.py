@@ -17,7 +17,7 @@ from robot_rl.util.errors import ConfigError
 from sim.engines.feet import UPRIGHT, inverse, separate_feet, turn
 from sim.engines.robot_file import Finding, RobotFile, compiling, counted, fixed_weight, weighs
 from sim.engines.urdf import is_urdf, read_urdf
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 from sim.scenes import robot_model
 
 

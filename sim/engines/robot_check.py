@@ -17,7 +17,7 @@ from sim.engines.read_robot import read_robot_file
 from sim.engines.robot_extras import extras
 from sim.engines.robot_file import TOLERANCE, Finding, faults
 from sim.engines.servos import force_range, torque_range
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 from sim.scenes import Scene
 
 NEAR, TURNED = 1e-3, 5e-3

@@ -10,7 +10,7 @@ from robot_rl.interface.spec import RobotSpec
 from sim.engines.feet import collides
 from sim.engines.read_robot import driven_joints
 from sim.engines.robot_file import Finding, RobotFile, counted, moments, weighs
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 
 _IGNORED = ("gravity", "wind", "density", "viscosity", "disableflags", "enableflags")
 """Physics options that change how a robot moves; those of the solver are left out."""

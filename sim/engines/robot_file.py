@@ -12,7 +12,7 @@ import numpy as np
 
 from robot_rl.interface.spec import RobotSpec
 from robot_rl.util.errors import ConfigError, nearest
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 
 TOLERANCE = 1e-3
 """Tolerance between limits of file and spec, rad: files round pi."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from robot_rl.interface.spec import Gripper, RobotSpec
 from robot_rl.util.errors import ConfigError
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 
 FULL_EFFORT_AT = 0.05
 """Error at which a URDF's servo gives full effort, rad; the MJCFs of Panda and UR5e have 0.02 and 0.075."""

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from robot_rl.util.errors import ConfigError
-from sim.gl import mujoco
+from sim.rendering.gl import mujoco
 
 _MESHES = (".obj", ".stl", ".msh")
 _XACRO = "{http://www.ros.org/wiki/xacro}"

@@ -9,10 +9,10 @@ from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError, UnknownName, nearest
 from sim.engines import engines
 from sim.engines.base import Engine
-from sim.looks import can_randomize as can_look
 from sim.randomization import Randomize
+from sim.rendering.looks import can_randomize as can_look
 from sim.scenes import Scene
-from sim.sensors import can_randomize
+from sim.step.sensors import can_randomize
 from sim.tasks.base import PLACE, Task
 
 

@@ -89,14 +89,14 @@ ARM = ("right_", "head", "pedestal", "torso", "controller", "screen")
 def make(name: str, **options: Any) -> gym.Env[Any, Any]:
     """Make the environment of one task, or of a set of tasks; with options they can be filmed."""
     if name in SETS:
-        return Told(SETS[name])
+        return MultiTaskEnv(SETS[name])
     if f"{name}-goal-observable" not in TASKS:
         known = ", ".join([*SETS, *sorted(key.removesuffix("-goal-observable") for key in TASKS)])
         raise gym.error.NameNotFound(f"Meta-World has no task {name!r}; it has {known}")
-    return Demonstrated(name, **options)
+    return ScriptedMetaWorld(name, **options)
 
 
-class Demonstrated(gym.Wrapper):
+class ScriptedMetaWorld(gym.Wrapper):
     """A task whose episodes differ by the seed of their reset, and end when they succeed."""
 
     success_terminates, max_episode_steps = True, STEPS
@@ -126,12 +126,12 @@ class Demonstrated(gym.Wrapper):
         """Draw the present, (480, 480, 3) uint8; the suite's camera hangs upside down."""
         return np.asarray(self.env.render())[::-1, ::-1]
 
-    def demonstrator(self, skill: str) -> Script:
+    def demonstrator(self, skill: str) -> MetaWorldScript:
         """Return the task's scripted policy."""
-        return Script({self.name: ENV_POLICY_MAP[self.name]()}, NOISE[skill])
+        return MetaWorldScript({self.name: ENV_POLICY_MAP[self.name]()}, NOISE[skill])
 
 
-class Script:
+class MetaWorldScript:
     """The scripted policies of some tasks, with noise."""
 
     def __init__(self, policies: dict[str, Any], noise: float):
@@ -147,7 +147,7 @@ class Script:
         return np.clip(action + self.noise * np.random.randn(len(action)), -1, 1)
 
 
-class Told(gym.Env[Any, Any]):
+class MultiTaskEnv(gym.Env[Any, Any]):
     """Several tasks in one, each named by an instruction. Observed: the hand's place, m, and opening, 0 to 1, and a
     picture on request. `info["true"]` has the task's name and full observation, for its script."""
 
@@ -155,7 +155,7 @@ class Told(gym.Env[Any, Any]):
     skills = tuple(NOISE)
     pictures = {"corner": (SIDE, SIDE)}  # noqa: RUF012
     metadata = {"render_fps": 80}  # noqa: RUF012
-    idle: dict[str, list[Seen]] = {}  # noqa: RUF012
+    idle: dict[str, list[RenderedTask]] = {}  # noqa: RUF012
     """Environments that no copy uses now: each takes a second to make and 100 MB to hold."""
 
     def __init__(self, names: tuple[str, ...]):
@@ -163,7 +163,7 @@ class Told(gym.Env[Any, Any]):
         self.instructions = tuple(SAID[name.removesuffix("-v3")] for name in names)
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
         self.action_space = gym.spaces.Box(-1.0, 1.0, (4,))
-        self.running: Seen | None = None
+        self.running: RenderedTask | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode of the task of `options["instruction"]`."""
@@ -172,7 +172,7 @@ class Told(gym.Env[Any, Any]):
             self.idle.setdefault(self.running.task.name, []).append(self.running)
         name = self.names[(options or {}).get("instruction", 0)]
         waiting = self.idle.get(name)
-        self.running = waiting.pop() if waiting else Seen(Demonstrated(name))
+        self.running = waiting.pop() if waiting else RenderedTask(ScriptedMetaWorld(name))
         return self._own(self.running.task.reset(seed=int(self.np_random.integers(2**31)))[0], {})
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -196,15 +196,15 @@ class Told(gym.Env[Any, Any]):
         """Draw what the policy sees."""
         return self.picture("corner")
 
-    def demonstrator(self, skill: str) -> Script:
+    def demonstrator(self, skill: str) -> MetaWorldScript:
         """Return the tasks' scripted policies."""
-        return Script({name: ENV_POLICY_MAP[name]() for name in self.names}, NOISE[skill])
+        return MetaWorldScript({name: ENV_POLICY_MAP[name]() for name in self.names}, NOISE[skill])
 
 
-class Seen:
+class RenderedTask:
     """A task with a camera. The arm is drawn by its collision shapes, which is ten times as fast as by its meshes."""
 
-    def __init__(self, task: Demonstrated):
+    def __init__(self, task: ScriptedMetaWorld):
         self.task, model = task, task.suite.model
         model.vis.quality.offsamples = model.vis.quality.shadowsize = 0
         model.vis.global_.offheight = model.vis.global_.offwidth = SIDE

@@ -29,7 +29,7 @@ SLIDES = {"drawer": (0.0, -0.16), "window": (0.0, 0.2)}
 """Closed and open position of a sliding part, m; button 0 locks the drawer, button 1 the window."""
 
 
-class Demonstrated(gym.Wrapper):
+class ScriptedOGBench(gym.Wrapper):
     """A single-task environment that offers a demonstrator; it ends when its goal is reached."""
 
     success_terminates = True
@@ -45,7 +45,7 @@ def make(name: str, **options: Any) -> gym.Env[Any, Any]:
     """Make an environment; those of a single manipulation task have a demonstrator. All draw in any render mode."""
     env = gym.make(name, **SIZE)
     single = isinstance(env.unwrapped, ManipSpaceEnv) and env.unwrapped._reward_task_id is not None
-    return Demonstrated(env) if single else env
+    return ScriptedOGBench(env) if single else env
 
 
 class Expert:

@@ -139,7 +139,7 @@ def check_ros2(words: list[str]) -> None:
 
     from real import topics
     from real.bus import make
-    from real.launch import describe
+    from real.launching.launch import describe
     from robot_rl.cli.launch import parse
 
     if words[:2] == ["topic", "pub"]:
@@ -290,7 +290,7 @@ def test_documented_defaults_are_the_codes(robot_rl: Callable[[list[str]], list[
         if not agree(default.strip("`"), value):
             wrong.append(f"{page.name}, robot-rl {key}: {flag} is {value!r}, not {default}")
         if match := re.fullmatch(r"launch (\w+) `(\w+):=\w*`", launch):
-            from real.launch import arguments
+            from real.launching.launch import arguments
 
             assert match[2] in {argument.name for argument in arguments(match[1])}, launch
     assert not wrong, "\n".join(wrong)

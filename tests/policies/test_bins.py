@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from policies.base import Size, build_policy
-from policies.bins import BinsConfig, BinsPolicy, Codec
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
+from policies.networks.bins import BinsConfig, BinsPolicy, CoarseToFineCodec
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -24,7 +24,7 @@ def rng(seed: int = 0) -> torch.Generator:
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.integers(1, 4), st.integers(2, 7), st.integers(0, 99))
 def test_an_action_comes_back_within_half_a_bin(levels: int, bins: int, seed: int) -> None:
-    codec = Codec(levels, bins)
+    codec = CoarseToFineCodec(levels, bins)
     action = torch.cat([2 * torch.rand(50, 3, generator=rng(seed)) - 1, torch.tensor([[-1.0, 0.0, 1.0]])])
     code = codec.encode(action)
     assert code.shape == (51, levels, 3) and code.min() >= 0 and code.max() < bins
@@ -35,7 +35,7 @@ def test_an_action_comes_back_within_half_a_bin(levels: int, bins: int, seed: in
 class Peak(nn.Module):
     """Values of bins that fall with the distance of their centre from `at`."""
 
-    def __init__(self, at: Tensor, codec: Codec):
+    def __init__(self, at: Tensor, codec: CoarseToFineCodec):
         super().__init__()
         self.at, self.codec = at, codec
 
@@ -67,7 +67,7 @@ def test_levels_are_valued_at_once_as_one_by_one() -> None:
     assert torch.equal(policy.atoms.mean(policy.logits(policy.network, features, best)).argmax(-1), best)
 
 
-def every_action(codec: Codec, actions: int) -> Tensor:
+def every_action(codec: CoarseToFineCodec, actions: int) -> Tensor:
     """Return the bins (N, L, A) of all actions."""
     places = [torch.arange(codec.bins)] * (codec.levels * actions)
     return torch.cartesian_prod(*places).view(-1, codec.levels, actions)

@@ -15,8 +15,8 @@ from policies.actor import GaussianPolicy
 from policies.base import Policy, Size
 from policies.bundle import Bundle, BundleError, load_bundle, save_bundle
 from policies.flow import TIME_SCALE, FlowConfig, FlowPolicy
-from policies.gaussian import GaussianConfig
-from robot_rl.learning.cloning import Cloning, CloningConfig
+from policies.networks.gaussian import GaussianConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import UserError
 
 Build = Callable[..., Any]

@@ -17,10 +17,10 @@ from policies.actor import GaussianPolicy
 from policies.base import Policy, Size, build_policy
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from policies.encoder import Encoder, EncoderConfig, scaled, shifted
 from policies.feedforward import FeedforwardPolicy
 from policies.flow import FlowConfig, FlowPolicy
-from policies.gaussian import GaussianConfig
+from policies.networks.encoder import Encoder, EncoderConfig, scaled, shifted
+from policies.networks.gaussian import GaussianConfig
 from policies.residual import ResidualConfig, ResidualPolicy
 from robot_rl.data.replay import NEXT
 from robot_rl.interface.observation_spec import (
@@ -30,7 +30,7 @@ from robot_rl.interface.observation_spec import (
     ObservationSpec,
     picture_field,
 )
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.util.errors import ConfigError
 
 Build = Callable[..., Any]

@@ -16,7 +16,7 @@ from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.errors import BundleError
 from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy, History
-from policies.gaussian import divergence, entropy, log_density
+from policies.networks.gaussian import divergence, entropy, log_density
 
 Build = Callable[..., Any]
 

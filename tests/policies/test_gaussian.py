@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from policies.gaussian import GaussianActor, GaussianConfig
+from policies.networks.gaussian import GaussianActor, GaussianConfig
 
 
 def actor(**config: object) -> GaussianActor:

@@ -15,12 +15,12 @@ from policies.base import Policy, Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.embedded import EmbeddedConfig, EmbeddedPolicy
-from policies.encoder import EncoderConfig
 from policies.errors import BundleError
 from policies.export import export_onnx
 from policies.flow import FlowConfig, FlowPolicy
-from policies.gaussian import GaussianConfig
 from policies.metadata import exportable
+from policies.networks.encoder import EncoderConfig
+from policies.networks.gaussian import GaussianConfig
 from policies.onnx import TOLERANCE
 from policies.onnx_chunks import OnnxChunks, example
 from policies.steered import SteeredConfig, SteeredPolicy

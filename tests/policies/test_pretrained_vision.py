@@ -16,10 +16,10 @@ from torch import Tensor
 from policies.base import Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from policies.encoder import EncoderConfig
-from policies.pretrained_vision import VisionConfig
+from policies.networks.encoder import EncoderConfig
+from policies.networks.pretrained_vision import VisionConfig
 from robot_rl.interface.observation_spec import ObservationSpec, picture_field
-from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[vla]'")

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation, Prefix, Size
-from policies.chunks import ChunkPolicy, pull
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.execution import ChunkExecutor, Execution
 from policies.flow import FlowConfig, FlowPolicy
+from policies.networks.chunks import ChunkPolicy, pull
 
 KINDS = ["flow", "sample", "epsilon"]
 

@@ -100,7 +100,7 @@ def stopping() -> Iterator[None]:
     """This process as a session on a robot has it."""
     names = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGTSTP", "SIGHUP")
     before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in names)}
-    from real.session import stop_on_signals
+    from real.recording.session import stop_on_signals
 
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     stop_on_signals()
@@ -312,7 +312,7 @@ class TopicQuadruped:
         self._thread.start()
 
     @property
-    def limp(self) -> bool:
+    def is_damped(self) -> bool:
         return bool(self.commands) and not self.commands[-1][1]["kp"].any()
 
     def _commanded(self, sample: Any) -> None:
@@ -374,7 +374,7 @@ def topic_quadruped(private_domain: int) -> Iterator[Callable[..., TopicQuadrupe
 @pytest.fixture
 def steady() -> Any:
     """Limits of time that a machine does not reach which stops for a third of a second, as shared ones do."""
-    from real.safety import SafetyConfig
+    from real.control.safety import SafetyConfig
 
     return SafetyConfig(state_timeout=0.6, goal_timeout=0.5, patience=1.0, object_timeout=0.6, lost_timeout=2.0)
 
@@ -383,9 +383,9 @@ def steady() -> Any:
 def robot_env(private_domain: int, steady: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """An environment of the robot on the topics, with `hands` as operator input."""
     monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
-    monkeypatch.setattr("real.loop.STALL", 10.0)  # a machine that stands still is not what most tests are about
+    monkeypatch.setattr("real.control.loop.STALL", 10.0)  # a machine that stands still is not what most tests are about
     from real.bus import open_node
-    from real.env import RobotEnv
+    from real.episode.env import RobotEnv
 
     opened = []
 

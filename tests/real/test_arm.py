@@ -17,7 +17,7 @@ from real.bus import Node, QoS, make, open_node
 from real.bus import qos as profiles
 from real.bus.messages import encode
 from real.bus.node import Stamped
-from real.loop import CommandLoop
+from real.control.loop import CommandLoop
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
 from real.robots.wiring import frames
@@ -538,7 +538,7 @@ def test_a_second_robot_that_comes_later_is_refused_at_the_next_episode(
     nodes("second").publisher("sensor_msgs/msg/JointState", PANDA.ros.joint_states, profiles.SENSOR)
     eventually(lambda: len(w.driver.joints.writers()) == 2)
     with pytest.raises(NotReady, match="/robot and /second"):
-        w.driver.check_alone()
+        w.driver.check_single_publisher()
 
 
 def test_what_arrives_while_the_driver_begins_is_taken_in(

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real import clock
-from real.clock import SPIN, Ticker, Timing, bare_loop, prefer_realtime
-from real.histogram import Histogram
+from real.control import clock
+from real.control.clock import SPIN, Ticker, Timing, bare_loop, prefer_realtime
+from real.control.histogram import Histogram
 
 PERIOD = 0.005
 
@@ -232,7 +232,7 @@ def test_whoever_is_not_root_can_go_back_to_ordinary_scheduling() -> None:
     """As one of the group realtime: allowed to be scheduled so, and not to take back that what it starts is not."""
     told = """
 import os
-from real.clock import prefer_realtime, reschedule, scheduling
+from real.control.clock import prefer_realtime, reschedule, scheduling
 before = scheduling()
 if os.geteuid() or not prefer_realtime():
     raise SystemExit(77)

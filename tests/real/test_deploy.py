@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from policies.bundle import Bundle, save_bundle
-from real import clock
-from real.env import RobotEnv
-from real.intervention import Arbiter
+from real.control import clock
+from real.episode.env import RobotEnv
+from real.episode.intervention import Arbiter
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.cli.deploy import Deploy
 from robot_rl.interface.pipeline import Pipeline

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.execution import ChunkExecutor
 from real.bus import make, open_node, qos
+from real.control.safety import SafetyConfig
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
-from real.safety import SafetyConfig
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.state import RobotState
@@ -197,7 +197,7 @@ def test_an_empty_gripper_opens_at_once(env: Build, topic_robot: Build) -> None:
     for dz, gripper in [(-1.0, 1.0)] * 6 + [(1.0, -1.0)] * 10:
         e.step(torch.tensor([[0.0, 0.0, dz, gripper]]))
     before = float(e.state.tool_position[0, 2])
-    e.stance.set_down()
+    e.reset_procedure.set_down()
     assert robot.width == 0.0 and float(e.read().tool_position[0, 2]) == pytest.approx(before, abs=0.01)
 
 
@@ -530,7 +530,7 @@ def test_a_robot_that_cannot_get_home_is_reported(env: Build, topic_robot: Build
     robot.position = robot.position + 0.1
     e = env()
     with pytest.raises(NotReady, match=r"did not move at all within 0.5 s"):
-        e.stance.go_home(timeout=0.5)
+        e.reset_procedure.go_home(timeout=0.5)
 
 
 def test_a_robot_that_falls_silent_in_an_episode_is_one_clear_error(env: Build, topic_robot: Build) -> None:
@@ -566,7 +566,7 @@ def test_the_loop_begins_with_a_state_from_after_the_garbage_collection(
 ) -> None:
     topic_robot()
     # It keeps the interpreter from every thread, as here for a second.
-    monkeypatch.setattr("real.loop.gc.collect", lambda: ctypes.PyDLL(None).usleep(1_000_000))
+    monkeypatch.setattr("real.control.loop.gc.collect", lambda: ctypes.PyDLL(None).usleep(1_000_000))
     e = env(safety=IMPATIENT)
     eventually(lambda: len(e.loop.state_ages) > 0)
     assert e.loop.state_ages.max < IMPATIENT.state_timeout and not e.loop.events.counts

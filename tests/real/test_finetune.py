@@ -22,9 +22,9 @@ import torch
 
 from real import finetune
 from real.bus import make, open_node, qos
-from real.env import RobotEnv
-from real.finetune import LearnerProcess, Session
-from real.session import VideoRecorder, stop_on_signals
+from real.episode.env import RobotEnv
+from real.finetune import FinetuneSession, LearnerProcess
+from real.recording.session import VideoRecorder, stop_on_signals
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.data import Dataset, verify
 from robot_rl.interface.environment import EnvInfo
@@ -185,7 +185,7 @@ def session(private_domain: int, topic_robot: Build, residual: Build, steady: An
     opened: list[Any] = []
     robots: list[Any] = []
 
-    def build(hands: Any, resume: bool = False, camera: bool = False, interface: Any = LIFT) -> Session:
+    def build(hands: Any, resume: bool = False, camera: bool = False, interface: Any = LIFT) -> FinetuneSession:
         robots[:] = robots or [topic_robot()]  # a session that resumes finds the robot of the first
         robot = robots[0]
         if camera:
@@ -212,7 +212,7 @@ def session(private_domain: int, topic_robot: Build, residual: Build, steady: An
         policy = residual(SIZE, 4, std=None, zero_init=False)
         run = Run(tmp_path / "run", {"test": True}, resume)
         opened.extend([run, env])
-        return Session(env, policy, run, 0, VideoRecorder(1, corrected_only=True))
+        return FinetuneSession(env, policy, run, 0, VideoRecorder(1, corrected_only=True))
 
     yield build
     for one in reversed(opened):
@@ -450,7 +450,7 @@ def test_a_failure_is_learned_as_the_end_and_a_stop_or_the_clock_is_not(
 ) -> None:
     from robot_rl.data.recording import episodes_of
     from robot_rl.data.replay import Sampling
-    from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+    from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
     from robot_rl.training.off_policy import demo_replay
 
     s = session(hands(*[RELEASED] * 3, Operator(**{end: True}) if end else RELEASED))

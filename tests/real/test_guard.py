@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from real.bus import open_node, qos
-from real.guard import COMMAND_TIMEOUT, Guard, ReceivedCommand
+from real.control.guard import COMMAND_TIMEOUT, Guard, ReceivedCommand
 from real.robots.lowlevel import JUMP, STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from robot_rl.robots.go2 import GO2
@@ -27,10 +27,10 @@ MOTORS, WIRE = Motors(GO2), layout(LOW_COMMAND)
 STAND = MOTORS.command(np.array(GO2.home))
 Build = Callable[..., Any]
 PATIENT = """
-import real.guard
+import real.control.guard
 from robot_rl.cli.main import main
-real.guard.COMMAND_TIMEOUT = real.guard.STATE_TIMEOUT = 0.5
-real.guard.JUMP = 2.0
+real.control.guard.COMMAND_TIMEOUT = real.control.guard.STATE_TIMEOUT = 0.5
+real.control.guard.JUMP = 2.0
 raise SystemExit(main())
 """
 """`robot-rl` with the limits of `patient`."""
@@ -69,9 +69,9 @@ class Bench:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a machine that stops for a third of a second is what most of these tests are about, nor how slowly
     stiffness must grow."""
-    monkeypatch.setattr("real.guard.JUMP", 2.0)
-    monkeypatch.setattr("real.guard.COMMAND_TIMEOUT", 0.5)
-    monkeypatch.setattr("real.guard.STATE_TIMEOUT", 0.5)
+    monkeypatch.setattr("real.control.guard.JUMP", 2.0)
+    monkeypatch.setattr("real.control.guard.COMMAND_TIMEOUT", 0.5)
+    monkeypatch.setattr("real.control.guard.STATE_TIMEOUT", 0.5)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def bench(topic_quadruped: Build, eventually: Build) -> Iterator[Bench]:
     robot = topic_quadruped(commands="lowcmd")
     built = Bench(robot)
     try:
-        eventually(lambda: robot.limp)
+        eventually(lambda: robot.is_damped)
         yield built
     finally:
         built.close()
@@ -88,7 +88,7 @@ def bench(topic_quadruped: Build, eventually: Build) -> Iterator[Bench]:
 def stand_up(bench: Bench, eventually: Build) -> None:
     """As standing up begins, and goes on."""
     bench.raw = WIRE.seal(MOTORS.command(bench.robot.position, 0.05))
-    eventually(lambda: bench.robot.commands and not bench.robot.limp)
+    eventually(lambda: bench.robot.commands and not bench.robot.is_damped)
     bench.raw = WIRE.seal(STAND.copy())
     eventually(lambda: (bench.robot.commands[-1][1]["kp"] == 40).all())
 
@@ -112,8 +112,8 @@ def off() -> bytes:
 def test_it_waits_for_fifty_milliseconds(
     monkeypatch: pytest.MonkeyPatch, silent: float, stale: float, reason: str
 ) -> None:
-    monkeypatch.setattr("real.guard.COMMAND_TIMEOUT", COMMAND_TIMEOUT)
-    monkeypatch.setattr("real.guard.STATE_TIMEOUT", STATE_TIMEOUT)
+    monkeypatch.setattr("real.control.guard.COMMAND_TIMEOUT", COMMAND_TIMEOUT)
+    monkeypatch.setattr("real.control.guard.STATE_TIMEOUT", STATE_TIMEOUT)
     guard = judgement()
     guard.latched, guard._alive = False, 100.0 - stale
     assert guard._judge(100.0, received(1.0, 100.0 - silent)) == reason
@@ -124,13 +124,13 @@ def judgement() -> Guard:
     """Nothing but its judgement, of a robot that stands and was never commanded."""
     guard = Guard.__new__(Guard)
     guard.motors, guard.damping, guard.latched, guard._soft = MOTORS, "silence", True, -float("inf")
-    guard.intruder = ""
+    guard.foreign_publisher = ""
     guard._alive, guard._remote, guard._position = float("inf"), False, np.array(GO2.home)[MOTORS.joint]
     return guard
 
 
-def received(firmness: float, at: float, position: Any = GO2.home) -> ReceivedCommand:
-    command = MOTORS.command(np.array(position), firmness)
+def received(stiffness_scale: float, at: float, position: Any = GO2.home) -> ReceivedCommand:
+    command = MOTORS.command(np.array(position), stiffness_scale)
     return ReceivedCommand(b"", MOTORS.refusal(command), command, at)
 
 
@@ -139,8 +139,8 @@ def received(firmness: float, at: float, position: Any = GO2.home) -> ReceivedCo
 def test_stiffness_grows_as_when_standing_up_and_no_faster(
     monkeypatch: pytest.MonkeyPatch, seconds: float, last: float, gap: float
 ) -> None:
-    """The ramps of real/standing.py, a step every 20 ms, and one of them comes late."""
-    monkeypatch.setattr("real.guard.JUMP", JUMP)
+    """The ramps of real/episode/standing.py, a step every 20 ms, and one of them comes late."""
+    monkeypatch.setattr("real.control.guard.JUMP", JUMP)
     for late in range(1, 30):
         guard = judgement()
         for k in range(1, round(seconds / 0.02) + 1):
@@ -155,7 +155,7 @@ def test_stiffness_grows_as_when_standing_up_and_no_faster(
 
 
 def test_a_robot_that_was_let_go_for_a_moment_is_not_torn_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("real.guard.JUMP", JUMP)
+    monkeypatch.setattr("real.control.guard.JUMP", JUMP)
     guard = judgement()
     guard.latched = False
     assert guard._judge(0.0, received(1.0, 0.0)) == ""
@@ -166,11 +166,11 @@ def test_a_robot_that_was_let_go_for_a_moment_is_not_torn_up(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("firmness", "off", "arms"), [(0.05, 0.0, True), (0.3, 0.29, True), (0.31, 0.0, False), (0.05, 0.31, False)]
+    ("stiffness_scale", "off", "arms"), [(0.05, 0.0, True), (0.3, 0.29, True), (0.31, 0.0, False), (0.05, 0.31, False)]
 )
-def test_standing_up_begins_where_the_robot_lies(firmness: float, off: float, arms: bool) -> None:
+def test_standing_up_begins_where_the_robot_lies(stiffness_scale: float, off: float, arms: bool) -> None:
     guard = judgement()
-    wanted = received(firmness, 0.0, np.array(GO2.home) + off * np.eye(12)[4])
+    wanted = received(stiffness_scale, 0.0, np.array(GO2.home) + off * np.eye(12)[4])
     assert guard._judge(0.0, wanted) == ("" if arms else "silence") and guard.latched != arms
     one = received(0.05, 0.0)
     assert one.command is not None
@@ -188,7 +188,7 @@ def test_two_buttons_of_the_remote_damp_the_robot(bench: Bench, eventually: Buil
     eventually(lambda: len(bench.robot.commands) > count + 100)
     assert not bench.guard.damping, "one alone means something else"
     bench.robot.remote[3] = 0x02
-    eventually(lambda: bench.robot.limp and bench.guard.damping == "L2 and B of the remote")
+    eventually(lambda: bench.robot.is_damped and bench.guard.damping == "L2 and B of the remote")
     bench.robot.remote[:] = 0
     stood_up(bench, eventually)
     assert bench.guard.events == {"L2 and B of the remote": 1}
@@ -200,7 +200,7 @@ def test_it_damps_until_somebody_commands_and_when_nobody_does(bench: Bench, eve
     motors = bench.robot.commands[-1][1]
     assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 40).all()
     bench.raw = None
-    eventually(lambda: bench.robot.limp and bench.guard.damping)
+    eventually(lambda: bench.robot.is_damped and bench.guard.damping)
     assert bench.guard.events == {"silence": 1}
     assert (bench.robot.commands[-1][1]["kd"] == 5).all()
 
@@ -230,7 +230,7 @@ def test_it_damps_instead_of_passing_on_what_is_not_sound(
     stand_up(bench, eventually)
     bench.raw = raw
     eventually(lambda: bench.guard.damping == reason)
-    eventually(lambda: bench.robot.limp)
+    eventually(lambda: bench.robot.is_damped)
     assert all(np.isfinite(motors["q"]).all() and (motors["kp"] <= 60).all() for _, motors in bench.robot.commands)
     stood_up(bench, eventually)
     assert bench.guard.events == {reason: 1}
@@ -240,7 +240,7 @@ def test_it_damps_instead_of_passing_on_what_is_not_sound(
 def test_it_damps_a_robot_that_says_nothing_new(bench: Bench, eventually: Build, how: str) -> None:
     stand_up(bench, eventually)
     setattr(bench.robot, how, True)
-    eventually(lambda: bench.robot.limp and bench.guard.damping)
+    eventually(lambda: bench.robot.is_damped and bench.guard.damping)
     assert bench.guard.events == {"stale state": 1}
     setattr(bench.robot, how, False)
     stood_up(bench, eventually)
@@ -258,7 +258,7 @@ def stood_up(bench: Bench, eventually: Build) -> None:
     bench.raw = WIRE.seal(STAND.copy())
     count = len(bench.robot.commands)
     eventually(lambda: len(bench.robot.commands) > count + 50)
-    assert bench.robot.limp, "nor after a moment of damping"
+    assert bench.robot.is_damped, "nor after a moment of damping"
     stand_up(bench, eventually)
     assert not bench.guard.latched and not bench.guard.damping
 
@@ -266,7 +266,7 @@ def stood_up(bench: Bench, eventually: Build) -> None:
 def test_a_policy_that_was_silent_has_to_stand_the_robot_up(bench: Bench, eventually: Build) -> None:
     stand_up(bench, eventually)
     bench.raw = None
-    eventually(lambda: bench.robot.limp)
+    eventually(lambda: bench.robot.is_damped)
     stood_up(bench, eventually)
     assert bench.guard.events == {"silence": 1}
 
@@ -274,7 +274,7 @@ def test_a_policy_that_was_silent_has_to_stand_the_robot_up(bench: Bench, eventu
 def test_a_stretch_of_damping_counts_once_with_the_reason_that_began_it(bench: Bench, eventually: Build) -> None:
     stand_up(bench, eventually)
     bench.raw = changed("kp", 200.0)
-    eventually(lambda: bench.robot.limp)
+    eventually(lambda: bench.robot.is_damped)
     for raw in (changed("q", 4.0), changed("kp", 200.0), changed("q", 4.0)):
         bench.raw = raw
         eventually(lambda raw=raw: bench.guard._newest.raw == raw)
@@ -313,10 +313,10 @@ def test_told_to_end_it_waits_for_the_commands_to_end(bench: Bench, eventually: 
     bench.guard.close()
     count = len(bench.robot.commands)
     eventually(lambda: len(bench.robot.commands) > count + 50)
-    assert not bench.robot.limp and bench.threads[0].is_alive()
+    assert not bench.robot.is_damped and bench.threads[0].is_alive()
     bench.raw = None
     bench.threads[0].join(30)
-    eventually(lambda: bench.robot.limp)
+    eventually(lambda: bench.robot.is_damped)
     assert bench.guard.timing["rate"] == 500 and "silence" in bench.guard.summary()
 
 
@@ -327,7 +327,7 @@ def test_told_twice_it_ends_at_once(bench: Bench, eventually: Build) -> None:
     begin = time.monotonic()
     bench.threads[0].join(30)
     assert time.monotonic() - begin < 1
-    eventually(lambda: bench.robot.limp)
+    eventually(lambda: bench.robot.is_damped)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -336,7 +336,7 @@ def test_whatever_ends_it_the_robot_is_damped(bench: Bench, eventually: Build, m
     monkeypatch.setattr(bench.guard, "_judge", lambda *_: 1 / 0)
     bench.threads[0].join(30)
     assert not bench.threads[0].is_alive()
-    eventually(lambda: bench.robot.limp)
+    eventually(lambda: bench.robot.is_damped)
 
 
 def test_who_hears_of_it_cannot_hold_it_up(topic_quadruped: Build, eventually: Build) -> None:
@@ -354,7 +354,7 @@ def test_who_hears_of_it_cannot_hold_it_up(topic_quadruped: Build, eventually: B
         for count in (1, 2):
             stand_up(bench, eventually)
             bench.raw = None
-            eventually(lambda: bench.robot.limp and bench.guard.damping)
+            eventually(lambda: bench.robot.is_damped and bench.guard.damping)
             assert bench.guard.events == {"silence": count}
         assert len(heard) == 2
     finally:
@@ -395,17 +395,17 @@ def test_told_to_end_by_a_signal_with_nobody_to_talk_to_it_damps_first(
             stand_up(bench, eventually)
             count = len(robot.commands)
             eventually(lambda: len(robot.commands) > count + 50)
-            assert process.poll() is None and not robot.limp, "it goes on in silence"
+            assert process.poll() is None and not robot.is_damped, "it goes on in silence"
             process.send_signal(signal.SIGTSTP)
             count = len(robot.commands)
             eventually(lambda: len(robot.commands) > count + 50)
             process.send_signal(number)
             count = len(robot.commands)
             eventually(lambda: len(robot.commands) > count + 50)
-            assert process.poll() is None and not robot.limp, "it waits for whoever commands the robot"
+            assert process.poll() is None and not robot.is_damped, "it waits for whoever commands the robot"
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
-            eventually(lambda: robot.limp)
+            eventually(lambda: robot.is_damped)
         finally:
             ended.set()
             process.kill()
@@ -432,10 +432,10 @@ def test_a_writer_that_comes_later_has_the_robot_damped_and_is_named(
     stand_up(bench, eventually)
     with open_node("sport_mode") as rival:
         rival.publisher(kind, topic, qos.COMMAND)
-        eventually(lambda: bench.robot.limp and bench.guard.damping)
+        eventually(lambda: bench.robot.is_damped and bench.guard.damping)
         assert "/sport_mode" in bench.guard.damping and f"/{topic}" in bench.guard.damping and bench.guard.latched
-        assert bench.guard.intruder
-    eventually(lambda: not bench.guard.intruder)
+        assert bench.guard.foreign_publisher
+    eventually(lambda: not bench.guard.foreign_publisher)
     stood_up(bench, eventually)
 
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.intervention import Arbiter, Phase
+from real.episode.intervention import Arbiter, Phase
 from real.teleop.commands import RELEASED, TIMEOUT, Operator, OperatorInput
 from robot_rl.interface.control import (
     JointOffsetConfig,

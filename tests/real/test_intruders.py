@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from real.bus import make, open_node, qos
-from real.journal import Journal
+from real.recording.journal import Journal
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
 from real.robots.jumps import MANY, JumpCheck
@@ -59,9 +59,9 @@ def test_a_writer_that_comes_later_stops_the_arm_and_is_named(
         said = until_stopped(env)
         journal.close()
     assert f"/{topic}" in said and "/x/rival" in said and str(os.getpid()) in said and "GUID" in said
-    assert said.removeprefix("stopped: ") == env.loop.stopped == env.intruder
+    assert said.removeprefix("stopped: ") == env.loop.stopped == env.foreign_publisher
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert {"intruder", "stop"} <= {e["event"] for e in events if "/x/rival" in str(e["what"])}
+    assert {"foreign_publisher", "stop"} <= {e["event"] for e in events if "/x/rival" in str(e["what"])}
 
 
 def test_commands_that_nobody_hears_are_refused_before_and_stop_a_run(
@@ -84,10 +84,10 @@ def test_an_arm_that_does_not_move_is_told_from_one_that_is_blocked(
     robot.follows = False
     env = robot_env(LIFT)
     with pytest.raises(NotReady, match="did not move at all.*drives on.*'forward_position_controller'"):
-        env.stance.go_home(timeout=0.5)
+        env.reset_procedure.go_home(timeout=0.5)
     robot.follows, robot.wall = True, -0.3
     with pytest.raises(NotReady, match="although it moved; is something in its way"):
-        env.stance.go_home(timeout=1.0)
+        env.reset_procedure.go_home(timeout=1.0)
 
 
 def say(driver: ArmDriver, position: Any, at: float, names: Any = PANDA.joint_names) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import robot_rl.cli.launch as cli
-from real.launch import LaunchError, NodeProcess, arguments, describe, files
+from real.launching.launch import LaunchError, NodeProcess, arguments, describe, files
 from robot_rl.cli.main import main
 from robot_rl.util.errors import UnknownName, UserError
 
@@ -222,7 +222,7 @@ def test_there_is_one_launch_file_for_each_description() -> None:
 def test_launch_files_are_thin(path: Path) -> None:
     tree = ast.parse(path.read_text())
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"__future__", "launch", "real.launch_actions"}
+    assert imported == {"__future__", "launch", "real.launching.launch_actions"}
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     assert functions == ["generate_launch_description"]
 
@@ -262,7 +262,7 @@ def test_ros_starts_nothing_without_the_gamepad(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_ros_starts_pip_installed_nodes_as_we_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("real.launch_actions.require_device", lambda values: None)
+    monkeypatch.setattr("real.launching.launch_actions.require_device", lambda values: None)
     values = {**POLICY, "twin": "true", "teleop": "gamepad", "namespace": "left", "domain_id": "7"}
     found = processes(visit("arm", **values))
     ours = [node for node in describe("arm", values) if node.condition]

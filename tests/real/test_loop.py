@@ -17,10 +17,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real import loop as loop_module
-from real.loop import CommandLoop
+from real.control import loop as loop_module
+from real.control.loop import CommandLoop
+from real.control.safety import SafetyConfig
 from real.robots.base import JointReading, NotReady
-from real.safety import SafetyConfig
 from robot_rl.interface.pipeline import Pipeline
 from robot_rl.interface.shield import ramp
 from sim.tasks import tasks

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.bus import make, open_node, qos
-from real.env import RobotEnv
-from real.pictures import resized
+from real.control.safety import SafetyConfig
+from real.episode.env import RobotEnv
+from real.episode.pictures import resized
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
-from real.safety import SafetyConfig
 from robot_rl.interface.pipeline import Interface, Picture, Pipeline
 from robot_rl.util.errors import UserError
 from sim.tasks import tasks

@@ -62,7 +62,7 @@ class Watch:
 
     def __init__(self, node: Node):
         self.wire = layout(LOW_COMMAND)
-        self.limp = True
+        self.is_damped = True
         self.damped_at = 0.0
         """When the guard began the newest stretch of damping, s since 1970."""
         self.commands = node.subscribe(LOW_COMMAND, "lowcmd", qos.SENSOR, self._on_command)
@@ -72,15 +72,15 @@ class Watch:
     def _on_command(self, sample: Any) -> None:
         command = self.wire.open(sample.raw)
         assert command is not None
-        limp = not command["motor_cmd"]["kp"].any()
-        if limp and not self.limp:
+        is_damped = not command["motor_cmd"]["kp"].any()
+        if is_damped and not self.is_damped:
             self.damped_at = sample.source_ns / 1e9
-        self.limp = limp
+        self.is_damped = is_damped
 
     @property
     def walking(self) -> bool:
         """An episode runs: the robot stood up, and the policy acts."""
-        return self.episode.latest is not None and "running" in self.episode.latest.msg.data and not self.limp
+        return self.episode.latest is not None and "running" in self.episode.latest.msg.data and not self.is_damped
 
     @property
     def height(self) -> float:
@@ -146,7 +146,7 @@ def test_a_policy_that_stands_is_deployed_from_the_ground_and_back(
     assert result["success"] == 1.0 and result["falls"] == 0 and result["where"] == "twin"
     assert 0 <= result["fall_rate_low"] < result["fall_rate_high"] < 1
     assert result["velocity_error"]["mean"] < 0.15 and result["yaw_error"]["mean"] < 0.3
-    eventually(lambda: watch.height < 0.12 and watch.limp, "lying down at the end")
+    eventually(lambda: watch.height < 0.12 and watch.is_damped, "lying down at the end")
     loop = json.loads((tmp_path / "run" / "loop.json").read_text())
     assert loop["rate"] == 500 and loop["ticks"] > 2000
     assert not set(loop["shield"]) & {"tilt", "joint speed", "stop", "start mismatch", "stale state"}, loop["shield"]
@@ -161,7 +161,7 @@ def test_a_policy_killed_while_it_stands_is_damped(
     eventually(lambda: watch.walking, "an episode", START)
     killed = time.time()
     policy.end(signal.SIGKILL)
-    eventually(lambda: watch.limp)
+    eventually(lambda: watch.is_damped)
     with capsys.disabled():
         print(f"\nSIGKILL of the policy to damping: {1e3 * (watch.damped_at - killed):.1f} ms")
     assert 0 < watch.damped_at - killed < REACTION
@@ -176,7 +176,7 @@ def test_a_robot_that_falls_silent_is_damped(
     cut = time.time()
     twin.process.send_signal(signal.SIGSTOP)
     try:
-        eventually(lambda: watch.limp)
+        eventually(lambda: watch.is_damped)
         with capsys.disabled():
             print(f"\nsilence of the robot to damping: {1e3 * (watch.damped_at - cut):.1f} ms")
         assert 0 < watch.damped_at - cut < REACTION
@@ -199,11 +199,11 @@ def test_a_policy_that_hung_in_mid_stride_does_not_go_on(
     eventually(lambda: watch.walking, "an episode", START)
     hung = time.time()
     policy.process.send_signal(signal.SIGSTOP)
-    eventually(lambda: watch.limp)
+    eventually(lambda: watch.is_damped)
     assert 0 < watch.damped_at - hung < REACTION
     policy.process.send_signal(signal.SIGCONT)
     out, _ = policy.process.communicate(timeout=60)
-    assert watch.limp and watch.damped_at - hung < REACTION, "damped from then on"
+    assert watch.is_damped and watch.damped_at - hung < REACTION, "damped from then on"
     result = json.loads(out)
     assert (result["success"], result["falls"], result["stalls"], result["standing"]) == (0, 0, 1, 0)
     assert "this process stood still" in result["stopped"], policy.said
@@ -218,7 +218,7 @@ def test_interrupted_it_lies_down_first(
     eventually(lambda: watch.walking, "an episode", START)
     policy.process.send_signal(signal.SIGINT)
     guard.process.send_signal(signal.SIGINT)
-    eventually(lambda: watch.limp)
+    eventually(lambda: watch.is_damped)
     assert watch.height < 0.15, "it was down before it was let go"
     assert policy.process.wait(30) == 130 and guard.process.wait(30) == 0
 
@@ -288,7 +288,7 @@ def test_the_twins_motors_servo_on_their_own_encoders(private_domain: int) -> No
         for count in range(1000):
             twin.tick(count)
         goal, stiffness = (command["motor_cmd"][name][twin._motor] for name in ("q", "kp"))
-        reported, asked = reports[-1]["motor_state"]["q"][twin._motor], twin._obey()[0, 0].numpy()
+        reported, asked = reports[-1]["motor_state"]["q"][twin._motor], twin._apply_command()[0, 0].numpy()
         true = twin.engine.joint_state()[0][0].numpy()
     pull = reports[-1]["motor_state"]["tau_est"][twin._motor]
     stiffness = stiffness * twin.hidden.stiffness_scale * twin.hidden.strength_scale

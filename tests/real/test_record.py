@@ -22,10 +22,10 @@ import numpy as np
 import pytest
 import torch
 
-from real.clock import Ticker
-from real.record import Progress, Recording
-from real.recorder import Recorder, RobotCameras
-from real.rehearsal import RehearsalEnv
+from real.control.clock import Ticker
+from real.episode.rehearsal import RehearsalEnv
+from real.recording.record import Progress, Recording
+from real.recording.recorder import Recorder, RobotCameras
 from real.robots.base import NotReady
 from real.teleop import RELEASED, DeviceInput, Finished, Operator, OperatorInput
 from robot_rl.cli.main import main
@@ -67,7 +67,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
         def wait(self) -> float:
             return 0.0
 
-    monkeypatch.setattr("real.rehearsal.Ticker", Hurried)
+    monkeypatch.setattr("real.episode.rehearsal.Ticker", Hurried)
 
 
 @pytest.fixture
@@ -409,7 +409,7 @@ def test_a_recording_that_nobody_attends_ends(robot_env: Build, topic_robot: Bui
     nobody.devices = 0
     env = robot_env(LIFT.interface, nobody)
     with pytest.raises(NotReady, match="no teleop device for 0"):
-        env.stance.await_operator(patience=0.2)
+        env.reset_procedure.await_operator(patience=0.2)
 
 
 def test_the_view_shows_each_episode_and_whether_it_is_recorded(record: Build) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from real.recorder import WAITING, Recorder
+from real.recording.recorder import WAITING, Recorder
 from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
 from robot_rl.data.recording import load_episodes
 from robot_rl.interface.environment import EnvInfo

@@ -20,7 +20,7 @@ from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.remote.packing import pack
-from real import clock
+from real.control import clock
 from robot_rl.cli.deploy import Deploy
 from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
@@ -81,7 +81,7 @@ class Until:
 @pytest.fixture
 def when(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], Any]], None]:
     """Do something at a control period of the first episode that is deployed."""
-    from real.env import RobotEnv
+    from real.episode.env import RobotEnv
 
     made = RobotEnv.__init__
 

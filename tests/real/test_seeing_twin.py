@@ -17,7 +17,7 @@ import torch
 from policies.base import Observation, Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from real import clock
+from real.control import clock
 from robot_rl.cli.deploy import Deploy
 from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from real import session
-from real.session import VideoRecorder, uninterrupted
+from real.recording import session
+from real.recording.session import VideoRecorder, uninterrupted
 from robot_rl.data.video import decode_frames, video_info
 
 

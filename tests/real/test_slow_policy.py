@@ -15,7 +15,7 @@ from torch import Tensor
 
 from policies.base import Chunk, Observation, Prefix
 from policies.execution import Execution, InferenceHung
-from real.safety import STALE_GOAL
+from real.control.safety import STALE_GOAL
 from robot_rl.evaluation import evaluate
 from sim.tasks import tasks
 

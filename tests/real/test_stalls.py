@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import torch
 
-from real import loop as loop_module
 from real.bus import make, open_node, qos
-from real.child import Child
-from real.clock import STALL
+from real.control import loop as loop_module
+from real.control.clock import STALL
+from real.control.safety import STALE_STATE
 from real.finetune import LearnerProcess
-from real.launch import NodeProcess
+from real.launching.child import Child
+from real.launching.launch import NodeProcess
 from real.robots.wire import LOW_STATE, layout
-from real.safety import STALE_STATE
 from real.topics import STALL_TOPIC
 from real.twin import ArmTwin, QuadrupedTwin
 from real.twin import base as twin_base

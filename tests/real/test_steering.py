@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from real import steering as steering_module
 from real.bus import make, open_node, qos
-from real.steering import TOPIC, TYPES, Steering
+from real.episode import steering as steering_module
+from real.episode.steering import TOPIC, TYPES, Steering
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from robot_rl.interface.spec import VectorSpec, box

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from real.bus import open_node, qos
-from real.env import RobotEnv
-from real.intervention import Arbiter
+from real.episode.env import RobotEnv
+from real.episode.intervention import Arbiter
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.rotation import rotation_error

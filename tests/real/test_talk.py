@@ -12,7 +12,7 @@ import torch
 
 from policies.base import Chunk, Observation
 from real.bus import make, open_node, qos
-from real.teleop.talk import Script, Voice
+from real.teleop.talk import CueScript, InstructionPublisher
 from real.topics import EPISODE_TOPIC, INSTRUCTION_TOPIC
 from robot_rl.evaluation import evaluate
 from robot_rl.interface.language import decode
@@ -45,7 +45,7 @@ def test_a_script_begins_anew_in_each_episode(nodes: Build, eventually: Build) -
     robot, heard, now = nodes("robot"), [], [100.0]
     robot.subscribe("std_msgs/msg/String", INSTRUCTION_TOPIC, qos.DEFAULT, lambda s: heard.append(s.msg.data))
     announcer = robot.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
-    script = Script(nodes("tell"), ["one", "two", "three"], after=2.0, clock=lambda: now[0])
+    script = CueScript(nodes("tell"), ["one", "two", "three"], after=2.0, clock=lambda: now[0])
     assert script.step() == "", "no episode yet"
 
     def begins(phase: str) -> None:
@@ -71,7 +71,7 @@ def test_a_second_instruction_changes_the_episode_that_is_counted(
     """The policy reads it, its test judges, and the result is its own."""
     topic_robot()
     env = robot_env(TOLD, instruction="wait for me")
-    script, read = Script(nodes("tell"), ["wait for me", "touch the table"], after=0.2), []
+    script, read = CueScript(nodes("tell"), ["wait for me", "touch the table"], after=0.2), []
     announced: list[str] = []
     nodes("view").subscribe("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED, lambda s: announced.append(s.msg.data))
 
@@ -97,8 +97,8 @@ def test_a_second_instruction_changes_the_episode_that_is_counted(
 
 def test_what_no_robot_takes_is_refused_before_it_is_said(nodes: Build) -> None:
     with pytest.raises(ConfigError, match="at most 128"):
-        Script(nodes("tell"), ["one", "a" * 129], after=1.0)
+        CueScript(nodes("tell"), ["one", "a" * 129], after=1.0)
     with pytest.raises(ConfigError, match="says nothing"):
-        Voice(nodes("voice")).say(" ")
+        InstructionPublisher(nodes("voice")).say(" ")
     with pytest.raises(UserError, match=r"no robot listens on .*instruction: start `robot-rl deploy`"):
-        Voice(nodes("alone")).await_listener(0.05)
+        InstructionPublisher(nodes("alone")).await_listener(0.05)

@@ -599,14 +599,14 @@ def test_wrong_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 def test_only_the_robot_that_a_device_is_for_hears_it(private_domain: int) -> None:
     with open_node("robots") as node, open_node("person") as person:
-        go2, panda = OperatorInput(node, "go2", walks=True), OperatorInput(node, "panda")
+        go2, panda = OperatorInput(node, "go2", legged=True), OperatorInput(node, "panda")
 
         def wait(seconds: float) -> int:
             return signal.SIGTERM if person.wait_for(lambda: panda._newest > 0, seconds) else 0
 
         stream(person, Script(*[FULL] * 600), "panda", 30.0, wait)
         assert panda._newest and not go2._newest
-        assert go2.devices == 0 and go2.read() is None and not go2.rivals()
+        assert go2.devices == 0 and go2.read() is None and not go2.other_publishers()
 
 
 @pytest.mark.parametrize(
@@ -653,8 +653,8 @@ def test_a_pad_of_joy_node_means_what_our_own_gamepad_means() -> None:
     assert from_joy(xbox({})) == RELEASED
     moved = from_joy(xbox({1: 0.5, 0: -0.25, 4: 1.0, 3: 0.125}, 4))
     assert moved.held and moved.motion == (0.5, -0.25, 1.0) and moved.rotation == (0.0, 0.0, 0.125)
-    walks = from_joy(xbox({1: 0.5, 0: -0.25, 3: 0.125}, 4), walks=True)
-    assert walks.motion == (0.5, -0.25, 0.125) and walks.rotation == (0.0, 0.0, 0.0)
+    legged = from_joy(xbox({1: 0.5, 0: -0.25, 3: 0.125}, 4), legged=True)
+    assert legged.motion == (0.5, -0.25, 0.125) and legged.rotation == (0.0, 0.0, 0.0)
     tilted = from_joy(xbox({1: 0.5, 0: -0.25}, 4, 5))
     assert tilted.motion == (0.0, 0.0, 0.0) and tilted.rotation == (0.25, 0.5, 0.0)
     assert from_joy(xbox({5: -1.0}, 4)).gripper == -1.0 and from_joy(xbox({2: -1.0}, 4)).gripper == 1.0

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from real.bus import Node, make, open_node, qos
-from real.env import RobotEnv
+from real.episode.env import RobotEnv
 from real.robots.arm import ArmDriver
 from real.robots.base import NotReady
 from real.twin import ArmTwin, HiddenArm

@@ -129,10 +129,10 @@ def test_commands_arrive_as_set_points_of_the_named_joints(
     robot = topic_quadruped()
     driver = UnitreeDriver(node, GO2)
     driver.wait_ready(30)
-    driver.firmness = 0.5
+    driver.stiffness_scale = 0.5
     driver.send(np.array(GO2.home), 0.0)
     eventually(lambda: robot.commands)
     motors = robot.commands[0][1]
     assert motors["q"].tolist() == pytest.approx(list(GO2.home)) and (motors["kp"] == 20).all()
     driver.damp()
-    eventually(lambda: robot.limp)
+    eventually(lambda: robot.is_damped)

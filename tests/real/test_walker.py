@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from real import standing
 from real.bus import Node, make, open_node, qos
-from real.env import RobotEnv
+from real.episode import standing
+from real.episode.env import RobotEnv
 from real.teleop import OperatorInput, stream
 from real.teleop.commands import RELEASED
 from real.teleop.scripted_walker import AGAIN, LIE, PRESS, RESET, ROUTE, STOP, Walker
@@ -88,9 +88,9 @@ def test_the_robot_is_steered_damped_and_stands_up_again(
     monkeypatch.setattr(standing, "RISE", 0.4)
     monkeypatch.setattr("real.robots.unitree.GUARD_TIMEOUT", 1.0)
     robot, action = topic_quadruped(), torch.zeros(1, 12)
-    walker = Walker(node, lambda _text: None, route=((2 * COMMAND_RAMP, "walks", ROUTE[0][2]),), lie=0.3)
+    walker = Walker(node, lambda _text: None, route=((2 * COMMAND_RAMP, "legged", ROUTE[0][2]),), lie=0.3)
     with open_node("policy") as policy, walking(node, walker):
-        operator = OperatorInput(policy, "go2", walks=True)
+        operator = OperatorInput(policy, "go2", legged=True)
         env = RobotEnv(policy, replace(WALK, horizon=200), operator=operator, safety=steady)
         try:
             env.reset(seed=0)
@@ -101,9 +101,9 @@ def test_the_robot_is_steered_damped_and_stands_up_again(
                 assert env.steps < 150
             assert asked == pytest.approx(0.8) and env.loop.stopped == "operator" and not infos["success"]
             assert bool(truncated) and not bool(terminated), "however soon the damped legs fold"
-            eventually(lambda: robot.limp)
+            eventually(lambda: robot.is_damped)
             env.reset(seed=1)
-            assert not env.loop.stopped and not robot.limp
+            assert not env.loop.stopped and not robot.is_damped
             while float(env.command[0, 0]) < 0.7:
                 env.step(action)
                 assert env.steps < 100 and not env.loop.stopped

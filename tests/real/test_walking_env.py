@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from real import standing
 from real.bus import open_node
-from real.env import RobotEnv
-from real.journal import Journal
+from real.control.safety import SafetyConfig
+from real.episode import standing
+from real.episode.env import RobotEnv
+from real.recording.journal import Journal
 from real.robots.base import NotReady
-from real.safety import SafetyConfig
 from real.teleop.commands import RELEASED, Operator
 from robot_rl.interface.pipeline import COMMAND_RAMP
 from sim.tasks import tasks
@@ -50,7 +50,7 @@ def test_it_stands_up_along_a_path_with_growing_stiffness(
     monkeypatch.setattr(standing, "RISE", AS_ON_THE_ROBOT)
     robot = topic_quadruped()
     e = env()
-    assert e.loop.limp
+    assert e.loop.is_damped
     observation, _ = e.reset(seed=0)
     assert np.abs(robot.position - robot.home).max() < 0.02
     assert part(e, observation, "joint_position") == pytest.approx(robot.home.tolist(), abs=0.02)
@@ -67,18 +67,18 @@ def test_it_stands_up_along_a_path_with_growing_stiffness(
 
 def test_what_takes_long_the_first_time_is_computed_while_it_lies(env: Build, topic_quadruped: Build) -> None:
     topic_quadruped()
-    limp: list[bool] = []
+    is_damped: list[bool] = []
 
     def schedule(seed: int, step: int) -> torch.Tensor:
-        limp.append(e.loop.limp)
-        if len(limp) == 1:
+        is_damped.append(e.loop.is_damped)
+        if len(is_damped) == 1:
             time.sleep(1.2)  # a kernel that is read from the disk; more than the loop's patience
         return torch.zeros(1, 3)
 
     e = env(schedule=schedule)
     e.reset(seed=0)
     e.step(ZERO)
-    assert limp[0] and not limp[-1] and len(limp) > 10, "in every control period of standing up"
+    assert is_damped[0] and not is_damped[-1] and len(is_damped) > 10, "in every control period of standing up"
     assert not e.loop.stopped and not e.falls
 
 
@@ -148,7 +148,7 @@ def test_a_fall_ends_the_episode_and_a_person_ends_the_damping(
         fell = bool(terminated | truncated)
         assert e.steps < 30
     assert reward.item() == 0 and not infos["success"] and e.falls == 1
-    eventually(lambda: e.loop.stopped == "tilt" and robot.limp)
+    eventually(lambda: e.loop.stopped == "tilt" and robot.is_damped)
     assert e.loop.events.counts["tilt"] == 1 and e.summary()["shield"]["tilt"] == 1
     robot.quat = np.array([1.0, 0, 0, 0])
     operator.now = Operator(reset=True)
@@ -209,13 +209,13 @@ def test_a_silence_ends_the_episode_and_only_standing_up_ends_the_damping(
     e.reset(seed=0)
     e.step(ZERO)
     robot.silent = reason == "stale state"  # else it is the policy that hangs
-    eventually(lambda: e.loop.stopped == reason and robot.limp)
+    eventually(lambda: e.loop.stopped == reason and robot.is_damped)
     robot.silent = False
     eventually(lambda: time.monotonic() - e.driver.reading().received < 0.02)
     sent = len(robot.commands)
     *_, truncated, infos = e.step(ZERO)
     e.step(ZERO)
-    assert truncated and not infos["success"] and robot.limp and e.falls >= 1
+    assert truncated and not infos["success"] and robot.is_damped and e.falls >= 1
     assert not any(motors["kp"].any() for _, motors in robot.commands[sent:])
     sent = len(robot.commands)
     operator.now = Operator(reset=True)
@@ -320,7 +320,7 @@ def test_who_records_everything_is_no_twin(env: Build, topic_quadruped: Build, e
         robot.quat = np.array([1.0, 0.0, 0.0, 0.0])
         with pytest.raises(NotReady, match=r"stopped \(tilt\) and no teleop device is there to reset it"):
             e.reset(seed=1)
-        assert robot.limp
+        assert robot.is_damped
 
 
 def test_who_presses_stop_while_a_twin_is_put_back_keeps_it_down(
@@ -392,7 +392,7 @@ def test_a_person_stops_it_at_once_and_resumes(
     operator.now = Operator(stop=True)
     *_, truncated, _ = e.step(ZERO)
     assert truncated and e.loop.stopped == "operator" and e.falls == 0
-    eventually(lambda: robot.limp)
+    eventually(lambda: robot.is_damped)
     answers = [RELEASED, Operator(held=True, reset=True), Operator(reset=True)]
     operator.read = lambda now=None: answers.pop(0) if answers else RELEASED
     e.reset(seed=1)
@@ -411,7 +411,7 @@ def test_a_stop_while_it_stands_up_is_no_end_either(
     standing.start()
     eventually(lambda: robot.commands and robot.commands[-1][1]["kp"].any())
     operator.now = Operator(stop=True)
-    eventually(lambda: e.loop.stopped == "operator" and robot.limp)
+    eventually(lambda: e.loop.stopped == "operator" and robot.is_damped)
     operator.now = Operator(reset=True)
     standing.join(30)
     assert not standing.is_alive() and np.abs(robot.position - robot.home).max() < 0.02
@@ -424,13 +424,13 @@ def test_closing_lays_it_down_and_damps(env: Build, topic_quadruped: Build, even
     e.step(ZERO)
     sent = len(robot.commands)
     e.close()
-    eventually(lambda: robot.limp)
+    eventually(lambda: robot.is_damped)
     pulling = [motors for _, motors in robot.commands[sent:] if motors["kp"].any()]
     assert np.abs(pulling[-1]["q"] - robot.folded).max() < 0.05, "down before it lets go"
     assert pulling[-1]["kp"][0] <= 20, "letting go step by step"
     e.node.close()
     eventually(lambda: robot.obeyed.matched == 0)
-    assert robot.limp, "and nothing pulls after that"
+    assert robot.is_damped, "and nothing pulls after that"
 
 
 @pytest.mark.parametrize("step", [3, 40], ids=["soft", "firm"])
@@ -453,9 +453,9 @@ def test_closing_while_it_stands_up_lays_it_down_without_a_jerk(
     with pytest.raises(KeyboardInterrupt):
         e.reset(seed=0)
     sent = len(robot.commands)
-    assert (e.driver.firmness < 1.0) == (step == 3)
+    assert (e.driver.stiffness_scale < 1.0) == (step == 3)
     e.close()
-    eventually(lambda: robot.limp)
+    eventually(lambda: robot.is_damped)
     stiffness = np.array([motors["kp"][0] for _, motors in robot.commands]) / 40
     assert stiffness.max() == pytest.approx(1.5)
     assert np.diff(stiffness).max() < 0.1, "a step every 20 ms"
@@ -474,10 +474,10 @@ def test_closing_after_a_silence_damps_without_ado(env: Build, topic_quadruped: 
     with pytest.raises(NotReady, match="no joint state for 2 s: the robot is damped"):
         for _ in range(200):
             e.step(ZERO)
-    assert robot.limp and e.loop.events.counts["stale state"] == 1
+    assert robot.is_damped and e.loop.events.counts["stale state"] == 1
     begin = time.monotonic()
     e.close()
-    assert time.monotonic() - begin < 0.6 and robot.limp, "no time to lie down in"
+    assert time.monotonic() - begin < 0.6 and robot.is_damped, "no time to lie down in"
 
 
 def test_a_dry_run_leaves_it_lying(env: Build, topic_quadruped: Build) -> None:
@@ -503,7 +503,7 @@ def test_between_episodes_it_may_sink_and_is_stood_up_again(
     e.reset(seed=0)
     while not bool(e.step(ZERO)[3]):
         pass
-    eventually(lambda: robot.limp and e.loop.limp)
+    eventually(lambda: robot.is_damped and e.loop.is_damped)
     assert not e.loop.stopped
     e.reset(seed=1)
     assert np.abs(robot.position - robot.home).max() < 0.02 and not e.loop.stopped and e.falls == 0

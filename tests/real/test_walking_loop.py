@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from real import loop as loop_module
-from real.loop import CommandLoop
+from real.control import loop as loop_module
+from real.control.loop import CommandLoop
 from real.robots.unitree import TrunkReading
 from robot_rl.interface.pipeline import Pipeline
 from sim.tasks import tasks
@@ -103,9 +103,9 @@ def damped(sent: list[Any]) -> list[bool]:
 
 
 def test_it_stays_limp_until_the_first_goal(bench: Bench) -> None:
-    assert all(damped(bench.run(1.0))) and bench.loop.limp and not bench.counts
+    assert all(damped(bench.run(1.0))) and bench.loop.is_damped and not bench.counts
     sent = bench.walk(0.1)
-    assert not any(damped(sent)) and not bench.loop.limp
+    assert not any(damped(sent)) and not bench.loop.is_damped
 
 
 def test_set_points_are_given_at_once_as_in_simulation(bench: Bench) -> None:
@@ -116,7 +116,7 @@ def test_set_points_are_given_at_once_as_in_simulation(bench: Bench) -> None:
 def goes_on_after_a_reset_only(bench: Bench, reason: str) -> None:
     """It has sunk meanwhile: at full stiffness a fresh goal would tear it up again."""
     assert bench.loop.stopped == reason
-    assert all(damped(bench.walk(0.2))) and bench.loop.limp, "fresh again is not enough"
+    assert all(damped(bench.walk(0.2))) and bench.loop.is_damped, "fresh again is not enough"
     assert bench.counts == {reason: 1, "stop": 1}
     bench.loop.reset_stop()
     assert all(damped(bench.run(0.1))) and not any(damped(bench.walk(0.1))) and not bench.loop.stopped

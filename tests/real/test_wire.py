@@ -123,7 +123,7 @@ FR_CALF = 2
 
 
 def test_a_command_is_in_the_order_of_the_motors_with_the_gains_of_the_spec() -> None:
-    command = MOTORS.command(np.array(GO2.home), firmness=0.5)
+    command = MOTORS.command(np.array(GO2.home), stiffness_scale=0.5)
     motors = command["motor_cmd"]
     assert motors["q"][:3] == pytest.approx(GO2.home[3:6]), "the right leg first"
     assert (motors["kp"][:12] == 20).all() and motors["kd"][:12] == pytest.approx(1.0)
@@ -209,7 +209,7 @@ def test_the_guard_needs_no_torch() -> None:
     import sys
 
     code = (
-        "import sys, real.guard, robot_rl.cli.guard; from robot_rl.robots import robots; robots.get('go2');"
+        "import sys, real.control.guard, robot_rl.cli.guard; from robot_rl.robots import robots; robots.get('go2');"
         " sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

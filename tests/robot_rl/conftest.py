@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.encoder import EncoderConfig
+from policies.networks.encoder import EncoderConfig
 from robot_rl.assistant import ModelConfig
 from robot_rl.data import DatasetWriter, Feature
 from robot_rl.rewards.classifier import NetworkConfig

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from policies.base import Chunk, Observation, Policy
 from policies.execution import ChunkExecutor
-from robot_rl.evaluation import Evaluation, Seldom, evaluate
+from robot_rl.evaluation import ActionRepeat, Evaluation, evaluate
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.spec import numbered
 from robot_rl.util.statistics import mean_interval, wilson
@@ -264,7 +264,7 @@ def test_a_policy_that_decides_seldom_holds_the_last_action_of_a_short_chunk() -
         def reset(self, ids: Tensor | None = None) -> None: ...
 
     for interval, wanted in ((1, [10, 20, 30, 40]), (2, [10, 11, 20, 22]), (3, [10, 11, 11, 20])):
-        runner = ChunkExecutor(Seldom(Counting(), interval), 1)
+        runner = ChunkExecutor(ActionRepeat(Counting(), interval), 1)
         seen = {"observation.state": torch.zeros(1, 1)}
         assert [float(runner.act(seen, torch.Generator())) for _ in range(4)] == wanted
 

@@ -11,7 +11,7 @@ import torch
 from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import Bundle, save_bundle
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.data import Dataset
 from robot_rl.interface import success
 from robot_rl.util.errors import ConfigError, UserError

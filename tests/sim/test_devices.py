@@ -16,11 +16,11 @@ from torch import Tensor
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.pipeline import Picture, Pipeline
 from robot_rl.robots import robots
-from sim.action_chain import ActionChain
 from sim.engines.base import Engine
-from sim.episodes import Episodes
 from sim.randomization.noise import normals, uniforms
 from sim.scenes import time_grid
+from sim.step.action_chain import ActionChain
+from sim.step.episodes import Episodes
 from sim.tasks import tasks
 from sim.tasks.base import Task, view_sizes
 

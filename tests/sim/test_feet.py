@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sim.feet import CONTACT_FORCE, FootTracker
+from sim.step.feet import CONTACT_FORCE, FootTracker
 
 Build = Callable[..., Any]
 PERIOD, RADIUS = 0.02, 0.02

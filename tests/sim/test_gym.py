@@ -15,7 +15,7 @@ from robot_rl.interface.pipeline import Picture
 from robot_rl.util.seeds import HELD_OUT
 from sim.env import TaskEnv
 from sim.gym import IDS, GymTask
-from sim.sampling import EpisodeSampler
+from sim.step.sampling import EpisodeSampler
 from sim.tasks import tasks
 
 Build = Callable[..., Any]

@@ -19,14 +19,14 @@ import torch
 from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import load_bundle
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.cli.main import main
 from robot_rl.data import Dataset
 from robot_rl.rewards import TaskReward, reward_source
 from robot_rl.training import off_policy
 from robot_rl.training.off_policy import OffPolicyConfig, train_off_policy
 from robot_rl.util.errors import ConfigError, UserError
-from sim.gym_env import GymEnv
+from sim.foreign.gym_env import GymEnv
 from sim.make import describe, make
 
 Build = Callable[..., Any]

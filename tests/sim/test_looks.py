@@ -14,8 +14,8 @@ from robot_rl.interface.pipeline import Picture
 from robot_rl.util.errors import ConfigError
 from sim.engines.mujoco import MujocoEngine
 from sim.env import TaskEnv
-from sim.looks import Look, Looks, can_randomize, spoil
 from sim.randomization import Randomize
+from sim.rendering.looks import Appearance, VisualRandomization, add_camera_noise, can_randomize
 from sim.tasks import tasks
 
 Build = Callable[..., Any]
@@ -39,12 +39,12 @@ def test_every_look_is_seen_and_does_not_stay(engine: Any, name: str) -> None:
     camera = name.split(".")[1] if name.startswith("camera.") else "front"
     ordinary = engine.render(0, camera, 48, 64)
     worn = {"picture.jpeg_loss": 60.0, "picture.blur": 1.0, "table.texture": 0.9, "picture.noise": 0.1}.get(name, 0.4)
-    engine.look = lambda index: Look({name: worn}, (1, 2))
+    engine.look = lambda index: Appearance({name: worn}, (1, 2))
     other = engine.render(0, camera, 48, 64)
     engine.look = None
     assert np.array_equal(engine.render(0, camera, 48, 64), ordinary)
     assert np.abs(other.astype(int) - ordinary).mean() > 0.02, name
-    engine.look = lambda index: Look({"cube.mass": 3.0}, (1, 2))
+    engine.look = lambda index: Appearance({"cube.mass": 3.0}, (1, 2))
     assert np.array_equal(engine.render(0, camera, 48, 64), ordinary), "what is no look is not seen"
     engine.look = None
 
@@ -71,9 +71,9 @@ def test_looks_depend_on_the_episode_alone_and_change_nothing_else(task: Build, 
 
 def test_what_a_renderer_wears_is_taken_off_again(engine: Any) -> None:
     scene, model = tasks.get("panda-lift-cameras").scene, engine.model
-    before = {field: getattr(model, field).copy() for field in Looks.FIELDS}
-    looks = Looks(model, scene)
-    looks.wear({"camera.wrist.pitch": 0.1, "camera.front.x": 0.2, "light.x": 1.0, "robot.shade_scale": 0.5})
+    before = {field: getattr(model, field).copy() for field in VisualRandomization.FIELDS}
+    looks = VisualRandomization(model, scene)
+    looks.apply({"camera.wrist.pitch": 0.1, "camera.front.x": 0.2, "light.x": 1.0, "robot.shade_scale": 0.5})
     turned, straight = (
         model.cam_quat[model.camera("scene/wrist").id],
         before["cam_quat"][model.camera("scene/wrist").id],
@@ -84,23 +84,25 @@ def test_what_a_renderer_wears_is_taken_off_again(engine: Any) -> None:
         np.linalg.norm(moved[model.camera("scene/front").id]) == pytest.approx(0.2)
         and not moved[model.camera("scene/wrist").id].any()
     )
-    looks.wear({})
+    looks.apply({})
     assert all(np.array_equal(getattr(model, field), value) for field, value in before.items())
 
 
 def test_a_sensor_spoils_a_frame_by_what_it_is_told() -> None:
     frame = np.full((64, 64, 3), 100, np.uint8)
     frame[:, 32:] = 150
-    assert np.array_equal(spoil(frame, Look({}, (0, 0))), frame)
-    bright = spoil(frame, Look({"picture.exposure_scale": 2.0}, (0, 0)))
+    assert np.array_equal(add_camera_noise(frame, Appearance({}, (0, 0))), frame)
+    bright = add_camera_noise(frame, Appearance({"picture.exposure_scale": 2.0}, (0, 0)))
     assert (bright[:, :32] == 200).all() and (bright[:, 32:] == 255).all()
-    noisy = [spoil(frame, Look({"picture.noise": 0.02}, (3, step))).astype(float) - frame for step in (0, 1, 1)]
+    looks = [Appearance({"picture.noise": 0.02}, (3, step)) for step in (0, 1, 1)]
+    noisy = [add_camera_noise(frame, look).astype(float) - frame for look in looks]
     assert noisy[0].std() == pytest.approx(0.02 * 255, rel=0.05) and abs(noisy[0].mean()) < 0.2
     assert np.array_equal(noisy[1], noisy[2]) and not np.array_equal(noisy[0], noisy[1])
-    blurred = spoil(frame, Look({"picture.blur": 2.0}, (0, 0)))
+    blurred = add_camera_noise(frame, Appearance({"picture.blur": 2.0}, (0, 0)))
     assert 0 < np.abs(np.diff(blurred[10, :, 0].astype(int))).max() < 15
-    coarse = [np.abs(spoil(noisy[0].astype(np.uint8), Look({"picture.jpeg_loss": loss}, (0, 0))).astype(int)
-                     - noisy[0].astype(np.uint8)).mean() for loss in (5.0, 80.0)]  # fmt: skip
+    sharp = noisy[0].astype(np.uint8)
+    packed = [add_camera_noise(sharp, Appearance({"picture.jpeg_loss": loss}, (0, 0))) for loss in (5.0, 80.0)]
+    coarse = [np.abs(image.astype(int) - sharp).mean() for image in packed]
     assert 0 < coarse[0] < coarse[1]
 
 

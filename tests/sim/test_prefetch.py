@@ -12,8 +12,8 @@ import torch
 
 from sim.engines.mujoco import MujocoEngine
 from sim.env import TaskEnv
-from sim.sampling import EpisodeSampler
-from sim.sensors import SensorModel
+from sim.step.sampling import EpisodeSampler
+from sim.step.sensors import SensorModel
 
 Build = Callable[..., Any]
 Same = Callable[[Any, Any], bool]

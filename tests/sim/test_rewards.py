@@ -13,8 +13,8 @@ from torch import Tensor
 
 from robot_rl.interface.state import is_commanded
 from sim import rewards as r
-from sim.feet import FootTracker
 from sim.rewards import Reward, Transition, total
+from sim.step.feet import FootTracker
 from sim.tasks import tasks
 
 Build = Callable[..., Any]

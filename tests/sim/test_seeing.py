@@ -13,15 +13,15 @@ import torch
 from policies.base import Size
 from policies.bundle import Bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from policies.encoder import EncoderConfig
 from policies.errors import BundleError
+from policies.networks.encoder import EncoderConfig
 from robot_rl.data.recording import load_episodes
 from robot_rl.data.sources import Demonstrations
 from robot_rl.evaluation import evaluate
 from robot_rl.interface import success
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Picture, Pipeline
-from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
 from robot_rl.util.errors import ConfigError, UserError
 from robot_rl.util.seeds import training_seed

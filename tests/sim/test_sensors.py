@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from robot_rl.interface.kinematics import Kinematics
-from sim.sampling import EpisodeSampler
-from sim.sensors import PARAMETERS, SensorModel
+from sim.step.sampling import EpisodeSampler
+from sim.step.sensors import PARAMETERS, SensorModel
 
 Build = Callable[..., Any]
 PERIOD = 0.05

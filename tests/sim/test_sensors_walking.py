@@ -13,7 +13,7 @@ from torch import Tensor
 from robot_rl.interface.observations import down
 from robot_rl.interface.rotation import quat_to_matrix, rotation_error
 from robot_rl.interface.state import ABSENT
-from sim.sensors import PARAMETERS, SensorModel, can_randomize
+from sim.step.sensors import PARAMETERS, SensorModel, can_randomize
 
 Build = Callable[..., Any]
 PERIOD, MANY = 0.02, 3000

@@ -18,10 +18,10 @@ from robot_rl.data import Dataset
 from robot_rl.rewards import reward_source
 from robot_rl.util.errors import ConfigError, UnknownName, UserError
 from robot_rl.util.registry import SUITES, check_trusted_task
-from sim import gym_worker
 from sim.collect import collect
 from sim.demonstrators import demonstrator
-from sim.gym_env import GymEnv
+from sim.foreign import gym_worker
+from sim.foreign.gym_env import GymEnv
 from sim.make import describe
 
 SCRIPTED = '''
@@ -224,7 +224,7 @@ def test_ten_tasks_of_metaworld_in_one_are_told_apart_and_demonstrated(same: Cal
     assert torch.allclose(first[0]["observation.state"], first[2]["observation.state"], atol=1e-3), "and not felt"
     expert, won = demonstrator(env, "STEADY", 0), torch.zeros(10, dtype=torch.bool)
     env.reset(seed=0)
-    env.look_next(torch.zeros(10, dtype=torch.bool))
+    env.request_images(torch.zeros(10, dtype=torch.bool))
     for _ in range(250):
         won |= env.step(expert.act({}))[2]
     assert won.all()

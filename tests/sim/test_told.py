@@ -19,7 +19,7 @@ from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 from sim.collect import collect
-from sim.gym_env import GymEnv
+from sim.foreign.gym_env import GymEnv
 
 TOLD = '''
 import gymnasium as gym
@@ -143,13 +143,13 @@ def test_pictures_are_drawn_for_those_who_look_and_of_every_first_moment() -> No
     drawn = lambda: [one.unwrapped.drawn for one in env.batch.envs]  # type: ignore[union-attr]  # noqa: E731
     observation, _ = env.reset(seed=0)
     first = drawn()
-    env.look_next(torch.tensor([False, True, False]))
+    env.request_images(torch.tensor([False, True, False]))
     observation, *_ = env.step(still)
     assert steps(observation) == [0, 1, 0] and drawn() == [first[0], first[1] + 1, first[2]]
-    env.look_next(torch.zeros(3, dtype=torch.bool))
+    env.request_images(torch.zeros(3, dtype=torch.bool))
     observation, *_ = env.step(still)
     assert steps(observation) == [0, 1, 0]
-    env.look_next(None)
+    env.request_images(None)
     for _ in range(6):
         observation, *_ = env.step(still)
     assert steps(observation) == [8] * 3

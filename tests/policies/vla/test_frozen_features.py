@@ -11,8 +11,8 @@ from torch import Tensor
 
 from policies.actor import ActorPolicy
 from policies.base import Size
-from policies.encoder import FEATURES, EncoderConfig
-from policies.gaussian import GaussianConfig
+from policies.networks.encoder import FEATURES, EncoderConfig
+from policies.networks.gaussian import GaussianConfig
 from policies.residual import BASE, ResidualConfig, ResidualPolicy
 from policies.steered import SteeredConfig, SteeredPolicy
 from policies.vla.config import BackboneConfig
@@ -21,7 +21,7 @@ from policies.vla.words import words_of
 from robot_rl.data.replay import NEXT
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 
 FRONT = f"{IMAGES}front"
 SIZE = Size(3, 2, ObservationSpec.of(**{FRONT: picture_field(16, 16), LANGUAGE: LANGUAGE_FIELD}))

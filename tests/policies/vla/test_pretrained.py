@@ -21,14 +21,14 @@ from torch import Tensor
 
 from policies.base import Policy, Size, build_policy
 from policies.bundle import Bundle, load_bundle, save_bundle
-from policies.pretrained import MODELS, PretrainedConfig, find, fingerprint
+from policies.networks.pretrained import MODELS, PretrainedConfig, find, fingerprint
 from policies.vla.backbone import build_backbone
 from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
-from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.recipes.vla_sft import VlaSFT
 from robot_rl.util.errors import ConfigError
 

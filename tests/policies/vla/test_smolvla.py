@@ -28,7 +28,7 @@ from policies.vla.lerobot_smolvla import load_smolvla
 from policies.vla.smolvla import SmolVLAPolicy
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
-from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[vla]'")

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from policies.base import Policy, Size
 from policies.bundle import Bundle, load_bundle, save_bundle
-from policies.encoder import Encoder, EncoderConfig
-from policies.hashed_words import hashed_words
+from policies.networks.encoder import Encoder, EncoderConfig
+from policies.networks.hashed_words import hashed_words
 from policies.vla.backbone import Backbone
 from policies.vla.codec import BinCodec, CosineCodec
 from policies.vla.config import BackboneConfig
@@ -25,7 +25,7 @@ from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from policies.vla.words import words_of
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
-from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.util.errors import ConfigError
 
 FRONT, WRIST = "observation.images.front", "observation.images.wrist"

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from robot_rl.cli.bench_loop import acting
+from robot_rl.cli.bench.loop import acting
 from robot_rl.cli.main import main
 from robot_rl.robots import robots
 from sim.tasks import tasks

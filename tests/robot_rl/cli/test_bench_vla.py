@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.cli.bench_vla import SMOLVLM, Vla
+from robot_rl.cli.bench.vla import SMOLVLM, Vla
 from robot_rl.cli.main import main
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[vla]'")

@@ -32,8 +32,8 @@ from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.learning.critics import Critic
-from robot_rl.learning.heads import Scalar
+from robot_rl.learning.parts.critics import Critic
+from robot_rl.learning.parts.heads import Scalar
 from robot_rl.recipes import recipes
 from robot_rl.robots import panda as panda_module
 from robot_rl.robots import robots
@@ -897,8 +897,8 @@ def test_the_seconds_of_an_episode_are_control_periods(seconds: float, steps: in
 
 def test_damaged_captions_do_not_cost_a_film(tmp_path: Path) -> None:
     (tmp_path / "captions.json").write_text('{"other.mp4": ')
-    _caption(tmp_path / "v.mp4", "walks")
-    assert json.loads((tmp_path / "captions.json").read_text()) == {"v.mp4": "walks"}
+    _caption(tmp_path / "v.mp4", "legged")
+    assert json.loads((tmp_path / "captions.json").read_text()) == {"v.mp4": "legged"}
 
 
 def test_a_display_that_is_not_there_leaves_nothing_behind(tmp_path: Path) -> None:

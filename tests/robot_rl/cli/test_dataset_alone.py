@@ -16,7 +16,7 @@ from policies.bundle import load_bundle
 from policies.remote.contract import read
 from policies.remote.packing import pack, unpack
 from policies.remote.server import PolicyServer
-from policies.remote.session import Session
+from policies.remote.session import PolicySession
 from robot_rl.cli import main as cli
 from robot_rl.data import Dataset, DatasetWriter, Feature, verify
 from robot_rl.data.recording import features
@@ -150,7 +150,8 @@ def test_the_bundle_is_exported_and_served_in_the_datasets_units(run: Call, plai
     assert errors[0] == pytest.approx(errors[1], rel=1e-3)
 
     bundle = load_bundle("r")
-    answer = unpack(Session(bundle, torch.device("cpu")).answer(pack({"observation.state": np.zeros(3, np.float32)})))
+    request = pack({"observation.state": np.zeros(3, np.float32)})
+    answer = unpack(PolicySession(bundle, torch.device("cpu")).answer(request))
     terms = read(unpack(PolicyServer(bundle, "0").metadata), "here")
     assert terms is not None and terms.described == bundle.info
     assert terms.learned["inputs"] == config("r")["inputs"]
@@ -271,9 +272,9 @@ def test_renamed_columns_are_kept_for_resume_and_evaluate(run: Call, seen: Path)
 
 
 def test_two_columns_change_their_names_and_pictures_are_made_smaller(seen: Path) -> None:
-    from robot_rl.data.view import View
+    from robot_rl.data.view import DatasetView
 
-    swap = View(("observation.state=action", "action=observation.state"), 2, 32)
+    swap = DatasetView(("observation.state=action", "action=observation.state"), 2, 32)
     data, whole = Dataset(seen, swap), Dataset(seen)
     count = data.num_frames
     assert (data.num_episodes, count) == (2, whole.episodes[2].start)

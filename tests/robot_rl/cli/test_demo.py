@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from real.launch import describe
+from real.launching.launch import describe
 from real.teleop.scripted_walker import ROUTE
 from robot_rl.cli.demo import Demo, _finish
+from robot_rl.cli.demo.journeys import JOURNEYS
+from robot_rl.cli.demo.stages import Journey, Options
 from robot_rl.cli.finetune import Finetune
-from robot_rl.cli.journeys import JOURNEYS
 from robot_rl.cli.launch import parse
 from robot_rl.cli.main import COMMANDS
 from robot_rl.cli.main import parse as parse_options
-from robot_rl.cli.stages import Journey, Options
 from robot_rl.cli.train import Train
 from robot_rl.training.run import write_json
 from sim.tasks import tasks

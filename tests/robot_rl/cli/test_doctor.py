@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from real.clock import Timing
+from real.control.clock import Timing
 from robot_rl.cli import doctor
-from robot_rl.cli.doctor import Check, Doctor
+from robot_rl.cli.doctor import Diagnosis, Doctor
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,8 @@ def test_json_is_one_object_and_every_problem_has_a_remedy(capsys: pytest.Captur
 def test_table_shows_remedies_and_a_failure_is_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [Check("a", "ok", "fine"), Check("b", "warn", "[so] so", "fix b"), Check("c", "fail", "bad", "fix c")]
+    found = [Diagnosis("a", "ok", "fine"), Diagnosis("b", "warn", "[so] so", "fix b")]
+    found.append(Diagnosis("c", "fail", "bad", "fix c"))
     monkeypatch.setattr(doctor, "run_all", lambda: found)
     assert Doctor().run() == 1
     out = capsys.readouterr().out
@@ -81,7 +82,7 @@ def test_timer_judges_lateness(monkeypatch: pytest.MonkeyPatch, late: float, sta
     timing = Timing(1 / 500)
     for k in range(100):
         timing.add(late if k % 20 == 0 else 0.0001, 0, k / 500)
-    monkeypatch.setattr("real.clock.bare_loop", lambda rate, seconds: timing)
+    monkeypatch.setattr("real.control.clock.bare_loop", lambda rate, seconds: timing)
     check = doctor.timer(rate=500, seconds=0.2)
     assert check.status == status and f"{1000 * late:.2f} (largest)" in check.detail
 

@@ -10,7 +10,7 @@ import pytest
 import robot_rl.cli.launch as launch
 from policies.bundle import save_bundle
 from real.teleop import gamepad
-from robot_rl.cli.bench_loop import acting
+from robot_rl.cli.bench.loop import acting
 from robot_rl.cli.main import main
 from robot_rl.robots import robots
 

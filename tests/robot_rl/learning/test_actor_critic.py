@@ -13,7 +13,7 @@ from torch import Tensor
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from robot_rl.learning.agent import Phase
+from robot_rl.learning.agent import LearningPhase
 from robot_rl.recipes import recipes
 from robot_rl.util.errors import ConfigError
 
@@ -81,7 +81,7 @@ def test_values_of_a_chain_are_powers_of_the_discount(residual: Build, agent: Bu
     learner = agent(residual(5, 1), head=head, bins=21, hidden=(32, 32), critic_lr=3e-3, tau=0.1)
     generator = rng()
     for _ in range(600):
-        learner.update(chain(generator, 128, 0.8), Phase.WARMUP)
+        learner.update(chain(generator, 128, 0.8), LearningPhase.WARMUP)
     assert torch.allclose(values(learner), 0.8 ** torch.tensor([4.0, 3, 2, 1, 0]), atol=0.04)
 
 
@@ -90,7 +90,7 @@ def test_termination_cuts_the_bootstrap(residual: Build, agent: Build) -> None:
     learner = agent(residual(5, 1), hidden=(32, 32), critic_lr=3e-3, tau=0.1, value_high=10.0)
     generator = rng()
     for _ in range(800):
-        learner.update(chain(generator, 128, 0.8, cut=False), Phase.WARMUP)
+        learner.update(chain(generator, 128, 0.8, cut=False), LearningPhase.WARMUP)
     assert values(learner)[4].item() == pytest.approx(1 / (1 - 0.8**5), abs=0.08)
 
 
@@ -98,7 +98,7 @@ def test_targets_are_clipped_to_known_returns(residual: Build, agent: Build) -> 
     learner = agent(residual(5, 1), hidden=(32, 32), critic_lr=3e-3, value_low=0.0, value_high=0.25)
     generator = rng()
     for _ in range(300):
-        learner.update(chain(generator, 64, 0.8), Phase.WARMUP)
+        learner.update(chain(generator, 64, 0.8), LearningPhase.WARMUP)
     assert values(learner).max() < 0.3
 
 
@@ -114,7 +114,7 @@ def test_values_of_a_fixed_policy_hold_its_entropy_though_no_reward_is_paid(name
         here, after = torch.randn(2, rows, 2, generator=generator)
         batch = {"observation.state": here, "next.observation.state": after, "reward": torch.zeros(rows)}
         batch |= {"action": 2 * torch.rand(rows, 4, generator=generator) - 1, "discount": torch.full((rows,), discount)}
-        metrics = learner.update(batch, Phase.WARMUP)
+        metrics = learner.update(batch, LearningPhase.WARMUP)
     log_prob = policy.actor.sample(torch.randn(9999, 2, generator=generator), generator)[1].detach()
     known = -discount / (1 - discount) * float(log_prob.mean()) / policy.horizon
     assert known > 1.5 and metrics["critic/q"].item() == pytest.approx(known, rel=0.1)

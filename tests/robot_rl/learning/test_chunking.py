@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.data.replay import Column, Replay, Sampling
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.cal_ql import returns_to_go
-from robot_rl.learning.chunking import ActionQueue, flatten_chunks
-from robot_rl.learning.objectives import imitation_loss
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.cal_ql import returns_to_go
+from robot_rl.learning.parts.chunking import ActionQueue, flatten_chunks
+from robot_rl.learning.parts.objectives import imitation_loss
 
 
 @given(st.integers(1, 5), st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
@@ -76,7 +76,7 @@ def test_an_actor_of_chunks_is_judged_on_chunks() -> None:
     policy = GaussianPolicy(Size(2, 3), GaussianConfig(hidden=(16,), horizon=4))
     agent = ActorCritic(policy, ActorCriticConfig(hidden=(16,)))
     rng, seen = torch.Generator().manual_seed(0), {"observation.state": torch.zeros(5, 2)}
-    actions = [agent.act(seen, rng, Phase.LEARN)[0] for _ in range(5)]
+    actions = [agent.act(seen, rng, LearningPhase.LEARN)[0] for _ in range(5)]
     assert actions[0].shape == (5, 3) and not torch.equal(actions[0], actions[4])
     assert policy.act(seen, rng).shape == (5, 4, 3)
     assert agent.sampling == Sampling(4, agent.config.discount, 4)

@@ -13,14 +13,14 @@ from torch import Tensor
 from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import load_bundle
-from policies.chunks import ChunkPolicy
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.flow import FlowConfig, FlowPolicy
+from policies.networks.chunks import ChunkPolicy
 from robot_rl.cli.main import main
 from robot_rl.data.sources import Demonstrations
-from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.consistency import Distillation, student_of
-from robot_rl.learning.dppo import denoiser_from
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.consistency import Distillation, student_of
+from robot_rl.learning.algorithms.dppo import denoiser_from
 from robot_rl.util.errors import ConfigError
 
 SIZE = Size(2, 1)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from policies.ensemble import EnsembleLinear
-from robot_rl.learning.critics import Critic
-from robot_rl.learning.heads import GaussianHead, Head, Scalar
+from policies.networks.ensemble import EnsembleLinear
+from robot_rl.learning.parts.critics import Critic
+from robot_rl.learning.parts.heads import GaussianHead, Head, Scalar
 
 SCALAR = Scalar(-1.0, 1.0)
 

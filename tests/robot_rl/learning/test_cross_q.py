@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from policies.ensemble import EnsembleBatchNorm
-from policies.gaussian import GaussianConfig
+from policies.networks.ensemble import EnsembleBatchNorm
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.data.replay import NEXT
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.cross_q import CrossQ
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.cross_q import CrossQ
 from robot_rl.recipes.flash_sac import FlashSAC
 
 
@@ -69,7 +69,7 @@ def test_values_of_a_chain_are_powers_of_the_discount() -> None:
     """With running statistics, as the actor sees them, and without a target network."""
     learner = build(entropy_backup=False)
     for seed in range(500):
-        learner.update(batch(seed, 128), Phase.WARMUP)
+        learner.update(batch(seed, 128), LearningPhase.WARMUP)
     with torch.no_grad():
         found = learner.critic.value(torch.eye(5), torch.zeros(5, 1)).mean(0)
     assert torch.allclose(found, 0.8 ** torch.tensor([4.0, 3, 2, 1, 0]), atol=0.08), found

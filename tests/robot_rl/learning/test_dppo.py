@@ -13,13 +13,13 @@ from torch import Tensor
 from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import load_bundle
-from policies.denoising import Chain
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
+from policies.networks.denoising import Chain
 from robot_rl.cli.main import main
-from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.dppo import DPPO, DPPOConfig, denoiser_from
-from robot_rl.learning.gae import advantages
-from robot_rl.learning.mixed import MixedMoments
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from
+from robot_rl.learning.parts.gae import advantages
+from robot_rl.learning.parts.mixed import MixedMoments
 from robot_rl.util.errors import ConfigError
 
 SIZE = Size(2, 1)

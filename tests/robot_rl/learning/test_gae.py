@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from robot_rl.learning.gae import advantages
+from robot_rl.learning.parts.gae import advantages
 
 REWARD = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
 VALUE = torch.tensor([[10.0], [20.0], [30.0], [40.0]])

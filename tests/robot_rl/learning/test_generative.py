@@ -15,19 +15,19 @@ from policies.base import Size, build_policy
 from policies.best_of import BestOfConfig, BestOfPolicy, CriticSize
 from policies.embedded import EmbeddedPolicy
 from policies.flow import FlowConfig, FlowPolicy
-from policies.gaussian import GaussianConfig
 from policies.generative import FlowActor, GenerativeConfig, GenerativePolicy, MeanFlowActor
+from policies.networks.gaussian import GaussianConfig
 from policies.steered import SteeredConfig, SteeredPolicy
 from robot_rl.data.replay import NEXT
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.best_of import BestOf
-from robot_rl.learning.cal_ql import CalQL, CalQLConfig
-from robot_rl.learning.cfgrl import CFGRL, CFGRLConfig
-from robot_rl.learning.dsrl import DSRL, DSRLConfig
-from robot_rl.learning.explore import ExplorationConfig
-from robot_rl.learning.fql import FQL, FQLConfig
-from robot_rl.learning.ofql import OFQL, OFQLConfig
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.best_of import BestOf
+from robot_rl.learning.algorithms.cal_ql import CalQL, CalQLConfig
+from robot_rl.learning.algorithms.cfgrl import CFGRL, CFGRLConfig
+from robot_rl.learning.algorithms.dsrl import DSRL, DSRLConfig
+from robot_rl.learning.algorithms.fql import FQL, FQLConfig
+from robot_rl.learning.algorithms.ofql import OFQL, OFQLConfig
+from robot_rl.learning.parts.explore import ExplorationConfig
 from robot_rl.util.errors import ConfigError
 
 COMMON: dict[str, Any] = dict(
@@ -267,7 +267,7 @@ def test_values_are_not_held_up_by_returns_that_nobody_knows() -> None:
         agent = CalQL(GaussianPolicy(SIZE, GaussianConfig(HIDDEN)), settings)
         batch = bandit(64, rng())
         recorded = agent.annotate({}, batch["action"], -torch.ones(64), rng())["return_to_go"]
-        acted = agent.act({"observation.state": torch.zeros(3, 2)}, rng(), Phase.LEARN)[1]["return_to_go"]
+        acted = agent.act({"observation.state": torch.zeros(3, 2)}, rng(), LearningPhase.LEARN)[1]["return_to_go"]
         assert recorded.max() < -1e6 and acted.max() < -1e6 and recorded.isfinite().all()
         agent.update(batch | {"reward": -torch.ones(64), "return_to_go": recorded})
         after.append(torch.cat([p.flatten() for p in agent.critic.parameters()]))

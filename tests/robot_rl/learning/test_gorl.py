@@ -18,9 +18,9 @@ from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from policies.flow import FlowConfig
 from policies.metadata import exportable
 from robot_rl.cli.main import main
-from robot_rl.learning.cloning import CloningConfig
-from robot_rl.learning.gorl import GoRL, GoRLConfig
-from robot_rl.learning.ppo import PPO, PPOConfig
+from robot_rl.learning.algorithms.cloning import CloningConfig
+from robot_rl.learning.algorithms.gorl import GoRL, GoRLConfig
+from robot_rl.learning.algorithms.ppo import PPO, PPOConfig
 
 SIZE = Size(2, 1)
 FLOW = FlowConfig(horizon=1, execute=1, hidden=32, layers=2, sample_steps=10)

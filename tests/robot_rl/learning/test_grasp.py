@@ -14,14 +14,14 @@ from policies.actor import GaussianPolicy, gaussian_from
 from policies.base import Size, build_policy
 from policies.best_of import BestOfConfig, BestOfPolicy
 from policies.flow import FlowConfig, FlowPolicy
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from policies.residual import BASE, ResidualConfig, ResidualPolicy, residual_from
 from policies.steered import SteeredConfig, SteeredPolicy
 from robot_rl.data.replay import NEXT
-from robot_rl.learning.actor_critic import ActorCriticConfig
-from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.grasp import GraspingActorCritic, check_gripper
-from robot_rl.learning.iql import IQL, IQLConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.iql import IQL, IQLConfig
+from robot_rl.learning.parts.grasp import GraspingActorCritic, check_gripper
 from robot_rl.util.errors import ConfigError
 
 Build = Callable[..., Any]

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robot_rl.learning.critics import BatchNormCritic, Critic
-from robot_rl.learning.heads import C51, GaussianHead, HLGauss, Scalar, build_head, clipped_square
-from robot_rl.learning.targets import pessimistic
+from robot_rl.learning.parts.critics import BatchNormCritic, Critic
+from robot_rl.learning.parts.heads import C51, GaussianHead, HLGauss, Scalar, build_head, clipped_square
+from robot_rl.learning.parts.targets import pessimistic
 from robot_rl.util.errors import ConfigError
 
 LOW, HIGH, BINS = -2.0, 3.0, 51

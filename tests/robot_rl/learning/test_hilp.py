@@ -12,7 +12,7 @@ from policies.hilbert import SKILL, GoalIndices, HilbertConfig, HilbertPolicy
 from robot_rl.data.replay import NEXT
 from robot_rl.data.sources import GOAL, Hindsight
 from robot_rl.interface.observation_spec import STATE
-from robot_rl.learning.hilp import HILP, HILPConfig
+from robot_rl.learning.algorithms.hilp import HILP, HILPConfig
 from sim.testbeds.maze import HALF, PASSAGES, STEP, Maze, way
 
 PLACES = GoalIndices((0, 1), (2, 3))

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.data.replay import NEXT
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.heads import HeadName
-from robot_rl.learning.iterated import IteratedQ
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.iterated import IteratedQ
+from robot_rl.learning.parts.heads import HeadName
 from robot_rl.recipes.i_qn import IteratedSAC
 from robot_rl.recipes.sac import SAC
 
@@ -68,7 +68,7 @@ def test_each_iterate_regresses_the_one_before() -> None:
         q = twin.critic.value(twin.policy.features(data), data["action"]).split(3)
         for mine, their in zip(q, ahead, strict=True):
             wanted += float((mine - data["reward"] - data["discount"] * their.amin(0)).square().mean(1).sum())
-    assert float(learner.update(data, Phase.WARMUP)["critic/loss"]) == pytest.approx(wanted, rel=1e-5)
+    assert float(learner.update(data, LearningPhase.WARMUP)["critic/loss"]) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_values_travel_faster_through_a_row() -> None:
@@ -79,7 +79,7 @@ def test_values_travel_faster_through_a_row() -> None:
         config = replace(IteratedSAC().agent, iterates=iterates, **small)  # type: ignore[arg-type]
         learner = IteratedQ(policy(), config)
         for seed in range(300):
-            learner.update(batch(seed), Phase.WARMUP)
+            learner.update(batch(seed), LearningPhase.WARMUP)
         with torch.no_grad():
             found = learner.critic.value(torch.eye(5), torch.zeros(5, 1))[-config.critics :].mean(0)
         errors[iterates] = float((found - 0.9 ** torch.tensor([4.0, 3, 2, 1, 0])).abs().mean())

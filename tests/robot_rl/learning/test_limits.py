@@ -14,9 +14,9 @@ from torch import Tensor
 from policies.base import Policy, Size
 from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.objectives import annealed, expectile_error
-from robot_rl.learning.ppo import PPO, PPOConfig
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.ppo import PPO, PPOConfig
+from robot_rl.learning.parts.objectives import annealed, expectile_error
 
 Build = Callable[..., Any]
 
@@ -57,7 +57,7 @@ def test_a_residual_of_scale_0_acts_as_its_base_after_learning(residual: Build, 
                 runner.reset(torch.tensor([0, 3]))
         one, two = (r.act(seen, g) for r, g in zip(runners, generators, strict=True))
         assert torch.equal(one, two)
-    for phase in Phase:
+    for phase in LearningPhase:
         executed, kept = learner.act({"observation.state": torch.randn(5, 3, generator=rng())}, rng(), phase)
         assert torch.equal(executed, kept["base"])
 
@@ -74,11 +74,11 @@ def test_weights_of_0_leave_the_plain_actor_loss(residual: Build, agent: Build) 
     """One step of Adam along the mean of Q, as a few lines of torch take it."""
     learner = agent(residual(zero_init=False), l2=0.0, imitation=0.0, actor_delay=1, grad_clip=None, actor_lr=1e-2)
     batch, policy = batch_of(), learner.policy
-    learner.update(batch, Phase.WARMUP)
+    learner.update(batch, LearningPhase.WARMUP)
     learner.updates.critic = 0
     plain = copy.deepcopy(policy)
     critic = copy.deepcopy(learner)
-    critic.update(batch, Phase.WARMUP)  # the critic steps first
+    critic.update(batch, LearningPhase.WARMUP)  # the critic steps first
     u = plain.actor.mean(plain.actor_features(batch))
     loss = -critic.critic.value(plain.features(batch), plain.transform(u, batch)).mean()
     optimizer = torch.optim.Adam(plain.actor.parameters(), 1e-2, fused=True)
@@ -111,7 +111,7 @@ def test_the_target_is_one_step_of_td(residual: Build, agent: Build, critics: in
             error = learner.critic.value(policy.features(batch), batch["action"])
             error = error - batch["reward"] - batch["discount"] * worst
             losses.append(float(error.square().mean(1).sum()))
-    loss = float(learner.update(batch, Phase.WARMUP)["critic/loss"])
+    loss = float(learner.update(batch, LearningPhase.WARMUP)["critic/loss"])
     assert any(loss == pytest.approx(wanted, rel=1e-5) for wanted in losses)
     if critics == subset == 1:
         shape = (len(batch["action"]), 2)

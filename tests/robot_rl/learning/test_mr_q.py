@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from policies.base import Size, build_policy
 from policies.embedded import EmbeddedConfig, EmbeddedPolicy
 from robot_rl.data.replay import Replay, Sampling
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.mr_q import MRQ, Model, transitions, two_hot
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.mr_q import MRQ, Model, transitions, two_hot
 from robot_rl.recipes.mr_q import ModelRepresentations
 from robot_rl.util.errors import ConfigError
 
@@ -87,7 +87,7 @@ def test_the_embedding_predicts_rewards_and_values_have_no_scale() -> None:
         learner = build(model_lr=1e-3, n_step=1)
         replay = episodes(learner, scale)
         for k in range(400):
-            learner.update(replay.sample(64, learner.sampling, rng(k)), Phase.WARMUP)
+            learner.update(replay.sample(64, learner.sampling, rng(k)), LearningPhase.WARMUP)
         batch = replay.sample(500, learner.sampling, rng(999))
         with torch.no_grad():
             z = learner.policy.encoder(batch["observation.state"][:, 0], {})

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.data.replay import NEXT
-from robot_rl.learning.explore import ExplorationConfig
-from robot_rl.learning.iql import IQL, IQLConfig
-from robot_rl.learning.td3_bc import TD3BC, TD3BCConfig
+from robot_rl.learning.algorithms.iql import IQL, IQLConfig
+from robot_rl.learning.algorithms.td3_bc import TD3BC, TD3BCConfig
+from robot_rl.learning.parts.explore import ExplorationConfig
 
 COMMON = dict(layer_norm=False, hidden=(32, 32), n_step=1, l2=0.0, actor_delay=1, critic_lr=1e-3, actor_lr=1e-3)
 STILL = ExplorationConfig(warmup_noise=None, noise_memory=0.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 from policies.base import Size
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.interface.symmetry import Mirror, Reflection
-from robot_rl.learning.ppo import PPO, PPOConfig
+from robot_rl.learning.algorithms.ppo import PPO, PPOConfig
 from robot_rl.util.errors import ConfigError
 
 ONE = {"epochs": 1, "minibatches": 1}

@@ -12,8 +12,8 @@ from policies.vla.config import BackboneConfig
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
-from robot_rl.learning.progress import EVERY, ProgressEstimate, labelled, shaping
-from robot_rl.learning.token_ppo import TokenPPO, TokenPPOConfig
+from robot_rl.learning.algorithms.token_ppo import TokenPPO, TokenPPOConfig
+from robot_rl.learning.parts.progress import EVERY, ProgressEstimate, labelled, shaping
 from robot_rl.recipes.vla_rl import VlaRL
 from robot_rl.util.errors import ConfigError
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.data.replay import NEXT
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.sequence import SequenceRL
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.sequence import SequenceRL
 from robot_rl.recipes.sac import SAC
 from robot_rl.recipes.srl import SequenceSAC
 from robot_rl.util.errors import ConfigError
@@ -54,7 +54,7 @@ def test_a_sequence_of_one_is_the_parent() -> None:
         theirs = getattr(other, part).state_dict()
         assert all(torch.equal(v, theirs[k]) for k, v in getattr(one, part).state_dict().items()), part
     seen = {"observation.state": torch.zeros(3, 1)}
-    for phase in Phase:
+    for phase in LearningPhase:
         acted = [a.act(seen, torch.Generator().manual_seed(1), phase)[0] for a in (one, other)]
         assert torch.equal(*acted)
 
@@ -91,7 +91,7 @@ def test_practice_executes_parts_of_all_lengths() -> None:
     agent, rng = learner(4), torch.Generator().manual_seed(0)
     seen, lengths = {"observation.state": torch.zeros(1, 1)}, []
     for _ in range(200):
-        agent.act(seen, rng, Phase.LEARN)
+        agent.act(seen, rng, LearningPhase.LEARN)
         lengths += agent.queue.used.tolist()
     ends = [a for a, b in zip(lengths, lengths[1:], strict=False) if b == 1]
     assert set(ends) == {1, 2, 3, 4}

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from policies.actor import GaussianPolicy
 from policies.base import Size
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.data.replay import Replay, Sampling
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.switching import Switching, SwitchingConfig
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.switching import Switching, SwitchingConfig
 from robot_rl.recipes.chunks_to_steps import ChunksToSteps
 from robot_rl.util.errors import ConfigError
 
@@ -69,15 +69,15 @@ def test_chunks_act_first_and_single_steps_last() -> None:
     seen, rng = {"observation.state": torch.zeros(4, 1)}, torch.Generator().manual_seed(0)
     singles = []
     for _ in range(6):
-        action, _ = learner.act(seen, rng, Phase.LEARN)
+        action, _ = learner.act(seen, rng, LearningPhase.LEARN)
         assert action.shape == (4, 2)
         singles.append(int(learner.single.sum()))
         learner.reset(torch.arange(4))
     assert singles[:2] == [0, 0] and singles[-1] == 4 and learner.share == 1
     assert learner.policy is learner.steps.policy and agent().policy is not agent().steps.policy
     learner = agent(first=0, last=4)
-    learner.act(seen, rng, Phase.LEARN)
-    learner.act(seen, rng, Phase.LEARN)
+    learner.act(seen, rng, LearningPhase.LEARN)
+    learner.act(seen, rng, LearningPhase.LEARN)
     assert not learner.single.any(), "an episode goes on as it began"
 
 
@@ -85,8 +85,8 @@ def test_resumed_to_the_bit() -> None:
     first, second = agent(first=0, last=100), agent(first=0, last=100)
     replay, rng = recorded(first), torch.Generator().manual_seed(2)
     seen = {"observation.state": torch.zeros(3, 1)}
-    first.act(seen, rng, Phase.LEARN)
-    first.update(replay.sample(16, first.sampling, rng), Phase.LEARN)
+    first.act(seen, rng, LearningPhase.LEARN)
+    first.update(replay.sample(16, first.sampling, rng), LearningPhase.LEARN)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     second.load_memory(copy.deepcopy(first.memory()), seen)
     batch, state = replay.sample(16, first.sampling, rng), rng.get_state()
@@ -94,8 +94,8 @@ def test_resumed_to_the_bit() -> None:
     for learner in (first, second):
         rng.set_state(state)
         learner.reset(torch.tensor([1]))
-        metrics = learner.update(dict(batch), Phase.LEARN)
-        found.append((learner.act(seen, rng, Phase.LEARN)[0], {k: float(v) for k, v in metrics.items()}))
+        metrics = learner.update(dict(batch), LearningPhase.LEARN)
+        found.append((learner.act(seen, rng, LearningPhase.LEARN)[0], {k: float(v) for k, v in metrics.items()}))
     assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
 
 

@@ -17,10 +17,10 @@ from policies.vla.words import words_of
 from robot_rl.data.trajectories import Trajectories
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
-from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.grape import GRAPE, GRAPEConfig, pairs
-from robot_rl.learning.srpo import SRPO, SRPOConfig, centres, embedded, progress_rewards, relative
-from robot_rl.learning.token_ppo import TokenPPO, TokenPPOConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.grape import GRAPE, GRAPEConfig, pairs
+from robot_rl.learning.algorithms.srpo import SRPO, SRPOConfig, centres, embedded, progress_rewards, relative
+from robot_rl.learning.algorithms.token_ppo import TokenPPO, TokenPPOConfig
 from robot_rl.training.group import play
 
 FRONT = f"{IMAGES}front"
@@ -35,7 +35,7 @@ def policy() -> VLATokensPolicy:
     """Return a policy that was cloned: it goes the right way, but not far."""
     torch.manual_seed(0)
     config = VLATokensConfig(horizon=2, execute=2, codec="bins", bins=8, layers=1, encoder=BACKBONE)
-    made, rng, env = VLATokensPolicy(SIZE, config), torch.Generator().manual_seed(0), Told(16)
+    made, rng, env = VLATokensPolicy(SIZE, config), torch.Generator().manual_seed(0), MultiTaskEnv(16)
     observation, _ = env.reset(seed=0)
     agent = Cloning(made, CloningConfig(lr=3e-3, warmup=0, ema_decay=0.9), 60)
     for _ in range(60):
@@ -45,7 +45,7 @@ def policy() -> VLATokensPolicy:
     return made
 
 
-class Told:
+class MultiTaskEnv:
     """Four steps; success is to go far, on the whole, the way that is told."""
 
     device = torch.device("cpu")
@@ -75,7 +75,7 @@ class Told:
 
 def success(trained: VLATokensPolicy) -> float:
     agent = GRAPE(trained, GRAPEConfig(temperature=1.0))
-    return float(play(Told(400), agent, 2, 0, torch.Generator().manual_seed(7)).success.float().mean())
+    return float(play(MultiTaskEnv(400), agent, 2, 0, torch.Generator().manual_seed(7)).success.float().mean())
 
 
 def frozen(trained: VLATokensPolicy) -> list[Tensor]:
@@ -90,7 +90,7 @@ def test_rewards_teach_to_do_what_is_told_and_leave_the_backbone(method: str) ->
     if method == "ppo":
         how = dict(hidden=(16,), epochs=2, minibatches=2, actor_lr=3e-3, target_kl=None, critic_only=1)
         agent: Any = TokenPPO(start, 0, TokenPPOConfig(entropy_coef=0.0, **how))  # type: ignore[arg-type]
-        env = Told(64)
+        env = MultiTaskEnv(64)
         for k in range(15):
             observation, _ = env.reset(seed=k)
             agent.reset()
@@ -105,7 +105,7 @@ def test_rewards_teach_to_do_what_is_told_and_leave_the_backbone(method: str) ->
         agent = (SRPO(start, SRPOConfig(lr=3e-3, shaping=False, minibatches=2)) if method == "srpo"
                  else GRAPE(start, GRAPEConfig(lr=3e-3, epochs=3)))  # fmt: skip
         for k in range(15):
-            agent.update(play(Told(64), agent, 8, k, rng))
+            agent.update(play(MultiTaskEnv(64), agent, 8, k, rng))
     assert success(start) > before + 0.2, (before, success(start))
     assert all(torch.equal(a, b) for a, b in zip(backbone, frozen(start), strict=True))
 
@@ -113,7 +113,7 @@ def test_rewards_teach_to_do_what_is_told_and_leave_the_backbone(method: str) ->
 def test_the_ratio_is_one_before_the_first_step_and_only_the_critic_learns_at_first() -> None:
     start, rng = policy(), torch.Generator().manual_seed(0)
     agent = TokenPPO(start, 0, TokenPPOConfig(hidden=(16,), critic_only=1, temperature=1.4, entropy_coef=0.0))
-    env = Told(8)
+    env = MultiTaskEnv(8)
     observation, _ = env.reset(seed=0)
     rows = []
     for _ in range(4):
@@ -138,7 +138,7 @@ def test_the_ratio_is_one_before_the_first_step_and_only_the_critic_learns_at_fi
 def test_the_preference_loss_is_log_2_at_the_start_and_swapping_a_pair_turns_its_gradient() -> None:
     start = policy()
     agent = GRAPE(start, GRAPEConfig())
-    played = play(Told(64), agent, 8, 0, torch.Generator().manual_seed(0))
+    played = play(MultiTaskEnv(64), agent, 8, 0, torch.Generator().manual_seed(0))
     chosen = pairs(played)
     assert len(chosen)
     better, worse = chosen.unbind(1)
@@ -193,7 +193,7 @@ def test_only_groups_of_middling_success_teach_and_advantages_are_centred() -> N
 
 
 def test_groups_share_their_situation_and_each_episode_counts_once() -> None:
-    env = Told(12)
+    env = MultiTaskEnv(12)
     agent = GRAPE(policy(), GRAPEConfig())
     played = play(env, agent, 4, 3, torch.Generator().manual_seed(0))
     assert played.group.tolist() == [0] * 4 + [1] * 4 + [2] * 4

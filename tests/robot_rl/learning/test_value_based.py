@@ -13,14 +13,14 @@ from torch import Tensor
 
 from policies.autoregressive import AutoregressiveConfig, AutoregressivePolicy
 from policies.base import Size
-from policies.bins import BinsConfig
 from policies.coarse_to_fine import Atoms, CoarseToFinePolicy
+from policies.networks.bins import BinsConfig
 from robot_rl.data.replay import DEMONSTRATION, NEXT
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.arsq import ARSQ, ARSQConfig
-from robot_rl.learning.cqn import CQN, CQNConfig
-from robot_rl.learning.heads import C51
-from robot_rl.learning.value_based import ValueBased
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.arsq import ARSQ, ARSQConfig
+from robot_rl.learning.algorithms.cqn import CQN, CQNConfig
+from robot_rl.learning.algorithms.value_based import ValueBased
+from robot_rl.learning.parts.heads import C51
 
 ATOMS = Atoms(11, -1.0, 1.0)
 
@@ -118,12 +118,12 @@ def test_without_demonstrations_imitation_changes_nothing() -> None:
 
 def test_what_is_executed_is_a_bin_and_without_noise_the_policys() -> None:
     agent, seen = cqn(noise=0.3), {"observation.state": torch.randn(30, 2)}
-    for phase in Phase:
+    for phase in LearningPhase:
         action, kept = agent.act(seen, rng(), phase)
         assert kept == {} and torch.equal(agent.policy.codec.snap(action), action)
     calm = cqn(noise=0.0)
     calm.update(batch_of())
-    assert torch.equal(calm.act(seen, rng(), Phase.LEARN)[0], calm.policy.act(seen, rng())[:, 0])
+    assert torch.equal(calm.act(seen, rng(), LearningPhase.LEARN)[0], calm.policy.act(seen, rng())[:, 0])
 
 
 @pytest.mark.parametrize("made", [cqn, arsq])
@@ -131,7 +131,7 @@ def test_an_agent_resumes_exactly(made: Callable[[], ValueBased]) -> None:
     first, second = made(), made()
     for seed in range(3):
         first.update(batch_of(seed=seed))
-    first.act({"observation.state": torch.randn(3, 2)}, rng(), Phase.LEARN)
+    first.act({"observation.state": torch.randn(3, 2)}, rng(), LearningPhase.LEARN)
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     second.load_memory(first.memory(), {})
     one, other = first.update(batch_of()), second.update(batch_of())

@@ -13,9 +13,9 @@ from torch import Tensor
 from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import Bundle
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.interface.environment import EnvInfo
-from robot_rl.learning.actor_critic import ActorCritic, ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCritic, ActorCriticConfig
 from robot_rl.operators.arm import ABOVE, BESIDE, missing, progress
 from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.judge import judge_of

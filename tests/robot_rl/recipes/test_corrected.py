@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.cli.main import main
-from robot_rl.learning.actor_critic import ActorCriticConfig
+from robot_rl.learning.algorithms.actor_critic import ActorCriticConfig
 from robot_rl.operators.intervention import InterventionWrapper
 from robot_rl.operators.scripted import OperatorConfig
 from robot_rl.recipes import corrected

@@ -21,21 +21,21 @@ from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import Bundle
 from policies.flow import FlowConfig, FlowPolicy
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowPolicy
 from policies.vla.tokens import VLATokensPolicy
 from robot_rl.data.replay import Replay
 from robot_rl.data.sources import Demonstrations, sample_batches
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
-from robot_rl.learning.actor_critic import ActorCritic
-from robot_rl.learning.agent import Phase
-from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.heads import Bins
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.algorithms.actor_critic import ActorCritic
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
+from robot_rl.learning.parts.heads import Bins
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
 from robot_rl.rewards import TaskReward
-from robot_rl.training.metrics import Episodes
+from robot_rl.training.metrics import EpisodeMetrics
 from robot_rl.training.off_policy import OffPolicyConfig, train_off_policy
 from robot_rl.training.on_policy import OnPolicyConfig, train_on_policy
 from sim.make import describe
@@ -93,7 +93,7 @@ def test_off_policy_agents_act_store_and_update(name: str) -> None:
     replay = Replay(400, ROWS, agent.columns, agent.device)
     ended = torch.tensor([True, False, False, False])
     for t in range(12):
-        action, kept = agent.act(seen(agent), rng, Phase.WARMUP if t < 4 else Phase.LEARN)
+        action, kept = agent.act(seen(agent), rng, LearningPhase.WARMUP if t < 4 else LearningPhase.LEARN)
         assert action.device == META and action.shape == (ROWS, agent.policy.size.action)
         assert on_meta({k: v for k, v in kept.items() if k != "decides"}), "flags are on the CPU"
         row = seen(agent) | kept | {"action": action, "reward": torch.zeros(ROWS, device=META)}
@@ -107,7 +107,7 @@ def test_off_policy_agents_act_store_and_update(name: str) -> None:
     batches = sample_batches([(replay, 16)], 2 * getattr(agent.config, "actor_delay", 1), agent.sampling, rng)
     for k, batch in enumerate(batches):
         assert on_meta(batch)
-        metrics = agent.update(batch, Phase.LEARN if k else Phase.WARMUP)
+        metrics = agent.update(batch, LearningPhase.LEARN if k else LearningPhase.WARMUP)
     assert on_meta(metrics) and (name in ("qc", "cqn", "arsq") or agent.updates.actor > 0)
     agent.finish()
     assert on_meta(agent.policy.state_dict()) and on_meta(agent.value_state())
@@ -134,13 +134,13 @@ def test_recorded_episodes_are_annotated_there(name: str) -> None:
 def test_what_acting_remembers_goes_back_there() -> None:
     """A checkpoint is read on the CPU."""
     agent, rng = built("resfit"), torch.Generator()
-    agent.act(seen(agent), rng, Phase.LEARN)
+    agent.act(seen(agent), rng, LearningPhase.LEARN)
     noise, queue, policy = (agent.memory()[name] for name in ("noise", "queue", "policy"))
     saved = {"noise": torch.zeros(noise.shape), "policy": policy | {"chunks": torch.zeros(policy["chunks"].shape)}}
     saved |= {"queue": queue | {"chunks": torch.zeros(queue["chunks"].shape)}}
     other = built("resfit")
     other.load_memory(saved, seen(other))
-    action, kept = other.act(seen(other), rng, Phase.LEARN)
+    action, kept = other.act(seen(other), rng, LearningPhase.LEARN)
     assert action.device == META and on_meta(kept) and other.memory()["policy"]["chunks"].device == META
 
 
@@ -226,7 +226,7 @@ def test_the_loops_run_there(name: str, physics: str, run: Build, monkeypatch: p
     monkeypatch.setattr(Tensor, "cpu", lambda x: torch.ones(x.shape, dtype=x.dtype) if x.is_meta else cpu(x))
     monkeypatch.setattr(Tensor, "__bool__", lambda x: True if x.is_meta else yes(x))
     monkeypatch.setattr(Tensor, "__float__", lambda x: 0.5 if x.is_meta else half(x))
-    monkeypatch.setattr(Episodes, "add", lambda *_: None)
+    monkeypatch.setattr(EpisodeMetrics, "add", lambda *_: None)
     agent, steps = built(name), [0]
     size, ones = agent.policy.size, torch.ones(ROWS, device=physics)
     state = {"observation.state": torch.zeros(ROWS, size.observation, device=physics)}
@@ -241,8 +241,8 @@ def test_the_loops_run_there(name: str, physics: str, run: Build, monkeypatch: p
     with run() as folder:
         monkeypatch.setattr(folder, "save", lambda *_: None)
         if name == "ppo":
-            monkeypatch.setattr("robot_rl.learning.ppo.PPO.assess", lambda agent, rollout, *_: rollout)
-            monkeypatch.setattr("robot_rl.learning.ppo.PPO.update", lambda *_: {})
+            monkeypatch.setattr("robot_rl.learning.algorithms.ppo.PPO.assess", lambda agent, rollout, *_: rollout)
+            monkeypatch.setattr("robot_rl.learning.algorithms.ppo.PPO.update", lambda *_: {})
             on_policy = OnPolicyConfig(ROWS * 12, num_envs=ROWS, rollout=6)
             train_on_policy(env, agent, TaskReward(), on_policy, folder, 0, lambda *_: None)
         else:
@@ -269,5 +269,5 @@ def test_a_tensor_left_on_the_cpu_is_refused(agent: Build, part: str, monkeypatc
     state, one = torch.zeros(8, 3, device=META), torch.zeros(8, device=META)
     batch = {"observation.state": state, "next.observation.state": state, "action": state[:, :2]}
     with pytest.raises(RuntimeError, match="device") if part else nullcontext():
-        learner.act({"observation.state": state}, torch.Generator(), Phase.LEARN)
+        learner.act({"observation.state": state}, torch.Generator(), LearningPhase.LEARN)
         learner.update(batch | {"reward": one, "discount": one})

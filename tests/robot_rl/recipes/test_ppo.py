@@ -14,7 +14,7 @@ from policies.errors import BundleError
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from robot_rl.cli.main import main
 from robot_rl.interface.pipeline import Pipeline
-from robot_rl.learning.ppo import PPOConfig
+from robot_rl.learning.algorithms.ppo import PPOConfig
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import Job
 from robot_rl.recipes.ppo import ProximalPolicy

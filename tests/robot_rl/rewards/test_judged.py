@@ -102,7 +102,7 @@ def test_a_resumed_environment_goes_on_the_same(judged: Build, same: Callable[[A
 
 
 def test_every_picture_is_drawn(judged: Build) -> None:
-    assert getattr(judged(), "look_next", None) is None
+    assert getattr(judged(), "request_images", None) is None
 
 
 def test_its_facts_are_those_of_the_classifier(judged: Build, task: Build, verdict: Build) -> None:

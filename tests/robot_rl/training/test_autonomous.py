@@ -14,7 +14,7 @@ from robot_rl.assistant import ModelConfig
 from robot_rl.cli.main import main
 from robot_rl.interface.observation_spec import STATE
 from robot_rl.interface.spec import VectorSpec, box
-from robot_rl.learning.cloning import Cloning
+from robot_rl.learning.algorithms.cloning import Cloning
 from robot_rl.recipes import recipes
 from robot_rl.recipes.job import open_job
 from robot_rl.training.autonomous import AutonomousConfig, Practice, improve_alone

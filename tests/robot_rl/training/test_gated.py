@@ -15,9 +15,9 @@ from policies.base import Size
 from policies.bundle import load_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.cli.main import main
-from robot_rl.learning.cloning import Cloning, CloningConfig
-from robot_rl.learning.dppo import DPPO, DPPOConfig, denoiser_from
-from robot_rl.learning.iql import IQLConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from
+from robot_rl.learning.algorithms.iql import IQLConfig
 from robot_rl.training import gated
 from robot_rl.training.gated import Gate, OfflineConfig, improve_offline
 

@@ -23,8 +23,8 @@ from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.bundle import Bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from policies.encoder import EncoderConfig
-from policies.gaussian import GaussianConfig
+from policies.networks.encoder import EncoderConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.data import DatasetWriter
 from robot_rl.data.recording import features, load_episodes
 from robot_rl.interface.environment import EnvInfo
@@ -59,7 +59,7 @@ TINY = HumanInTheLoopConfig(
 
 
 def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -> None:
-    """Append one episode to the robot's dataset, as `real.recorder` does."""
+    """Append one episode to the robot's dataset, as `real.recording.recorder` does."""
     n, rng = len(flags), torch.Generator().manual_seed(seed)
     last = torch.zeros(n, 1, dtype=torch.bool)
     last[-1] = True

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from policies.base import Size
-from policies.bins import BinsConfig
 from policies.coarse_to_fine import CoarseToFinePolicy
-from robot_rl.learning.cqn import CQN, CQNConfig
+from policies.networks.bins import BinsConfig
+from robot_rl.learning.algorithms.cqn import CQN, CQNConfig
 from robot_rl.rewards import SuccessReward
 from robot_rl.training.off_policy import ONE_ENV, demo_replay, train_off_policy
 from robot_rl.util.errors import ConfigError

@@ -14,7 +14,7 @@ from torch import Tensor
 from policies.actor import GaussianPolicy
 from policies.base import Size
 from policies.execution import ChunkExecutor
-from policies.gaussian import GaussianConfig
+from policies.networks.gaussian import GaussianConfig
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.spec import numbered
 from robot_rl.recipes import recipes

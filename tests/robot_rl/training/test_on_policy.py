@@ -13,9 +13,9 @@ from torch import Tensor
 from policies.base import Policy, Size
 from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
-from robot_rl.learning.ppo import PPO, PPOConfig
+from robot_rl.learning.algorithms.ppo import PPO, PPOConfig
 from robot_rl.rewards import TaskReward
-from robot_rl.training.metrics import Episodes
+from robot_rl.training.metrics import EpisodeMetrics
 from robot_rl.training.on_policy import OnPolicyConfig, collect, train_on_policy
 from robot_rl.training.run import read_metrics
 from robot_rl.util.errors import Interrupted
@@ -114,7 +114,7 @@ def test_values_of_states_in_which_nothing_is_ever_done_do_not_run_away(point_ma
 def gather(env: Any, agent: PPO, steps: int, **options: Any) -> tuple[Any, ...]:
     observation, _ = env.reset(seed=0, **options)
     agent.policy.reset()
-    episodes = Episodes(env.num_envs, torch.device("cpu"))
+    episodes = EpisodeMetrics(env.num_envs, torch.device("cpu"))
     return *collect(env, agent, TaskReward(), observation, steps, torch.Generator().manual_seed(0), episodes), episodes
 
 

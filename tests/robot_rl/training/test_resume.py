@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from robot_rl.data.sources import Demonstrations
-from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.rewards import SuccessReward
 from robot_rl.training.checkpoint import load_state
 from robot_rl.training.off_policy import OffPolicyConfig, demo_replay, train_off_policy
@@ -187,7 +187,7 @@ from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.training.run import Run
 from robot_rl.training.supervised import SupervisedConfig, train_supervised
 from robot_rl.data.sources import Demonstrations
-from robot_rl.learning.cloning import Cloning, CloningConfig
+from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 torch.manual_seed(int(sys.argv[2]))
 tiny = DiffusionConfig(horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5)
 policy = DiffusionPolicy(Size(3, 2), tiny)

@@ -391,7 +391,7 @@ def test_a_walking_robot_without_odometry_stands_on_its_feet() -> None:
 
 @pytest.mark.parametrize("file", ["arm", "quadruped", "finetune", "twin"])
 def test_a_launch_goes_on_without_its_view(file: str) -> None:
-    from real.launch import describe
+    from real.launching.launch import describe
 
     given = {} if file == "twin" else {"policy": "runs/x"}
     nodes = {

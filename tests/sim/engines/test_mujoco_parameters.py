@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sim.engines.model import MAX_ACTION_DELAY
-from sim.looks import can_randomize as looks_of
+from sim.rendering.looks import can_randomize as looks_of
 from sim.tasks import tasks
 from sim.tasks.base import PLACE
 

@@ -18,7 +18,7 @@ from sim.demonstrators import make_expert
 from sim.engines.model import compile_model
 from sim.env import TaskEnv
 from sim.scenes import Scene
-from sim.sensors import UNSEEN
+from sim.step.sensors import UNSEEN
 from sim.tasks import tasks
 from sim.tasks.base import view_sizes
 

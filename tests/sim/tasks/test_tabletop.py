@@ -22,7 +22,7 @@ from robot_rl.interface.pipeline import Instruction, Interface, Pipeline
 from robot_rl.util.errors import ConfigError
 from sim.demonstrators import make_expert
 from sim.env import TaskEnv
-from sim.sampling import chosen
+from sim.step.sampling import chosen
 from sim.tasks import tasks
 
 TASK = tasks.get("tabletop")
@@ -300,16 +300,16 @@ def test_pictures_are_rendered_for_those_who_look(same: Any) -> None:
     first = [env.reset(seed=5)[0] for env in (every, some)]
     key = "observation.images.wrist"
     assert torch.equal(first[0][key], first[1][key])
-    some.look_next(torch.tensor([False, True, False]))
+    some.request_images(torch.tensor([False, True, False]))
     action = torch.full((3, 4), 0.8)
     (a, *_), (b, *_) = every.step(action), some.step(action)
     assert torch.equal(a["observation.state"], b["observation.state"])
     assert torch.equal(a[key][1], b[key][1]) and not torch.equal(a[key][1], first[0][key][1])
     assert torch.equal(b[key][[0, 2]], first[1][key][[0, 2]]), "these are as they were"
-    some.look_next(None)
+    some.request_images(None)
     (a, *_), (b, *_) = every.step(action), some.step(action)
     assert torch.equal(a[key], b[key])
-    some.look_next(torch.zeros(3, dtype=torch.bool))
+    some.request_images(torch.zeros(3, dtype=torch.bool))
     ended = False
     while not ended:
         (a, *_, infos), (b, *_) = every.step(action), some.step(action)

@@ -23,7 +23,7 @@ from robot_rl.data import Dataset, DatasetError, DatasetWriter, verify
 from robot_rl.data.identity import pictures_digest
 from robot_rl.data.verify import examine
 from robot_rl.data.video import encode_video
-from robot_rl.data.view import View, resized
+from robot_rl.data.view import DatasetView, resized
 
 CAMERA, DEPTH = "observation.images.front", "observation.images.front_depth"
 Plant = Callable[[Path], object]
@@ -269,7 +269,7 @@ def test_pictures_in_the_data_table_under_another_name_and_in_another_size(recor
     frames = pictures(recorded)
     feature(CAMERA, shape=[3, 32, 48], names=["channels", "height", "width"])(recorded)
     wrist = "observation.images.wrist"
-    data = Dataset(recorded, View((f"{CAMERA}={wrist}",), image_size=16))
+    data = Dataset(recorded, DatasetView((f"{CAMERA}={wrist}",), image_size=16))
     assert data.cameras == [wrist] and data.features[wrist].shape == (16, 16, 3)
     assert (data.frames(wrist, [7, 2]).numpy() == resized(frames[[7, 2]], 16)).all()
     assert data.stats.keys() == data.features.keys() and wrist in data.episode_stats(("mean",))

@@ -1,0 +1,1 @@
+"""Networks and distributions that policies are built of."""

@@ -1,0 +1,145 @@
+"""Generative policies of action chunks on low-dimensional observations: a network, and a map from noise to a chunk."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import Chunk, Normalizer, Observation, Policy, Prefix, Size, mlp, normal
+from policies.networks.encoder import FEATURES, EncoderConfig
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt
+
+
+@dataclass(frozen=True)
+class ChunkConfig:
+    """A policy that samples chunks of actions."""
+
+    horizon: PositiveInt = 16
+    """Actions predicted at once."""
+    execute: PositiveInt = 8
+    """Actions executed before the next prediction."""
+    hidden: PositiveInt = 256
+    """Width of the network."""
+    layers: Annotated[int, Interval(ge=0, le=100)] = 3
+    """Hidden layers of the network."""
+    sample_steps: PositiveInt = 10
+    """Evaluations of the network per chunk."""
+    regression: NonNegativeFloat = 0.0
+    """Weight of predicting the chunk from the features alone: from a noisy chunk, much of the answer can be read
+    without looking at the pictures."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+
+    def __post_init__(self) -> None:
+        if self.execute > self.horizon:
+            raise ValueError(f"execute {self.execute} is more than horizon {self.horizon} predicts; lower execute")
+
+
+class Denoiser(nn.Sequential):
+    """An MLP on noisy actions, a condition and one or more times, as diffusion and flow policies train it."""
+
+    EMBED = 32
+    """Size of a time's embedding."""
+    LONGEST_PERIOD = 1e4
+
+    def __init__(self, actions: int, condition: int, hidden: list[int], times: int = 1):
+        super().__init__(*mlp([actions + condition + times * self.EMBED, *hidden, actions], nn.Mish))
+
+    def forward(self, noisy: Tensor, condition: Tensor, *times: Tensor) -> Tensor:  # type: ignore[override]
+        """Evaluate noisy actions (B, N) at times (B,)."""
+        half = self.EMBED // 2
+        frequency = torch.exp(-math.log(self.LONGEST_PERIOD) / half * torch.arange(half, device=noisy.device))
+        phases = [time[:, None].float() * frequency for time in times]
+        embedded = [wave for phase in phases for wave in (phase.sin(), phase.cos())]
+        return super().forward(torch.cat([noisy, condition, *embedded], -1))
+
+
+class ChunkPolicy(Policy):
+    """A denoiser of action chunks, applied `sample_steps` times."""
+
+    inpaints = traceable = True
+
+    def __init__(self, size: Size, config: Any):
+        super().__init__()
+        self.size, self.config = size, config
+        self.horizon, self.execute = config.horizon, config.execute
+        self.normalizer = Normalizer(size.observation)
+        self.encoder = self.make_encoder()
+        hidden = [config.hidden] * config.layers
+        self.denoiser = Denoiser(config.horizon * size.action, self.encoder.size, hidden)
+        self.guess = nn.Linear(self.encoder.size, config.horizon * size.action) if config.regression else None
+
+    def make_encoder(self) -> Any:
+        """Return the network that turns observations into features, with fresh weights."""
+        return self.config.encoder.build(self.size)
+
+    def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None = None) -> Tensor:
+        """Evaluate the network, or a frozen copy of it, on chunks (B, horizon, A) at times (B,)."""
+        return (frozen or self.denoiser)(chunk.flatten(1), condition, time).view_as(chunk)
+
+    def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the error of cloning chunks (B, horizon, A) in [-1, 1], per row (B,)."""
+        condition = self.condition(self.encoder.augment(observation, rng))
+        error = self._error(condition, chunk, rng)
+        if self.guess is None:
+            return error
+        return error + self.config.regression * (self.guess(condition) - chunk.flatten(1)).square().mean(1)
+
+    @abstractmethod
+    def _error(self, condition: Tensor, chunk: Tensor, rng: torch.Generator) -> Tensor:
+        """Return the error of the network's output per row (B,) at random noise levels."""
+
+    def condition(self, observation: Observation) -> Tensor:
+        """Return the network's input (B, F) for an observation, which may have it already, as `FEATURES`."""
+        if FEATURES in observation:
+            return observation[FEATURES]
+        return self.encoder(self.normalizer(observation["observation.state"]), observation)
+
+    def fit(self, columns: dict[str, Tensor]) -> None:
+        """Fit the normalizer to demonstrated rows (N, ...)."""
+        self.normalizer.fit(columns["observation.state"])
+
+    def noise(self, count: int, rng: torch.Generator) -> Tensor:
+        """Draw initial noise (count, horizon, A)."""
+        return normal((count, self.horizon, self.size.action), rng, self.normalizer.mean.device)
+
+    @abstractmethod
+    def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
+        """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically; they continue a prefix."""
+
+    @abstractmethod
+    def one_step(self, observation: Observation, noise: Tensor) -> Tensor:
+        """Return the network's output (B, horizon, A) for pure noise, with gradients, not clipped: the clean chunk if
+        `prediction` is sample, and then, clipped, what `base` returns with a single sample step."""
+
+    def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
+        return Chunk(self.base(observation, self.noise(len(observation["observation.state"]), rng), prefix))
+
+    def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
+        return self.infer(observation, rng).actions
+
+
+def pull(denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma: float, prefix: Prefix) -> Tensor:
+    """Return the guidance term for the clean chunk (B, horizon, A) that a sampler expects at one noise level.
+
+    Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4, whose weight
+    min(beta, (1 - t) / (t r^2)) on the velocity is min(beta sigma, (alpha^2 + sigma^2) / alpha) on the clean chunk for
+    any noise schedule noisy = alpha clean + sigma noise.
+    """
+    weight = min(prefix.guidance * sigma, (alpha**2 + sigma**2) / max(alpha, 1e-6))
+    with torch.enable_grad():
+        noisy = noisy.detach().requires_grad_()
+        clean = denoise(noisy)
+        error = (prefix.actions - clean.detach().clamp(-1, 1)) * prefix.weights[..., None]
+        return weight * torch.autograd.grad(clean, noisy, error)[0]
+
+
+def freeze(chunk: Tensor, prefix: Prefix | None) -> Tensor:
+    """Return the chunk in [-1, 1], with the frozen actions of the prefix."""
+    chunk = chunk.clamp(-1, 1)
+    return chunk if prefix is None else torch.where(prefix.weights[..., None] == 1, prefix.actions, chunk)

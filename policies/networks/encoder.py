@@ -1,0 +1,183 @@
+"""Encode an observation dict as features: the normalized state, the instruction's words, and a convolutional embedding
+of each picture.
+
+    features = [state, words, embed(picture of the first camera), embed(second) ...]
+
+Random shifts are those of DrQ (Yarats et al. 2021, "Image Augmentation Is All You Need"), the network is similar to
+DrQ's with strides in every layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import Observation, Size
+from policies.networks.hashed_words import WORDS, hashed_words
+from policies.networks.pretrained_vision import PretrainedVision, VisionConfig
+from robot_rl.interface.observation_spec import IMAGES, LANGUAGE
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import NonNegativeInt, PositiveInt
+
+FEATURES = "features"
+"""Column of a frozen base's features."""
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Networks that embed pictures."""
+
+    channels: tuple[PositiveInt, ...] = (16, 32, 32, 32)
+    """Channels of the convolutions, 3x3; each halves height and width."""
+    embedding: PositiveInt = 64
+    """Features per picture."""
+    shift: NonNegativeInt = 4
+    """Largest random shift of a picture in training, pixels; 0: none."""
+    pooling: Literal["all", "places"] = "all"
+    """What is read of the last convolution: all, or where each channel is strongest and how strong (then it does not
+    halve)."""
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    """A pretrained model in place of the convolutions; of `channels`, the last one counts."""
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("all", "places"):
+            raise ValueError(f"pooling is {self.pooling!r}; choose all or places")
+
+    def build(self, reads: Size) -> Encoder:
+        """Return the encoder with fresh weights."""
+        return Encoder(reads, self)
+
+
+class Encoder(nn.Module):
+    """Features (B, size) of observations with leading dimension B."""
+
+    def __init__(self, reads: Size, config: EncoderConfig):
+        super().__init__()
+        self.config, self.shapes = config, reads.pictures
+        if other := [key for key in reads.others if key not in self.shapes and key != LANGUAGE]:
+            raise ConfigError(f"this policy cannot read {other[0]!r}; take a task without it, or another recipe")
+        self.words = WORDS * (LANGUAGE in reads.others)
+        self.vision = None
+        if config.vision.model and self.shapes:  # one for all cameras
+            self.vision = PretrainedVision(config.vision)
+        self.cameras = nn.ModuleDict({camera_name(key): self._embed(key) for key in self.shapes})
+        self.size = reads.observation + self.words + len(self.shapes) * config.embedding
+
+    def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        """Return the normalized state (B, D) with the features of the instruction, uint8 (B, bytes), and of the
+        pictures, uint8 (B, H, W, 3)."""
+        parts = [self.read(observation[LANGUAGE])] if self.words else []
+        seen = scaled if self.vision is None else self.vision
+        parts += [self.cameras[camera_name(key)](seen(observation[key])) for key in self.shapes]
+        return torch.cat([state, *parts], -1) if parts else state
+
+    def _embed(self, key: str) -> nn.Sequential:
+        """Return the network of one camera: pictures, or the pretrained model's maps, to (B, embedding) in [-1, 1]."""
+        c = self.config
+        if self.vision is None:
+            layers, shape = _convolutions(key, self.shapes[key], c)
+        else:
+            channels, height, width = self.vision.map_shape(*self.shapes[key][:2])
+            layers = [nn.Conv2d(channels, c.channels[-1], 1), nn.ReLU()]
+            shape = (c.channels[-1], height, width)
+        pool, size = (SpatialSoftmax(), 3 * shape[0]) if c.pooling == "places" else (nn.Flatten(), math.prod(shape))
+        return nn.Sequential(*layers, pool, nn.Linear(size, c.embedding), nn.LayerNorm(c.embedding), nn.Tanh())
+
+    def read(self, text: Tensor) -> Tensor:
+        """Return features (B, WORDS) of instructions (B, bytes); `forward` takes them as well."""
+        return hashed_words(text) if text.dtype == torch.uint8 else text
+
+    def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
+        """Return the observation, whose keys begin with `prefix`, with every picture shifted at random."""
+        return augmented(observation, list(self.shapes), self.config.shift, rng, prefix)
+
+
+class BaseFeatures(nn.Module):
+    """Features (B, size) that a frozen base has of an observation, in place of pictures and words, after the state.
+
+    They are computed once, when acting; a replay keeps them and needs no pictures.
+    """
+
+    shapes: ClassVar[dict[str, tuple[int, ...]]] = {}
+
+    def __init__(self, reads: Size, width: int):
+        super().__init__()
+        self.size = reads.observation + width
+
+    def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        """Return the normalized state (B, D) with the base's features (B, width)."""
+        return torch.cat([state, observation[FEATURES]], -1)
+
+    def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
+        """Return the observation: there is nothing to shift."""
+        return observation
+
+
+class SpatialSoftmax(nn.Module):
+    """Where each channel is strongest (spatial softmax, Levine et al. 2016, arXiv 1504.00702), and how strong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sharpness = nn.Parameter(torch.zeros(()))
+        """Logarithm of the softmax's inverse temperature."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, 3 C) of x (B, C, H, W): columns and rows in [-1, 1], then the maxima."""
+        height, width = x.shape[2:]
+        y = torch.linspace(-1, 1, height, device=x.device)[:, None].expand(height, width)
+        grid = torch.stack([torch.linspace(-1, 1, width, device=x.device).expand(height, width), y], -1).flatten(0, 1)
+        flat = x.flatten(2)
+        share = (flat * self.sharpness.exp()).softmax(-1)
+        return torch.cat([(share @ grid).flatten(1), flat.amax(-1)], 1)
+
+
+def augmented(
+    observation: Observation, keys: list[str], shift: int, rng: torch.Generator, prefix: str = ""
+) -> Observation:
+    """Return the observation, whose keys begin with `prefix`, with its pictures `keys` shifted by up to `shift`."""
+    if not shift:
+        return observation
+    return observation | {prefix + key: shifted(observation[prefix + key], shift, rng) for key in keys}
+
+
+def scaled(pictures: Tensor) -> Tensor:
+    """Return uint8 pictures (B, H, W, 3) as floats (B, 3, H, W) in [-1, 1]."""
+    return pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def shifted(pictures: Tensor, most: int, rng: torch.Generator) -> Tensor:
+    """Shift pictures (B, H, W, C) independently by up to `most` pixels, repeating the edge."""
+    count, height, width, _ = pictures.shape
+    offset = torch.randint(-most, most + 1, (2, count, 1), generator=rng, device=rng.device).to(pictures.device)
+    rows = (torch.arange(height, device=pictures.device) + offset[0]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=pictures.device) + offset[1]).clamp(0, width - 1)
+    each = torch.arange(count, device=pictures.device)[:, None, None]
+    return pictures[each, rows[:, :, None], columns[:, None, :]]
+
+
+def camera_name(key: str) -> str:
+    """Return a picture's key as a name of a module, which has no dots."""
+    return key.removeprefix(IMAGES).replace(".", "_")
+
+
+def _convolutions(
+    key: str, shape: tuple[int, ...], config: EncoderConfig
+) -> tuple[list[nn.Module], tuple[int, int, int]]:
+    """Return the convolutions of one camera, which read floats (B, 3, H, W), and the shape of what comes out."""
+    height, width, channels = shape
+    if min(height, width) < 2 ** len(config.channels):
+        raise ConfigError(
+            f"{key} is {height}x{width}: too small for {len(config.channels)} convolutions; take fewer "
+            "`channels` of the encoder, or larger pictures"
+        )
+    layers: list[nn.Module] = []
+    for k, out in enumerate(config.channels, 1):
+        stride = 1 if config.pooling == "places" and k == len(config.channels) else 2
+        layers += [nn.Conv2d(channels, out, 3, stride=stride, padding=1), nn.ReLU()]
+        channels, height, width = out, math.ceil(height / stride), math.ceil(width / stride)
+    return layers, (channels, height, width)

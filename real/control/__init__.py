@@ -1,0 +1,1 @@
+"""The command thread, its clock and limits, and the guard process."""

@@ -1,0 +1,264 @@
+"""The guard: the only writer of a robot's motor commands, which damps the robot without valid commands.
+
+A motor obeys its last command forever. The process that runs a policy can be killed, hang, or lose its connection. This
+one only passes checked commands on, so it notices::
+
+    deploy ── lowcmd_wanted ──> guard ── lowcmd, 500 Hz ──> motors
+                                  ^────── lowstate ──────────┘
+
+After damping, and at the start, the robot may be in any posture. It stays damped until the policy's process stands it
+up, which begins at the measured posture with little stiffness that grows slowly. Commands at full stiffness are not
+passed on. L2 and B of the robot's own remote always damp it.
+
+It does not import torch: it needs little memory and starts in half a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from real.bus import Node, Stamped, encode, make, qos
+from real.control.clock import STALL, Ticker, prefer_realtime, prefer_realtime_bus
+from real.robots.lowlevel import ARMING, GROWTH, GUARD_RATE, GUARD_TOPIC, JUMP, STATE_TIMEOUT, Motors
+from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
+from robot_rl.interface.spec import RobotSpec, UnitreeInterface
+from robot_rl.util.errors import UserError
+
+logger = logging.getLogger(__name__)
+COMMAND_TIMEOUT = 0.05
+"""Oldest command to pass on, s."""
+WATCH = 0.5
+"""Time between looks at the writers of its topics, s."""
+DRAIN = 4.0
+"""Longest time that a guard waits for the policy's process to end first, s."""
+
+
+SILENCE, STALE_STATE = QUIET = ("silence", "stale state")
+"""Reasons for damping without a refused command."""
+GREW, REMOTE = "stiffness grew too fast", "L2 and B of the remote"
+_L2, _B = (2, 0x20), (3, 0x02)
+"""Byte and bit of `wireless_remote`."""
+
+
+class ReceivedCommand(NamedTuple):
+    """The newest command, with the result of its check."""
+
+    raw: bytes = b""
+    bad: str = ""
+    """Reason for refusing it; empty if valid."""
+    command: np.ndarray | None = None
+    received: float = -float("inf")
+    """Monotonic, s."""
+
+
+class BackgroundPrinter:
+    """Print messages in a thread of its own, so that a slow or closed reader never delays the robot."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self._say = say
+        self._texts: SimpleQueue[str | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="printer", daemon=True)
+        self._thread.start()
+
+    def __call__(self, text: str) -> None:
+        self._texts.put(text)
+
+    def close(self) -> None:
+        """Print the remaining messages, for one second at most."""
+        self._texts.put(None)
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while (text := self._texts.get()) is not None:
+            with contextlib.suppress(Exception):
+                self._say(text)
+
+
+class Guard:
+    """Send at the robot's command rate from `run()` until `close()`; damp first and last."""
+
+    def __init__(self, node: Node, robot: RobotSpec, timeout: float = 10.0):
+        if not isinstance(robot.ros, UnitreeInterface):
+            raise UserError(
+                f"robot {robot.name!r} needs no guard: only motors that obey LowCmd do; see `robot-rl robots`"
+            )
+        self.robot, self.motors = robot, Motors(robot)
+        self._command, self._state = layout(LOW_COMMAND), layout(LOW_STATE)
+        self._damp = self._command.seal(self.motors.damp())
+        self.events: dict[str, int] = {}
+        """How often it began to damp, by reason."""
+        self.damping = SILENCE
+        """Why it began to damp; empty while it passes commands on."""
+        self.latched = True
+        """Only a command as at the beginning of standing up ends the damping."""
+        self.stalls = 0
+        """How often it stood still, as a tick that came over `STALL` s late shows."""
+        self.timing: dict[str, Any] = {}
+        self._alive, self._tick = -float("inf"), -1
+        """Time of the robot's last new state, monotonic s, and its count of ms."""
+        self._position, self._remote = np.full(self.motors.count, np.nan), False
+        """Positions of the motors, rad, and whether the remote's L2 and B are down, in the newest state."""
+        self._newest = ReceivedCommand()
+        self._soft = -float("inf")
+        """Time of the last command with little stiffness or none."""
+        self.foreign_publisher = ""
+        """Who else sends commands or reports the robot's state; empty if nobody does."""
+        self._ordinary = True
+        self._closing: float | None = None
+        self._hurry = threading.Event()
+        self.reports = node.publisher("std_msgs/msg/String", GUARD_TOPIC, qos.SENSOR)  # never waits for a reader
+        self.output = node.publisher(LOW_COMMAND, robot.ros.low_command, qos.COMMAND)
+        self.state = node.subscribe(LOW_STATE, robot.ros.low_state, qos.SENSOR, self._on_state)
+        self.commands = node.subscribe(LOW_COMMAND, robot.ros.wanted_command, qos.COMMAND, self._on_command)
+        self._wait_ready(node, timeout)
+
+    def _wait_ready(self, node: Node, timeout: float) -> None:
+        """Wait for the robot; raise if another writer exists."""
+
+        def heard() -> bool:
+            return self._alive > -float("inf")
+
+        deadline = time.monotonic() + timeout
+        while not heard() and time.monotonic() < deadline:
+            self.state.wait(0.1)
+        if not heard():
+            raise UserError(
+                f"no state of {self.robot.name} on {self.state.topic} within {timeout:g} s; is the robot, or "
+                f"`robot-rl twin {self.robot.name}`, running on this domain? {'; '.join(node.incompatible())}".rstrip()
+            )
+        if others := self.output.other_writers():
+            raise UserError(
+                f"{', '.join(others)} already sends motor commands on {self.output.topic}; stop it first: "
+                "two writers make a robot shake"
+            )
+
+    def _on_state(self, sample: Stamped) -> None:
+        if self._ordinary:
+            self._ordinary = False
+            prefer_realtime_bus()
+        state = self._state.open(sample.raw)
+        if state is not None and state["tick"] != self._tick:  # a robot that hangs may repeat its state forever
+            self._tick, self._alive = int(state["tick"]), sample.received
+            self._position = state["motor_state"]["q"][: self.motors.count]
+            self._remote = all(state["wireless_remote"][byte] & bit for byte, bit in (_L2, _B))
+
+    def _on_command(self, sample: Stamped) -> None:
+        if sample.raw == self._newest.raw:  # most are repeated, and checked once
+            self._newest = self._newest._replace(received=sample.received)
+            return
+        command = self._command.open(sample.raw)
+        bad = "damaged command" if command is None else self.motors.refusal(command)
+        self._newest = ReceivedCommand(bytes(sample.raw), bad, command, sample.received)
+
+    def run(self, say: Callable[[str], None] = lambda _text: None) -> None:
+        """Pass commands on or damp, every tick, until `close`. In any case damp the robot at the end."""
+        prefer_realtime(42)
+        ticker = Ticker(1 / self.robot.command_rate)
+        printer = BackgroundPrinter(say)
+        try:
+            self._run(ticker, printer)
+        finally:
+            self._end(ticker)
+            printer.close()
+        self.timing = ticker.timing.summary()
+
+    def _run(self, ticker: Ticker, say: Callable[[str], None]) -> None:
+        report, count, every = self._report(), 0, round(self.robot.command_rate / GUARD_RATE)
+        watch = round(self.robot.command_rate * WATCH)
+        while not self._over():
+            if (late := ticker.wait()) > STALL:
+                self.stalls += 1
+                say(f"stood still for {1000 * late:.0f} ms")
+            if count % watch == 0:
+                self.foreign_publisher = self._find_intruder()
+            newest = self._newest
+            before, reason = (self.damping, self.latched), self._judge(time.monotonic(), newest)
+            self.output.publish(self._damp if reason else newest.raw)
+            # Report the reason of a new damping, and the first refusal after a silence.
+            if bool(reason) != bool(self.damping) or (self.damping in QUIET and reason not in QUIET):
+                self._note(reason, say)
+            changed = before != (self.damping, self.latched)
+            if changed:
+                report = self._report()
+            if changed or count % every == 0:
+                self.reports.publish(report)
+            count += 1
+
+    def _end(self, ticker: Ticker) -> None:
+        """Damp three times, since a message may be lost; try all of them even if one fails."""
+        for _ in range(3):
+            try:
+                self.output.publish(self._damp)
+                ticker.wait()
+            except Exception:
+                logger.exception("could not damp the robot at the end")
+
+    def _find_intruder(self) -> str:
+        """Return who sends where only this guard, one policy, or the robot may send; empty if nobody does."""
+        if others := self.output.other_writers(process=True):
+            return f"{' and '.join(others)} sends motor commands on {self.output.topic} too"
+        for topic in (self.commands, self.state):
+            if len(topic.writers()) > 1:
+                return f"{' and '.join(topic.writers(process=True))} send on {topic.topic}"
+        return ""
+
+    def _judge(self, now: float, newest: ReceivedCommand) -> str:
+        """Return why the robot must be damped in this tick; empty if the newest command may pass."""
+        reason = newest.bad
+        if now - newest.received > COMMAND_TIMEOUT:
+            reason = SILENCE
+        if now - self._alive > STATE_TIMEOUT:
+            reason = STALE_STATE
+        if self.foreign_publisher:
+            reason = self.foreign_publisher
+        if self._remote:
+            reason = REMOTE
+        if not reason and newest.command is not None:
+            stiffness_scale = self.motors.stiffness_scale(newest.command)
+            self.latched = self.latched and not self.motors.arms(newest.command, self._position)
+            if self.latched or stiffness_scale <= ARMING:
+                self._soft = now
+            elif stiffness_scale > JUMP + GROWTH * (now - self._soft):
+                reason = GREW
+        self.latched |= bool(reason)
+        return reason or (self.damping if self.latched else "")
+
+    def _report(self) -> bytes:
+        said = {"damping": self.damping, "latched": self.latched, "damped": self.events, "stalls": self.stalls}
+        return bytes(encode(make("std_msgs/msg/String", data=json.dumps(said)), "std_msgs/msg/String"))
+
+    def _over(self) -> bool:
+        """Return whether to end: commands have stopped, the wait is over, or `close` was called twice."""
+        if self._closing is None:
+            return False
+        late = time.monotonic() - self._closing > DRAIN
+        return self._hurry.is_set() or bool(self.damping) or late
+
+    def _note(self, reason: str, say: Callable[[str], None]) -> None:
+        if reason:
+            self.events[reason] = self.events.get(reason, 0) + 1
+        say(f"damping: {reason}" if reason else "passing commands on")
+        self.damping = reason
+
+    def close(self) -> None:
+        """End after the policy's process, which lays the robot down first; called twice, end at once."""
+        if self._closing is not None:
+            self._hurry.set()
+        self._closing = self._closing or time.monotonic()
+
+    def summary(self) -> str:
+        """Return a one-line summary."""
+        late = self.timing["lateness_us"]
+        return (
+            f"{self.timing['ticks']} ticks, {self.timing['missed']} missed, lateness p50 {late['p50']:.0f} us, "
+            f"p99 {late['p99']:.0f} us, max {late['max']:.0f} us; damped: {json.dumps(self.events)}"
+        )

@@ -1,0 +1,315 @@
+"""The command thread: turn the policy's goals into a stream of commands limited by the shield."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from real.control.clock import STALL, Ticker, prefer_realtime, reschedule, scheduling
+from real.control.histogram import Histogram
+from real.control.safety import STALE_GOAL, STALE_STATE, PostureLimits, SafetyConfig
+from real.robots.base import Driver, JointReading, NotReady
+from robot_rl.interface.pipeline import Pipeline
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Joint positions to reach `duration` seconds after `posted`."""
+
+    position: Tensor
+    """(1, J) rad"""
+    start: Tensor
+    """(1, J) the goal before it, rad"""
+    gripper: float
+    """m"""
+    posted: float
+    """Monotonic time, s."""
+    duration: float
+    """s"""
+
+
+@dataclass
+class Events:
+    """Counts of the shield's and the watchdogs' actions, by reason."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, reason: str, times: int = 1) -> None:
+        if times:
+            self.counts[reason] = self.counts.get(reason, 0) + times
+
+
+class CommandLoop(threading.Thread):
+    """Publish at the robot's command rate from `arm()` until `close()`.
+
+    Each tick moves along a straight line from the previous goal to the present one and through `Shield.follow`; the
+    set-points of compliant joints are no path and jump to the goal, as in simulation. With a stale state, a stale goal
+    or a latched stop an arm brakes and holds, and a walking robot is damped; both keep sending, because a forward
+    controller would keep the last command anyway. Damping a robot on its legs latches a stop, since full stiffness
+    would tear it up again, except at the end and for a stale goal between episodes.
+    """
+
+    def __init__(self, driver: Driver, pipeline: Pipeline, safety: SafetyConfig | None = None):
+        super().__init__(name="command-loop", daemon=True)
+        self.driver, self.pipeline, self.safety = driver, pipeline, safety or SafetyConfig()
+        self.events = Events()
+        self.goals = 0
+        """Number of goals posted, refused ones included."""
+        self.stopped = ""
+        """Reason of a latched stop, empty while running."""
+        self.ticker: Ticker | None = None
+        self.state_ages = Histogram()
+        """Age of the joint state at the ticks, s."""
+        self.stall = -math.inf, 0.0
+        """When this thread last went on after it had stood still, monotonic s, and for how long, s."""
+        self.error: BaseException | None = None
+        self.note: Callable[[str, Any], None] = lambda _event, _what: None
+        """Called at stops and resets, in any thread."""
+        self._goal: Goal | None = None
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._nonfinite = 0
+        self._holding = ""
+        self._fresh = True
+        self._ticked = math.inf
+        """Time of the last tick, monotonic s."""
+        self._last_tracking_ok = math.inf
+        """Last time that a held arm was at its held position, monotonic s."""
+        self._before: tuple[Any, ...] = ()
+        """Switch interval and scheduling before `arm`."""
+        self.legged = pipeline.robot.base is not None
+        self.is_damped = self.legged
+        """A walking robot is damped, and has to stand up."""
+        self.resting = False
+        """Between episodes no goals are due: a robot on its legs sinks without a latch, and is stood up again."""
+        self._stiff_since = -math.inf
+        """Begin of the newest stretch of commands with stiffness, monotonic s."""
+        self._limits = PostureLimits(pipeline.robot, self.safety)
+
+    # ---- policy side -------------------------------------------------------------------------------------------
+    def arm(self) -> None:
+        """Seed the command with the measured position and start sending: an arm stands still, others stay limp."""
+        self.driver.wait_ready()
+        # A garbage collection over torch's objects takes tenths of a second, in which no state is read.
+        gc.collect()
+        reading = self.driver.next_reading(self.safety.lost_timeout)
+        assert reading is not None
+        self._position = torch.from_numpy(reading.position).float()[None]
+        self._velocity = torch.zeros_like(self._position)
+        self._width = reading.gripper
+        with self._lock:
+            now = time.monotonic()
+            self._goal = Goal(self._position, self._position, reading.gripper, now, self.pipeline.tick)
+        self._before = (sys.getswitchinterval(), scheduling())
+        sys.setswitchinterval(0.0002)  # the policy thread must not keep the interpreter lock for the default 5 ms
+        # Nor may the garbage collector, which runs at the start of episodes.
+        gc.freeze()
+        gc.disable()
+        prefer_realtime(20)
+        self.start()
+
+    @property
+    def goal(self) -> Tensor:
+        """Return the newest admitted goal (1, J), rad."""
+        with self._lock:
+            assert self._goal is not None, "arm() first"
+            return self._goal.position
+
+    @property
+    def width(self) -> float:
+        """Return the newest goal's distance between the fingers, m."""
+        with self._lock:
+            assert self._goal is not None, "arm() first"
+            return self._goal.gripper
+
+    def set_goal(self, position: Tensor, gripper: float, duration: float) -> bool:
+        """Post a goal (1, J) to reach `duration` seconds from now, through the shield. Return False if it was refused:
+        not finite, too far from the robot's position, or a stop is latched.
+        """
+        self.check()
+        self.goals += 1
+        with self._lock:
+            assert self._goal is not None, "arm() first"
+            previous, width = self._goal.position, self._goal.gripper
+        if not (math.isfinite(gripper) and bool(position.isfinite().all())):
+            position, gripper = torch.full_like(position, math.nan), width  # one non-finite number makes all NaN
+        if self._holding or self._fresh:
+            previous = self._measured()
+            reach = self.safety.start_mismatch + duration * self.pipeline.shield.velocity
+            if bool(position.isfinite().all() and ((position - previous).abs() > reach).any()):
+                self.events.add("start mismatch")
+                if self.legged and not self.driver.dry_run:
+                    self.stop("the robot is not where the policy expects it")
+                return False
+        admitted, events = self.pipeline.shield.admit(position, previous)
+        for reason, mask in events.items():
+            self.events.add(reason, int(mask.sum()))
+        self._nonfinite = self._nonfinite + 1 if events["nonfinite"].any() else 0
+        if self._nonfinite >= self.safety.max_nonfinite:
+            self.stop(f"{self._nonfinite} non-finite goals in a row")
+        with self._lock:
+            self._goal = Goal(admitted, previous, gripper, time.monotonic(), duration)
+        self._fresh = False  # the tick in between must not find the goal from before the hold stale
+        return not (self.stopped or events["nonfinite"].any())
+
+    def stop(self, reason: str) -> None:
+        """Latch a stop: brake and hold, or damp, until `reset_stop`."""
+        if not self.stopped:
+            self.stopped = reason
+            logger.error("stopped: %s", reason)
+            self.note("stop", reason)
+
+    def explain(self, cause: str) -> None:
+        """Add what caused the latched stop."""
+        self.stopped = f"{self.stopped}: {cause}"
+        logger.error("stopped: %s", self.stopped)
+        self.note("cause", self.stopped)
+
+    def reset_stop(self) -> None:
+        """Clear a latched stop; the robot stays as it is until the next goal, and old goals are forgotten."""
+        with self._lock:
+            here = self._measured()
+            assert self._goal is not None
+            self._goal = Goal(here, here, self._goal.gripper, time.monotonic(), self.pipeline.tick)
+        self._fresh = True
+        self.note("reset", self.stopped)
+        self.stopped = ""
+
+    def check(self) -> None:
+        """Raise the error that ended the thread, if any."""
+        if self.error is not None:
+            raise NotReady(f"the command loop ended: {self.error}") from self.error
+
+    def close(self) -> None:
+        """Brake, hold or damp, and end the thread; an arm's last command is its resting position."""
+        self._closing.set()
+        if self.is_alive():
+            self.join(timeout=2.0)
+        if self._before:
+            interval, scheduled = self._before
+            gc.unfreeze()
+            gc.enable()
+            sys.setswitchinterval(interval)
+            reschedule(scheduled)
+            self._before = ()
+
+    # ---- command side ------------------------------------------------------------------------------------------
+    def run(self) -> None:
+        prefer_realtime()
+        torch.set_num_threads(1)
+        self.ticker = Ticker(self.pipeline.tick)
+        try:
+            with torch.inference_mode():
+                still = 0
+                while still < 3:  # closing: brake first, then send the resting position
+                    late = self.ticker.wait()
+                    if late > STALL:
+                        self.stall = time.monotonic(), late
+                        self.events.add("stood still")
+                        self.note("stall", {"process": "this", "seconds": round(late, 3)})
+                    self._tick(time.monotonic())
+                    moving = float(self._velocity.abs().max()) > 1e-5
+                    still = 0 if moving or not self._closing.is_set() else still + 1
+        except BaseException as error:
+            self.error = error
+            logger.exception("the command loop ended")
+
+    def _tick(self, now: float) -> None:
+        reading = self.driver.reading()
+        with self._lock:
+            goal = self._goal
+        assert goal is not None and reading is not None
+        self.state_ages.add(now - reading.received)
+        if self.legged and not (self.is_damped or self.stopped) and (event := self._broken(now, reading)):
+            self.events.add(event)
+            self.stop(event)
+        reason = self._reason(now, reading, goal)
+        stale = (STALE_STATE,) if self.resting else (STALE_STATE, STALE_GOAL)
+        if self.legged and not self.is_damped and reason in stale:
+            self.stop(reason)
+        if reason and reason not in (self._holding, "closing", "idle"):
+            self.events.add(reason)
+            if reason in (STALE_STATE, STALE_GOAL):
+                self.note("hold", reason)
+        self._holding = reason
+        if reason and self.legged:
+            self._position, self._velocity = self._measured(), torch.zeros_like(self._velocity)
+            self.is_damped = True
+            self.driver.damp()
+            return
+        self._stiff_since = now if self.is_damped else self._stiff_since
+        self.is_damped = False
+        tick = self.pipeline.tick
+        if now - self._ticked > self.safety.state_timeout:  # no commands were sent: the arm has stopped meanwhile
+            self._velocity = torch.zeros_like(self._velocity)
+        self._ticked = now
+        if reason:
+            self._yield_to(now, reading)
+            # Brake: the goal is the present command.
+            at, speed = self._position, torch.zeros_like(self._velocity)
+            self._width = self._width if reason == "stop" else goal.gripper
+        else:
+            self._last_tracking_ok = now
+            self._width = goal.gripper
+            share = min(1.0, (now - goal.posted + tick) / goal.duration)
+            share = 1.0 if self.pipeline.robot.compliant else share
+            at = goal.start + share * (goal.position - goal.start)
+            speed = (goal.position - goal.start) / goal.duration if share < 1 else torch.zeros_like(at)
+        self._position, self._velocity = self.pipeline.shield.follow(self._position, self._velocity, at, speed, tick)
+        self.driver.send(self._position[0].double().numpy(), self._width)
+
+    def _yield_to(self, now: float, reading: JointReading) -> None:
+        """Hold a resting arm at its measured position after it was moved, for example by hand with its drives off.
+        Otherwise the drives would tear it back when switched on."""
+        heard, rests = now - reading.received <= self.safety.state_timeout, not self._velocity.any()
+        shield = self.pipeline.shield
+        measured = torch.from_numpy(reading.position).float()[None].clamp(shield.low, shield.high)
+        moved = bool(((measured - self._position).abs() > self.safety.start_mismatch).any())
+        if not (heard and rests and moved):
+            self._last_tracking_ok = now
+        elif now - self._last_tracking_ok > self.safety.moved_patience:
+            self.events.add("moved while held")
+            self._position = measured
+
+    def _broken(self, now: float, reading: JointReading) -> str:
+        """Return a reason to stop a robot on its legs: a broken limit, or the guard's objection; empty if none."""
+        # Without the robot's states the guard's reports are missing too, and the robot is damped anyway.
+        hears = now - reading.received <= self.safety.state_timeout
+        asks = hears and now - self._stiff_since > self.safety.guard_patience
+        return self._limits.broken(reading) or (self.driver.objection(now) if asks else "")
+
+    def _reason(self, now: float, reading: JointReading, goal: Goal) -> str:
+        """Return why the robot must not follow its goal; empty if it may."""
+        if self.stopped:
+            return "stop"
+        if self._closing.is_set():
+            return "closing"
+        if now - reading.received > self.safety.state_timeout:
+            return STALE_STATE
+        if self.legged and self._fresh:
+            return "idle"
+        patience = self.safety.patience if self.legged else self.safety.goal_timeout
+        return STALE_GOAL if now - goal.posted - goal.duration > patience else ""
+
+    def _measured(self) -> Tensor:
+        reading = self.driver.reading()
+        assert reading is not None
+        return torch.from_numpy(reading.position).float()[None]
+
+    def summary(self) -> dict[str, Any]:
+        """Return timing and events for the report."""
+        timing = self.ticker.timing.summary() if self.ticker else {}
+        counts = {"goals": self.goals, "shield": dict(self.events.counts)}
+        return timing | {"state_age_ms": self.state_ages.milliseconds()} | counts

@@ -1,0 +1,1 @@
+"""Episodes of one robot: start, steps, operator, outcome."""

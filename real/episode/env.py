@@ -1,0 +1,262 @@
+"""A robot as a vector environment of size one: the same contract as simulation, in real time."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from torch import Tensor
+
+from real.bus import Node, make, qos
+from real.control.clock import Ticker
+from real.control.histogram import Histogram
+from real.control.safety import SafetyConfig
+from real.episode.homing import Homing
+from real.episode.intervention import Phase
+from real.episode.judge import Judge
+from real.episode.rig import Rig
+from real.episode.standing import Standing
+from real.episode.steering import Schedule, Steering
+from real.robots.base import NotReady
+from real.robots.wiring import frames
+from real.teleop.commands import Operator, OperatorInput
+from real.topics import EPISODE_TOPIC
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.pipeline import Interface
+from robot_rl.rewards.classifier import Classifier
+
+logger = logging.getLogger(__name__)
+
+
+StepObserver = Callable[[dict[str, Any]], None]
+
+
+class RobotEnv(Rig, VectorEnv):
+    """One robot behind its topics. `step` returns one control period after the last one returned.
+
+    Unlike `sim.env.TaskEnv`, `reset` moves an arm home through the shield and waits for the object, or stands a walking
+    robot up, and autoreset is disabled, because a robot must not start to move by itself.
+    """
+
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+    num_envs = 1
+
+    def __init__(
+        self,
+        node: Node,
+        interface: Interface,
+        *,
+        cameras: tuple[str, ...] = (),
+        operator: OperatorInput | None = None,
+        dry_run: bool = False,
+        safety: SafetyConfig | None = None,
+        schedule: Schedule | None = None,
+        observers: Iterable[StepObserver] = (),
+        instruction: str = "",
+        classifier: Classifier | None = None,
+        words: tuple[str, ...] = (),
+    ):
+        """`schedule` returns the commands of a walking robot without a person or `cmd_vel`; `instruction` is what a
+        policy that reads instructions is asked first, and `words` those that it knows, (): any; `classifier` is the
+        success test in place of the task's."""
+        super().__init__(node, interface, cameras, operator, dry_run, safety, instruction, classifier, words)
+        self.steering: Steering | None = None
+        self.info = EnvInfo.of(self.pipeline)
+        if self.pipeline.command.fields:
+            self.steering = Steering(
+                node, self.pipeline.command, self.period, schedule, frames(node, self.pipeline.robot)
+            )
+        self.reset_procedure: Homing | Standing = Standing(self) if self.pipeline.robot.base else Homing(self)
+        self.judge = Judge(self, self.reset_procedure)
+        self.warmups.append(self._rehearse)
+        self.observers = list(observers)
+        """Called in this order with each control period: state, action, result."""
+        self._noted: dict[str, Any] = {}
+        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (self.pipeline.actions.size,), np.float32)
+        self.single_observation_space = self.pipeline.observation_spec.gymnasium_space()
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, 1)
+        self.observation_space = self.pipeline.observation_spec.gymnasium_space(1)
+        self.announcer = node.publisher("std_msgs/msg/String", EPISODE_TOPIC, qos.LATCHED)
+        self.inference = Histogram()
+        """Time from observation to action per control period, s."""
+        self.episode = -1
+        self._damped: dict[str, int] | None = None
+        self.loop.arm()
+        try:
+            self.pictures.check()
+        except NotReady:
+            self.loop.close()
+            raise
+
+    # ---- gymnasium ---------------------------------------------------------------------------------------------
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Get the robot ready (see `Homing` and `Standing`) and return the first observation. With options
+        {"await_operator": True} an arm then waits at home until the person takes control."""
+        self.driver.check_single_publisher()
+        self.episode += 1
+        gc.collect(1)
+        self._announce("resetting")
+        self.seed = self.episode if seed is None else seed
+        self.reset_procedure.begin(self.seed)
+        if (options or {}).get("await_operator"):
+            self._announce("waiting")
+            assert isinstance(self.reset_procedure, Homing)
+            self.reset_procedure.await_operator()
+        self.loop.resting = False
+        self.arbiter.reset()
+        self.begin()
+        self.judge.reset()
+        self.ticker = Ticker(self.period)
+        self._steer(None)
+        self.state = self.read()
+        self._announce("running")
+        self._observed = time.monotonic()
+        return self._observe(), {}
+
+    def step(self, actions: Tensor | np.ndarray) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Execute the policy's action (1, A), or the person's in its place, for one control period."""
+        wanted = torch.as_tensor(actions, dtype=torch.float32)
+        self.inference.add(time.monotonic() - self._observed)
+        decision = self.arbiter.decide(wanted, self.still())
+        self._note_change("operator", decision.phase.value)
+        if decision.operator is not None or self._noted.get("teleop") == "heard":
+            self._note_change("teleop", "silent" if decision.operator is None else "heard")
+        action = decision.action
+        if decision.phase is Phase.STOPPED:
+            self.loop.stop("operator")
+        # The shield rejects a non-finite action, holds, and counts it.
+        if not action.isfinite().all():
+            self.loop.events.add("nonfinite action")
+        target = self.pipeline.target(self.state, action)
+        posted = False
+        if decision.phase is Phase.PAUSED:
+            self.loop.events.add("operator lost")
+        elif self._fresh():
+            posted = self.loop.set_goal(target.position, float(target.gripper), self.period)
+            self.reference = target.reference if posted else self.reference
+        self.note_grip()
+        before = self.state
+        self.last_action = action.clamp(-1, 1) if posted else self.still()
+        self.ticker.wait()
+        self.steps += 1
+        self._steer(decision.operator)
+        self.state = self.read()
+        if self._note_change("instruction", self.instruction()) and self.asked:
+            self._publish("running")
+        self._observed = time.monotonic()
+        if self.loop.legged:
+            self._note_change("guard", self.driver.objection(self._observed) or "passes commands on")
+        outcome = self.judge(self.state, decision)
+        truncated = outcome.done and not outcome.terminated
+        correcting, operator = decision.phase is Phase.CORRECTING, decision.operator
+        infos = {
+            "success": torch.tensor([outcome.success]),
+            "executed": self.last_action,
+            "policy_action": wanted,
+            "intervention": torch.tensor([correcting and posted]),
+            "takeover": torch.tensor([decision.takeover]),
+            "marked": torch.tensor([operator is not None and (operator.success or operator.failure)]),
+            "discarded": torch.tensor([decision.phase is Phase.STOPPED or (operator is not None and operator.reset)]),
+            "handed_back": decision.phase is Phase.HANDING_BACK,
+            "episode_steps": torch.tensor([self.steps]),
+        }
+        if self.asked:
+            infos["instruction"] = [self.judge.asked]
+        if metrics := self.judge.tracking(before):
+            infos["metrics"] = metrics
+        told, observation = self._told, self._observe()
+        if self.observers:
+            row = {"state": self.pipeline.observer(before), "reward": float(outcome.success), "done": outcome.done}
+            row["truncated"] = truncated
+            row |= {"instruction": [told]} if self.asked else {}
+            for observe in self.observers:
+                observe(infos | row)
+        if outcome.done:
+            self.loop.resting = True
+            self._announce("success" if outcome.success else "failure")
+            infos["final_obs"], infos["_final_obs"] = observation, torch.tensor([True])
+        flags = torch.tensor([outcome.terminated]), torch.tensor([truncated])
+        return observation, torch.tensor([float(outcome.success)]), *flags, infos
+
+    def abandon(self) -> None:
+        """End the running episode without a result; the robot holds until `reset`."""
+        self.loop.resting = True
+
+    @property
+    def falls(self) -> int:
+        """Return the number of episodes in which a walking robot fell, or was damped other than by a person."""
+        return self.judge.falls
+
+    @property
+    def stalls(self) -> int:
+        """Return the number of a walking robot's episodes that ended because a process stood still: not falls."""
+        return self.judge.stalls
+
+    def close(self, **kwargs: Any) -> None:
+        """Brake and hold, or lie down and damp, and stop sending."""
+        try:
+            self.reset_procedure.end()
+        finally:
+            self._damped = self.driver.damped  # the guard damps once more, since our commands stop
+            self.loop.close()
+
+    # ---- parts -------------------------------------------------------------------------------------------------
+    def _rehearse(self) -> None:
+        """Compute a control period, except for the policy's part, and drop the result."""
+        state = self.read()
+        if self.steering is not None and self.steering.schedule is not None:
+            self.steering.schedule(self.seed, self.interface.horizon)
+        self.pipeline.observer(state)
+        self.pipeline.target(state, self.still())
+        self.judge.rehearse(state)
+
+    def _steer(self, operator: Operator | None) -> None:
+        """Set the command; it is zero in the last second, since lying down works from four feet only."""
+        if self.steering is not None:
+            left = (self.interface.horizon - self.steps) * self.period
+            ends = left < min(1.0, 0.1 * self.interface.horizon * self.period)
+            self.command = self.steering(operator, self.seed, self.steps, rest=ends)
+            target = [round(value, 3) for value in self.steering.target[0].tolist()]
+            self._note_change("command", {"from": self.steering.command_source, "asked": target})
+
+    def _observe(self) -> dict[str, Tensor]:
+        state = {"observation.state": self.pipeline.observer(self.state)}
+        state |= self.asked.read() if self.asked else {}
+        self._told = self.asked.text if self.asked else ""
+        pictures = self.pictures.read(self.loop.safety.lost_timeout)
+        return state | {picture.key: pictures[picture.key] for picture in self.interface.pictures}
+
+    def _note_change(self, event: str, what: Any) -> bool:
+        """Note a value that is another than the last one; return whether it is."""
+        if self._noted.get(event) == what:
+            return False
+        self._noted[event] = what
+        self.note(event, what)
+        return True
+
+    def _announce(self, phase: str) -> None:
+        self.note("phase", phase)
+        self._publish(phase)
+
+    def _publish(self, phase: str) -> None:
+        told = {"episode": self.episode, "phase": phase, "instruction": self.instruction()}
+        self.announcer.publish(make("std_msgs/msg/String", data=json.dumps(told)))
+
+    def summary(self) -> dict[str, Any]:
+        """Return loop timing, inference latency, shield events, rejected messages and the guard's counts."""
+        rejected = {"states": self.driver.rejected, "poses": self.driver.rejected_poses}
+        rejected |= {"jumps": self.driver.jumps.count, "repeated": self.driver.repeated}
+        guard = {"guard": self.driver.damped if self._damped is None else self._damped} if self.loop.legged else {}
+        asked = {"instructions": {"changed": self.asked.changes, "refused": self.asked.refused}} if self.asked else {}
+        timing = {"inference_ms": self.inference.milliseconds(), "rejected": rejected}
+        return self.loop.summary() | timing | asked | guard

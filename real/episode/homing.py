@@ -1,0 +1,161 @@
+"""Begin an arm's episode: move home through the shield, have objects placed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+from real.bus import make
+from real.control.clock import Ticker
+from real.episode.rig import Rig
+from real.robots.base import NotReady
+from real.teleop.commands import FirstInput, Operator
+
+logger = logging.getLogger(__name__)
+EMPTY = 0.004
+"""Width of a closed, empty gripper, m."""
+STILL = 0.01
+"""Motion of a joint below which the robot does not obey at all, rad."""
+NEAR = 0.01
+"""Height above its place from which an object may drop, m: the last millimetres take as long as the rest."""
+
+
+class Homing:
+    """Move the arm home and have the objects placed, by the twin or a person."""
+
+    def __init__(self, env: Rig):
+        self.env, robot = env, env.pipeline.robot
+        self.home = torch.tensor(robot.home)[None]
+        self.width = robot.gripper.width if robot.gripper else 0.0
+
+    def begin(self, seed: int) -> None:
+        """Prepare the episode with this seed."""
+        if self.env.loop.stopped:
+            self.env.await_release()
+        if not self.env.driver.dry_run:
+            self.set_down()
+            self.go_home()
+            self._place(seed)
+
+    @property
+    def auto_resets_stop(self) -> bool:
+        """Return whether the next episode ends a latched stop by itself: never for an arm."""
+        return False
+
+    def end(self) -> None:
+        """Do nothing: the loop brakes and holds."""
+
+    def _heed_stop(self) -> Operator | None:
+        """Read the operator's input; the stop counts between episodes too, when the arm moves fastest."""
+        operator = self.env.look()
+        if operator is not None and operator.stop:
+            raise NotReady("the operator pressed stop")
+        return operator
+
+    def set_down(self, timeout: float = 5.0) -> None:
+        """Lower a held object to where it was gripped, so that opening does not drop it.
+
+        Move straight down, through the shield, to the lowest height of the tool since gripping.
+        """
+        env, controller = self.env, self.env.pipeline.controller
+        if not controller.twist_limit[2]:
+            return  # it cannot move the tool straight down
+        deadline = time.monotonic() + timeout
+        rate = Ticker(env.period)
+        twist, shut = torch.zeros(1, 6), -torch.ones(1, 1)
+        while time.monotonic() < deadline:
+            self._heed_stop()
+            state = env.read()
+            above = float(state.tool_position[0, 2]) - env.lowest_grip_height
+            if above < NEAR or float(state.gripper_width) < EMPTY:
+                break
+            twist[0, 2] = -above / controller.twist_limit[2]
+            action = controller.from_twist(twist, shut, env.last_action)
+            env.loop.set_goal(env.pipeline.target(state, action).position, 0.0, env.period)
+            rate.wait()
+
+    def go_home(self, timeout: float = 8.0) -> None:
+        """Open the gripper and move home; the limits of the shield shape the speed."""
+        env = self.env
+        deadline = time.monotonic() + timeout
+        rate = Ticker(env.period)
+        settled, start = 0, env.read().joint_position
+        farthest = 0.0
+        while settled < 3:
+            if time.monotonic() > deadline:
+                if farthest < STILL:
+                    topic = env.driver.command.topic
+                    raise NotReady(
+                        f"the robot did not move at all within {timeout:g} s, although commands on {topic} were sent "
+                        f"and heard; are its drives on? {env.driver.executor(topic)}"
+                    )
+                raise NotReady(
+                    f"the robot did not reach its home position within {timeout:g} s, although it moved; is something "
+                    "in its way?"
+                )
+            self._heed_stop()
+            state = env.read()
+            error = self.home - state.joint_position
+            farthest = max(farthest, float((state.joint_position - start).abs().max()))
+            # The goal leads the measured posture by at most 0.15 rad.
+            reach = 0.15 / error.abs().max().clamp_min(0.15)
+            env.loop.set_goal(state.joint_position + reach * error, self.width, env.period)
+            settled = settled + 1 if float(error.abs().max()) < 0.03 else 0
+            rate.wait()
+
+    def _place(self, seed: int, timeout: float = 5.0) -> None:
+        """Reset the objects on the twin; on a robot, wait until the operator has placed them and presses reset."""
+        env = self.env
+        if env.node.wait_for(lambda: env.on_twin, 0.5):
+            accepted = env.driver.accepted
+            before = accepted.copy()
+            env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
+            looks = itertools.count()
+
+            def placed(operator: Operator | None) -> bool:
+                # Poses in transit are old; the sixth one is new. So are pictures, where no poses are tracked.
+                return next(looks) >= 6 * (not accepted) and all(accepted[k] >= before[k] + 6 for k in accepted)
+
+            self._hold_until(placed, timeout, "object pose")
+        else:
+            if not env.attended():
+                raise NotReady(
+                    "no operator or twin to place the object: start the twin, or a teleop device with a reset button"
+                )
+            logger.warning("place the object and press reset on the teleop device")
+            self._hold_until(lambda operator: operator is not None and operator.reset, 600.0, "reset button")
+
+    def await_operator(self, timeout: float = 600.0, patience: float = 30.0) -> None:
+        """Wait at home until the operator takes control; NotReady without a device for `patience` s."""
+        begins, seen = FirstInput(), time.monotonic()
+
+        def ready(operator: Operator | None) -> bool:
+            nonlocal seen
+            if self.env.arbiter.attended:
+                seen = time.monotonic()
+            elif time.monotonic() - seen > patience:
+                raise NotReady(
+                    f"no teleop device for {patience:g} s: start one, such as `robot-rl teleop keyboard`; finished "
+                    "episodes are on disk"
+                )
+            begun = begins(operator)
+            self.env.note("phase", begins.phase)
+            return begun
+
+        self._hold_until(ready, timeout, "operator's first input")
+
+    def _hold_until(self, ready: Callable[[Operator | None], bool], timeout: float, what: str) -> None:
+        """Keep the goal fresh at home while waiting."""
+        rate = Ticker(self.env.period)
+        deadline = time.monotonic() + timeout
+        while not ready(self._heed_stop()):  # one reader: a press is reported once
+            if time.monotonic() > deadline:
+                raise NotReady(f"waited {timeout:g} s for the {what}")
+            self.env.read()
+            self.env.loop.set_goal(self.home, self.width, self.env.period)
+            rate.wait()

@@ -1,0 +1,128 @@
+"""Judge a robot's episode: success, failure, falls, and tracking errors on a twin."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from real.bus import qos
+from real.episode.homing import Homing
+from real.episode.intervention import Decision, Phase
+from real.episode.rig import Rig
+from real.episode.standing import Standing
+from real.topics import TRUTH_TOPIC
+from robot_rl.interface.observation_spec import STATE
+from robot_rl.interface.state import RobotState
+from robot_rl.interface.success import SuccessHold
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The state of an episode after a control period."""
+
+    success: bool
+    terminated: bool
+    """Ended by the task's tests or a mark, not by a stop or the time limit."""
+    done: bool
+
+
+class Judge:
+    """Apply the task's tests, the person's marks and the time limit to each control period; a classifier, if there is
+    one, in place of the success test."""
+
+    def __init__(self, rig: Rig, reset_procedure: Homing | Standing):
+        self.rig, self.reset_procedure = rig, reset_procedure
+        self.hold = SuccessHold(rig.classifier.hold if rig.classifier else rig.interface.success_hold)
+        self.asked = ""
+        """The instruction that is judged."""
+        self.cause = ""
+        """Which process stood still and so ended the episode; empty if none did."""
+        self.falls = self.stalls = 0
+        """Episodes that ended with a fall, or with a stop because a process stood still."""
+        base = rig.pipeline.robot.base
+        self.truth = rig.node.subscribe("nav_msgs/msg/Odometry", TRUTH_TOPIC, qos.SENSOR) if base else None
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        self.cause = ""
+        self.hold.reset()
+
+    def __call__(self, state: RobotState, decision: Decision) -> Outcome:
+        """Return the outcome of the episode up to this control period."""
+        rig, loop = self.rig, self.rig.loop
+        operator = decision.operator
+        won = self._won(state) or (operator is not None and operator.success)
+        failed, halted, legged = self._failed(state), bool(loop.stopped), loop.legged
+        not_operator_stop = loop.stopped != "operator"  # the operator's stop is not a failure of the task
+        # Damping other than by the operator makes a walking robot fall, if only after the last step.
+        if legged and halted and not self.cause and (cause := rig.stall(0.5)):
+            self.cause, self.stalls = cause, self.stalls + 1
+            loop.explain(cause)
+        self.falls += not_operator_stop and (failed or (legged and halted)) and not self.cause
+        # A correction may run past the time limit, up to twice its length.
+        timed_out = rig.steps >= rig.interface.horizon * (2 if decision.phase is Phase.CORRECTING else 1)
+        marked = operator is not None and operator.failure
+        lost = failed or marked or (legged and halted) or decision.phase is Phase.STOPPED
+        endures = rig.pipeline.success is None and rig.classifier is None and timed_out
+        success = (won or endures) and not (lost or halted or (legged and loop.is_damped))
+        return Outcome(success, won or marked or (failed and not_operator_stop), won or lost or timed_out)
+
+    def _won(self, state: RobotState) -> bool:
+        """Return whether the success test, or the classifier, has held for long enough."""
+        asked = self.rig.asked
+        if asked and asked.text != self.asked:  # what held for another instruction does not count
+            self.asked = asked.text
+            self.hold.reset()
+        return bool(self.hold(self._shown(state)))
+
+    def _shown(self, state: RobotState) -> Tensor:
+        """Return whether success shows now, (1,); old pictures show none, and unknown instructions have no test."""
+        rig, safety, nothing = self.rig, self.rig.loop.safety, torch.zeros(1, dtype=torch.bool)
+        if rig.classifier is not None:
+            known = rig.asked is None or rig.classifier.knows(rig.asked.text)
+            if not known or rig.pictures.age() > safety.picture_timeout:
+                return nothing
+            observation = {STATE: rig.pipeline.observer(state)} | rig.pictures.read(safety.lost_timeout)
+            return rig.classifier.sees_success(observation | (rig.asked.read() if rig.asked else {}))
+        if rig.pipeline.success is None or (rig.asked and rig.asked.index is None):
+            return nothing
+        return rig.pipeline.success(state)
+
+    def _failed(self, state: RobotState) -> bool:
+        """Return the result of the task's failure test; false in a dry run. A robot does not measure its height: on a
+        twin the true height is used, on a robot the posture of its legs.
+        """
+        if self.rig.pipeline.failure is None or self.rig.driver.dry_run:
+            return False
+        truth = self._truth()
+        if truth is not None:
+            at = truth.pose.pose.position
+            state = replace(state, base_position=torch.tensor([[at.x, at.y, at.z]]))
+        folded = truth is None and isinstance(self.reset_procedure, Standing) and self.reset_procedure.folded(state)
+        return folded or bool(self.rig.pipeline.failure(state))
+
+    def _truth(self) -> Any | None:
+        """Return the Odometry of a twin's trunk; None on a robot, or if it is old."""
+        sample = self.truth.latest if self.truth else None
+        if sample is None or time.monotonic() - sample.received > self.rig.loop.safety.state_timeout:
+            return None
+        return sample.msg
+
+    def rehearse(self, state: RobotState) -> None:
+        """Compute what depends on the state, and drop the result."""
+        self._failed(state)
+        self.tracking(state)
+
+    def tracking(self, before: RobotState) -> dict[str, Tensor]:
+        """Return the tracking errors of a twin's trunk, (1,) each, as measured in simulation."""
+        truth = self._truth() if self.rig.pipeline.command.fields else None
+        if truth is None:
+            return {}
+        linear, angular = truth.twist.twist.linear, truth.twist.twist.angular
+        real = torch.tensor([[linear.x, linear.y, angular.z]])
+        error = real - before.command
+        return {"velocity_error": error[:, :2].norm(dim=1), "yaw_error": error[:, 2].abs()}

@@ -1,0 +1,105 @@
+"""A simulation in real time with a person at the controls: the conduct of `RobotEnv` without a robot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from real.control.clock import Ticker
+from real.episode.intervention import Arbiter, Decision, Phase
+from real.teleop.commands import FirstInput, OperatorInput
+from robot_rl.operators.intervention import InterventionWrapper
+from robot_rl.operators.scripted import OperatorView
+
+
+class _Hands:
+    """The operator of an `InterventionWrapper`: a device's input as actions, as on a robot."""
+
+    def __init__(self, env: Any, inputs: OperatorInput):
+        self.env, self.arbiter = env, Arbiter(inputs, env.pipeline.controller)
+        self.decision: Decision
+
+    def reset(self) -> None:
+        self.arbiter.reset()
+
+    def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
+        hold = self.env.still()
+        self.decision = self.arbiter.decide(hold, hold)
+        return self.decision.phase is Phase.CORRECTING, self.decision.action
+
+
+class RehearsalEnv(InterventionWrapper):
+    """One simulation whose `step` returns one control period after the last one returned.
+
+    As with `RobotEnv`, marks and the emergency stop end an episode, `observers` get a row per control period, and a
+    finished episode is reset by the caller. Simulation that is slower than real time is not caught up with:
+    `ticker.timing` counts what was missed.
+    """
+
+    def __init__(self, env: Any, inputs: OperatorInput, image_size: int = 0):
+        """Args: `env`: a `TaskEnv` of one; `image_size`: of cameras that the policy does not see, pixels; 0: none."""
+        self.hands = _Hands(env, inputs)
+        super().__init__(env, self.hands)
+        self.inputs, self.period = inputs, 1 / env.rate
+        self.observers: list[Callable[[dict[str, Any]], None]] = []
+        self.note: Callable[[str, Any], None] = lambda _event, _what: None
+        """Called with the event "phase" and "resetting", "let go", "waiting" or "running"."""
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called in every control period before the first input."""
+        self.ticker = Ticker(self.period)
+        self.sizes = {p.camera: (p.height, p.width) for p in env.task.interface.pictures}
+        """(height, width) of the recorded pictures by camera."""
+        self._unseen = [c.name for c in env.task.scene.cameras if c.name not in self.sizes] if image_size else []
+        self.sizes |= dict.fromkeys(self._unseen, (image_size, image_size))
+        self.seed = 0
+        """That of the running episode."""
+
+    def look(self) -> dict[str, np.ndarray]:
+        """Return pictures (H, W, 3) of the present state by camera."""
+        seen = {p.camera: self.observation[p.key][0].cpu().numpy() for p in self.env.task.interface.pictures}
+        for camera in self._unseen:
+            seen[camera] = self.env.engine.render_batch(np.zeros(1, int), camera, *self.sizes[camera])[0]
+        return seen
+
+    def reset(self, *, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        """Start an episode; with options {"await_operator": True} return when the person takes control."""
+        self.note("phase", "resetting")
+        first = super().reset(**kwargs)
+        self.seed = kwargs.get("seed") or 0
+        self.inputs.begin()
+        self.ticker.next = time.monotonic() + self.period
+        if (options or {}).get("await_operator"):
+            begins = FirstInput()
+            while not begins(self.inputs.read()):
+                self.note("phase", begins.phase)
+                self.on_wait()
+                self.ticker.wait()
+        self.note("phase", "running")
+        return first
+
+    def step(self, action: Tensor) -> tuple[Any, ...]:
+        """Execute the person's action if they have control, else `action` (1, A)."""
+        before = self.env.pipeline.observer(self.env.state)
+        observation, reward, terminated, truncated, infos = super().step(action)
+        decision = self.hands.decision
+        operator, stopped = decision.operator, decision.phase is Phase.STOPPED
+        won, failed = (bool(operator and getattr(operator, mark)) for mark in ("success", "failure"))
+        infos["success"] = (infos["success"] | won) & (not failed)
+        terminated = terminated | won | failed
+        truncated = (truncated | stopped) & ~terminated
+        infos |= {"policy_action": action, "marked": torch.tensor([won or failed])}
+        infos["discarded"] = torch.tensor([stopped or bool(operator and operator.reset)])
+        over = bool(terminated | truncated)
+        row = {"state": before, "reward": float(reward), "done": over, "truncated": bool(truncated)}
+        for observe in self.observers:
+            observe(infos | row)
+        self.ticker.wait()
+        return observation, reward, terminated, truncated, infos
+
+    def abandon(self) -> None:
+        """End the running episode without a result; `reset` follows."""

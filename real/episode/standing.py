@@ -1,0 +1,166 @@
+"""Stand a walking robot up, and lay it down again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from real.bus import make
+from real.control.clock import Ticker
+from real.episode.rig import Rig
+from real.robots.base import NotReady
+from real.robots.lowlevel import FIRMEST
+from real.robots.unitree import GUARD_GONE, UnitreeDriver
+from robot_rl.interface.state import RobotState
+
+logger = logging.getLogger(__name__)
+RISE = 2.0
+"""Time from lying to standing, and back, s."""
+FIRM = 0.3
+"""Share of that time after which the springs have their full stiffness."""
+CROOKED = 0.4
+"""Distance of a joint from the folded posture above which legs are folded before standing up, rad."""
+TRIES = 3
+"""Largest number of attempts to stand up for one episode."""
+LEVEL = math.cos(math.radians(45))
+"""Cosine of the largest tilt to stand up from."""
+
+
+class Standing:
+    """Stand the robot up for an episode, and lay it down at the end.
+
+    ::
+
+        damped ──begin: fold legs if necessary, then home in 2 s, stiffness growing──> standing ──end──> lying, damped
+           ^── stop, tilt, stale state or goal: at any time ──┘
+    """
+
+    def __init__(self, env: Rig):
+        robot, driver = env.pipeline.robot, env.driver
+        assert robot.base is not None and isinstance(driver, UnitreeDriver)
+        self.env, self.driver = env, driver
+        self.stands = False
+        """It has stood up and has the policy's stiffness."""
+        self.home, self.lying = torch.tensor(robot.home)[None], torch.tensor(robot.base.lying or robot.home)[None]
+
+    def begin(self, seed: int) -> None:
+        """Stand up, once a latched stop has been reset; raise NotReady if it is damped repeatedly meanwhile."""
+        loop, tries, reason = self.env.loop, 0, ""
+        while not self.driver.dry_run and (loop.stopped or loop.is_damped):
+            if loop.stopped:
+                tries, reason = tries if self.auto_resets_stop else 0, loop.stopped  # reset was pressed by a person
+                self._release(seed)
+            elif tries < TRIES:
+                tries += 1
+                self._stand_up()
+            else:
+                raise NotReady(f"standing up failed {TRIES} times: {reason or 'no robot state'}")
+
+    def end(self) -> None:
+        """Lie down if it stands and is not stopped; the loop then damps it."""
+        loop = self.env.loop
+        if self.driver.dry_run or loop.stopped or loop.is_damped or not loop.is_alive() or not self._level():
+            return
+        try:
+            if self.stands:
+                # Go from a stride onto four feet first: folding two legs tips the robot over.
+                self._go(self.home, 0.1, FIRMEST, 1 / 10)
+                self._go(self.home, 0.1, FIRMEST, 1 / 4)
+            self._go(self.lying, FIRM, FIRMEST)
+            self._go(self.lying, 1.0, 0.0, 1 / 4)  # it rests on its belly: reduce stiffness slowly
+        except NotReady as error:
+            logger.warning("damped where it stood: %s", error)
+
+    @property
+    def auto_resets_stop(self) -> bool:
+        """Return whether the next episode ends a latched stop by itself: on a twin, unless a person stopped it."""
+        return self.env.loop.stopped != "operator" and not self.env.foreign_publisher and self.env.on_twin
+
+    def folded(self, state: RobotState) -> bool:
+        """Return whether its legs are nearer to the folded posture than to home."""
+        here = state.joint_position
+        return bool((here - self.lying).abs().mean() < (here - self.home).abs().mean())
+
+    def _level(self) -> bool:
+        reading = self.driver.reading()
+        return reading is not None and reading.upright > LEVEL
+
+    def _release(self, seed: int) -> None:
+        """End a latched stop: a person sets a fallen robot on its belly and presses reset; a twin resets itself."""
+        env = self.env
+        if not self.auto_resets_stop:
+            env.await_release()
+            return
+        joints = self.driver.joints
+        # States in transit are old; after 50 ms they are new.
+        enough = (joints.latest.count if joints.latest else 0) + round(0.05 * env.pipeline.robot.state_rate)
+        env.placer.publish(make("std_msgs/msg/String", data=json.dumps({"seed": seed})))
+        rate, deadline = Ticker(env.period), time.monotonic() + 5.0
+        while joints.latest is None or joints.latest.count < enough or not self._level():
+            if time.monotonic() > deadline:
+                raise NotReady("the twin did not put the robot back on its belly within 5 s; start the twin again")
+            operator = env.look()
+            if operator is not None and operator.stop:  # a new stop by the operator
+                env.await_release()
+                return
+            env.read()
+            rate.wait()
+        self.driver.jumps.forget()
+        env.loop.reset_stop()
+
+    def _stand_up(self) -> None:
+        if self.driver.objection(time.monotonic()) == GUARD_GONE and not self.driver.reports.wait(1.0):
+            raise NotReady(f"{GUARD_GONE}: start it again, and then this (robot-rl guard {self.driver.robot.name})")
+        self.stands, reading = False, self.driver.reading()
+        self._rehearse()
+        if reading is None or not self._level():
+            tilt = math.degrees(math.acos(max(-1.0, min(1.0, reading.upright)))) if reading else math.nan
+            raise NotReady(f"the robot is tilted by {tilt:.0f} degrees; set it on its belly and start again")
+        # After a stop in mid-stride a leg may lie under the trunk; folding frees it.
+        crooked = float((self.env.read().joint_position - self.lying).abs().max()) > CROOKED
+        if crooked and (not self._go(self.lying, FIRM, 1.0, 1 / 2) or self.env.loop.is_damped):
+            return
+        if not self._go(self.home, FIRM, FIRMEST) or self.env.loop.is_damped:
+            return
+        self.driver.stiffness_scale = 1.0  # the policy begins as in simulation
+        self.stands = True
+        off = float((self.env.read().joint_position - self.home).abs().max())
+        if off > 0.4:
+            self.env.loop.stop("the robot did not stand up")
+            raise NotReady(f"the robot did not stand up, a joint is {off:.1f} rad from where it should be; is it held?")
+
+    def _rehearse(self) -> None:
+        for rehearse in self.env.warmups:
+            rehearse()
+
+    def _go(self, goal: Tensor, firm: float, last: float, part: float = 1.0) -> bool:
+        """Move the joints to `goal` (1, J) within `part` of the time of standing up; return False if a stop ends it.
+
+        Start at their positions, or at their setpoints if the robot stands, so that it does not drop. If the robot was
+        damped, stiffness rises to its full value within the share `firm` of the time; otherwise it changes to `last`.
+        """
+        env, loop = self.env, self.env.loop
+        shield = env.pipeline.shield
+        here = env.read().joint_position if loop.is_damped else loop.goal
+        start = here.clamp(shield.low, shield.high)  # folded legs rest on their stops
+        first = 0.0 if loop.is_damped else self.driver.stiffness_scale
+        steps = round(part * RISE / env.period)
+        rate = Ticker(env.period)
+        for k in range(1, steps + 1):
+            env.look()
+            env.read()
+            if loop.stopped:
+                return False
+            if not self.stands:
+                self._rehearse()
+            share = k / steps
+            self.driver.stiffness_scale = first + (last - first) * min(1.0, share / firm)
+            smooth = share * share * (3 - 2 * share)
+            loop.set_goal(start + smooth * (goal - start), 0.0, env.period)
+            rate.wait()
+        return True

@@ -1,0 +1,167 @@
+"""A child process of the launcher: its output by lines, its signals, and its end with ours."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from real.launching.launch import NodeProcess
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_libc = ctypes.CDLL(None, use_errno=True)  # loaded here: nothing may be loaded between fork and exec
+
+_LAST_WORDS = 1.0  # s that a guard has to damp the robot when the launcher itself fails
+
+Wait = Callable[[signal.Signals], float]
+
+
+def die_with(parent: int, number: signal.Signals) -> Callable[[], None]:
+    """Make the kernel send the child this signal when the thread that started it ends, even by SIGKILL."""
+
+    def prepare() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it died before the call above
+            os._exit(1)
+
+    return prepare
+
+
+class Child:
+    """A started node.
+
+    It has its own process group, so that Ctrl-C reaches it only through the runner, in order; an interactive one stays
+    in the terminal's foreground group, because only that may read the keyboard.
+    """
+
+    def __init__(
+        self,
+        node: NodeProcess,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        sink: Callable[[str, str], None],
+    ):
+        self.node = node
+        self.sent: signal.Signals | None = None  # the last signal of the escalation
+        self.deadline = 0.0  # when the next is due
+        self.ended = False  # its output is closed
+        self._sink = sink
+        self._line = b""
+        self.exited = False  # noticed by `just_exited`
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=None if node.interactive else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=None if node.interactive else 0,
+            # A killed guard would leave its last command in force, so it damps the robot before it ends.
+            preexec_fn=die_with(os.getpid(), signal.SIGTERM if node.guards_robot else signal.SIGKILL),
+        )
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        self.output = self._process.stdout
+        os.set_blocking(self.output.fileno(), False)
+
+    @property
+    def code(self) -> int:
+        """Return the exit status, -n for signal n; only after it exited."""
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    def read(self) -> bool:
+        """Pass complete lines to the sink; return False when there is nothing to read."""
+        try:
+            data = os.read(self.output.fileno(), 65536)
+        except BlockingIOError:
+            return False
+        self.ended = not data
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            self._emit(line)
+        return bool(data)
+
+    def just_exited(self) -> bool:
+        """Return True once, at the first call after its exit; all its output has then been passed on."""
+        if self.exited or self._process.poll() is None:
+            return False
+        self.exited = True
+        while self.read():
+            pass
+        return True
+
+    def resumed(self) -> bool:
+        """Return whether the process was suspended (SIGSTOP) and goes on, once each time."""
+        if self.exited:
+            return False
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WCONTINUED | os.WNOHANG) is not None
+        except ChildProcessError:
+            return False
+
+    def gone(self) -> bool:
+        """Return whether the process and its group are gone."""
+        return self.exited and (self.sent is signal.SIGKILL or not self._group_alive())
+
+    def escalate(self, wait: Wait) -> signal.Signals | None:
+        """Send the next signal: SIGINT and SIGTERM to the process, which stops its own children; then SIGKILL to its
+        group. Return None when there is no next.
+        """
+        position = -1 if self.sent is None else _ESCALATION.index(self.sent)
+        if position + 1 == len(_ESCALATION):
+            return None
+        self.sent = _ESCALATION[position + 1]
+        self.deadline = time.monotonic() + wait(self.sent)
+        if self.sent is signal.SIGKILL:
+            self.kill()
+        elif self.exited:
+            self._signal_group(self.sent)
+        else:
+            self._process.send_signal(self.sent)
+        return self.sent
+
+    def sweep(self, wait: Wait) -> None:
+        """Signal processes left in the group, as part of the escalation."""
+        if self._group_alive():
+            self.sent = signal.SIGTERM
+            self.deadline = time.monotonic() + wait(self.sent)
+            self._signal_group(self.sent)
+
+    def kill(self) -> None:
+        """Kill the process and its group, and wait for the process; a guard may damp the robot first."""
+        if self.node.guards_robot and self.sent is not signal.SIGKILL:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_WORDS)
+        self._signal_group(signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._line:
+            self._emit(self._line)
+            self._line = b""
+        self.output.close()
+
+    def _group_alive(self) -> bool:
+        if self.node.interactive:
+            return False
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if not self.node.interactive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def _emit(self, line: bytes) -> None:
+        # A progress bar redraws its line after each carriage return; show the last version.
+        self._sink(self.node.name, line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace"))

@@ -1,0 +1,114 @@
+"""Turn a launch description into ROS 2 launch actions; imports ROS 2's `launch` only when called."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from real.launching.launch import LaunchError, NodeProcess, arguments, describe, require_device
+from real.launching.processes import RESPAWN_DELAY, Grace
+
+
+def launch_actions(file: str) -> list[Any]:
+    """Declare the arguments of a launch file and start its nodes once they are known."""
+    from launch.actions import DeclareLaunchArgument, OpaqueFunction
+
+    declared = [
+        DeclareLaunchArgument(
+            argument.name,
+            default_value=argument.default,
+            description=argument.description,
+            choices=list(argument.choices) or None,
+        )
+        for argument in arguments(file)
+    ]
+    return [*declared, OpaqueFunction(function=_start, kwargs={"file": file})]
+
+
+def _start(context: Any, *, file: str) -> list[Any]:
+    from launch.actions import LogInfo, RegisterEventHandler
+    from launch.event_handlers import OnProcessStart
+    from launch.substitutions import LaunchConfiguration
+
+    names = [argument.name for argument in arguments(file)]
+    values = {name: LaunchConfiguration(name).perform(context) for name in names}
+    nodes = [node for node in describe(file, values) if node.condition]
+    require_device(values)
+    found: list[Any] = []
+    terminal = shutil.which("xterm")
+    for node in [node for node in nodes if node.interactive and not terminal]:
+        # ROS 2's launch gives a process no terminal to read from.
+        command = " ".join(("robot-rl", *node.command, *node.ros_arguments()))
+        found.append(LogInfo(msg=f"no xterm to open a window with; in a second terminal, run: {command}"))
+        nodes.remove(node)
+    processes = {node.name: _process(node) for node in nodes}
+    first = []
+    for node in nodes:
+        if node.start_after in processes:
+            target = processes[node.start_after]
+            handler = OnProcessStart(target_action=target, on_start=[processes[node.name]])
+            found.append(RegisterEventHandler(handler))  # before its target is started
+        else:
+            first.append(processes[node.name])
+    return found + first
+
+
+def _process(node: NodeProcess) -> Any:
+    from launch.actions import ExecuteProcess
+    from launch_ros.actions import Node
+
+    grace = Grace().of(node)
+    options: dict[str, Any] = {
+        "output": "screen",
+        "additional_env": dict(node.environment) or None,
+        "respawn": node.respawn,
+        "respawn_delay": RESPAWN_DELAY,
+        "sigterm_timeout": str(grace.interrupt),
+        "sigkill_timeout": str(grace.terminate),
+    }
+    if node.interactive:
+        options["prefix"] = "xterm -e"
+    if node.required:
+        options["on_exit"] = _on_exit(node.name)
+    if _in_ament_index():
+        return Node(
+            package="robot_rl",
+            executable="robot-rl",
+            arguments=list(node.command),
+            namespace=node.namespace or None,
+            ros_arguments=node.own_arguments(),
+            **options,
+        )
+    command = [sys.executable, "-m", "robot_rl.cli.main", *node.command, *node.ros_arguments()]
+    return ExecuteProcess(cmd=command, name=node.name, **options)
+
+
+def _on_exit(name: str) -> Any:
+    """Return what shuts the launch down when a required node exits. `ros2 launch` ends with a status of 1 only after an
+    exception, so a failure raises one. Its SIGINT reaches all nodes at once; guard and twin then wait for the
+    commanding node themselves.
+    """
+    from launch.actions import OpaqueFunction, Shutdown
+
+    def fail(_context: Any, code: int) -> None:
+        raise LaunchError(f"{name} exited with code {code}")
+
+    def on_exit(event: Any, context: Any) -> list[Any]:
+        if event.returncode and not context.is_shutdown:
+            return [OpaqueFunction(function=fail, args=[event.returncode])]
+        return [Shutdown(reason=f"{name} exited")]
+
+    return on_exit
+
+
+def _in_ament_index() -> bool:
+    """Return whether colcon installed us; a pip-installed tree may have the marker but not the executable."""
+    from ament_index_python.packages import PackageNotFoundError, get_package_prefix
+
+    try:
+        prefix = get_package_prefix("robot_rl")
+    except PackageNotFoundError:
+        return False
+    return Path(prefix, "lib", "robot_rl", "robot-rl").exists()

@@ -1,0 +1,1 @@
+"""Datasets, logs and videos of a robot's episodes."""

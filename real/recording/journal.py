@@ -1,0 +1,113 @@
+"""Log of a robot's run: episodes, command sources, stops, resets, the guard."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from real.recording.session import uninterrupted
+from robot_rl.training.run import write_text
+from robot_rl.util import strict_json
+
+if TYPE_CHECKING:
+    from real.episode.env import RobotEnv
+
+
+class Journal:
+    """Write events.jsonl as events happen, and a row of episodes.jsonl for each episode.
+
+    An event is `episode`, `seconds` (null between episodes), `event` and `what`. The thread that steps the robot
+    writes; other threads only queue events.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        env: RobotEnv,
+        done: int = 0,
+        more: Callable[[], dict[str, Any]] = dict,
+        keep: Callable[[dict[str, Any]], None] = lambda row: None,
+    ):
+        """`done` earlier episodes of the folder stay. At an episode's end `more` returns further keys of its row, and
+        `keep` gets the row.
+        """
+        self.folder, self.env, self.done, self.more, self.keep = folder, env, done, more, keep
+        self.rows: list[dict[str, Any]] = []
+        """Episodes that have ended since."""
+        self.drop_rows_from(done)
+        self._notes: deque[tuple[float, int, str, Any]] = deque()
+        self._files: dict[str, IO[str]] = {}
+        self._opened, self._begun = time.monotonic(), 0.0
+        self._falls = self._stalls = 0
+        self._command_sources: Counter[str] = Counter()
+        self._parts = {"intervention_steps": 0, "takeovers": 0}
+        env.note = self.note
+        env.observers.append(self._record)
+
+    def drop_rows_from(self, done: int) -> None:
+        """Drop rows that a kill or a signal left: of episodes that count nowhere else, and incomplete ones."""
+        path = self.folder / "episodes.jsonl"
+        if path.exists():
+            kept = path.read_text().splitlines(keepends=True)
+            write_text(path, "".join(r for r in kept if r.endswith("\n") and json.loads(r)["index"] < done))
+
+    def note(self, event: str, what: Any) -> None:
+        """Queue an event, from any thread."""
+        self._notes.append((time.monotonic(), self.env.episode, event, what))
+        if event == "phase":
+            self._flush()
+
+    def _record(self, step: dict[str, Any]) -> None:
+        """Record the end of a control period."""
+        self._parts["intervention_steps"] += int(step["intervention"])
+        self._parts["takeovers"] += int(step["takeover"])
+        if self.env.steering is not None:
+            self._command_sources[self.env.steering.command_source] += 1
+        self._flush()
+        if step["done"]:
+            self._end(step)
+
+    def _end(self, step: dict[str, Any]) -> None:
+        env = self.env
+        row: dict[str, Any] = {"index": self.done + len(self.rows), "seed": env.seed}
+        row |= {"seconds": round(time.monotonic() - self._opened, 2)}
+        row |= {"success": bool(step["success"]), "steps": int(step["episode_steps"]), **self._parts}
+        row |= {"stopped": env.loop.stopped}
+        row |= {"instruction": env.asked.text} if env.asked else {}
+        if env.steering is not None:
+            row |= {
+                "falls": env.falls - self._falls,
+                "stalls": env.stalls - self._stalls,
+                "commanded_steps": dict(self._command_sources),
+            }
+        row |= self.more()
+        with uninterrupted():  # a signal cannot separate the row from `keep`
+            self._write("episodes.jsonl", row)
+            self.keep(row)
+            self.rows.append(row)
+        self._falls, self._stalls = env.falls, env.stalls
+        self._command_sources.clear()
+        self._parts = dict.fromkeys(self._parts, 0)
+
+    def _flush(self) -> None:
+        while self._notes:
+            at, episode, event, what = self._notes.popleft()
+            if event == "phase":
+                self._begun = at if what == "running" else 0.0
+            seconds = round(at - self._begun, 3) if self._begun else None
+            self._write("events.jsonl", {"episode": episode, "seconds": seconds, "event": event, "what": what})
+
+    def _write(self, name: str, row: dict[str, Any]) -> None:
+        if name not in self._files:
+            self._files[name] = open(self.folder / name, "a", buffering=1)  # noqa: SIM115
+        self._files[name].write(strict_json.dumps(row) + "\n")
+
+    def close(self) -> None:
+        """Write the remaining events."""
+        self._flush()
+        for file in self._files.values():
+            file.close()

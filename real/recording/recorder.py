@@ -1,0 +1,118 @@
+"""Write the robot's episodes to a dataset as they end, off the control thread."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from robot_rl.data import DatasetWriter, EpisodeData
+from robot_rl.data.lerobot import Feature
+from robot_rl.data.recording import TRUNCATED, features, frames_per_second
+from robot_rl.data.rows import EpisodeRows
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from real.episode.env import RobotEnv
+
+logger = logging.getLogger(__name__)
+WAITING = 4
+"""Largest number of queued episodes; with more, the end of the next one waits, to bound memory."""
+
+
+class RobotCameras:
+    """The newest pictures of a robot's cameras, for its dataset: as the policy sees them where it does."""
+
+    def __init__(self, env: RobotEnv):
+        self.env = env
+        pictures = {name: self._newest(name) for name in env.driver.images}
+        self.sizes = {name: picture.shape[:2] for name, picture in pictures.items() if picture is not None}
+        """(height, width) by camera."""
+        self.stale = 0
+        """Pictures that were as old as another row's: a video has a frame per row, so they are recorded again."""
+
+    def look(self) -> dict[str, np.ndarray]:
+        """Return pictures (H, W, 3) of the present state by camera."""
+        self.stale += self.env.stale_pictures(self.sizes)
+        pictures = {name: self._newest(name) for name in self.sizes}
+        return {name: picture for name, picture in pictures.items() if picture is not None}
+
+    def _newest(self, camera: str) -> np.ndarray | None:
+        pictures = self.env.pictures
+        return pictures.newest(camera) if camera in pictures.pictures else self.env.driver.image(camera)
+
+
+class Recorder:
+    """Collect rows in memory and pass whole episodes to a writer thread; `flush` and `close` wait until all are on
+    disk."""
+
+    def __init__(self, root: Path, pipeline: Pipeline, images: Mapping[str, tuple[int, int]], resume: bool = True):
+        """`images` are (height, width) by camera; `resume`: a dataset may be there already."""
+        self.pipeline, self.images = pipeline, dict(images)
+        if resume and (root / "meta" / "info.json").exists():
+            self.writer = DatasetWriter.append(root)
+        else:
+            info = EnvInfo.of(pipeline)
+            columns = features(info, images) | {TRUNCATED: Feature("bool", (1,))}
+            fps = frames_per_second(info)
+            self.writer = DatasetWriter.create(root, fps=fps, features=columns, robot_type=pipeline.robot.name)
+        self._tells = TRUNCATED in self.writer.features
+        """A session that began without this column continues without it."""
+        self.rows = EpisodeRows(pipeline.actions)
+        self.error: BaseException | None = None
+        self._queue: queue.Queue[EpisodeData | None] = queue.Queue(WAITING)
+        self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
+        self._thread.start()
+
+    def add(self, step: Mapping[str, Any], pictures: Mapping[str, np.ndarray]) -> None:
+        """Append one control period: state, the policy's action, the executed action, result."""
+        frames = {}
+        for camera, (height, width) in self.images.items():
+            picture = pictures.get(camera)
+            black = np.zeros((height, width, 3), np.uint8)
+            frames[camera] = [black if picture is None else picture.copy()]
+        self.rows.add(
+            step["state"], step["executed"], step["policy_action"], torch.tensor([step["reward"]]), step["success"],
+            torch.tensor([step["done"]]), intervention=step["intervention"], pictures=frames,
+            truncated=torch.tensor([step["truncated"]]) if self._tells else None, told=step.get("instruction"),
+        )  # fmt: skip
+
+    def end_episode(self, record: Mapping[str, Any]) -> None:
+        """Queue the episode for writing."""
+        if self.error is not None:
+            raise self.error
+        if self.rows.count():
+            told = record.get("instruction", self.pipeline.interface.instruction)
+            self._queue.put(self.rows.take(dict(record), told))
+
+    def flush(self) -> None:
+        """Wait until every queued episode is on disk; raise the writer's error."""
+        self._queue.join()
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """Write queued episodes and release the dataset."""
+        self._queue.put(None)
+        self._thread.join()
+        self.writer.close()
+        if self.error is not None:
+            raise self.error
+
+    def _write(self) -> None:
+        while (item := self._queue.get()) is not None:
+            try:
+                if self.error is None:  # else only release waiting threads
+                    self.writer.add_episode(item.columns, item.task, item.record)
+            except BaseException as error:
+                logger.exception("an episode could not be written")
+                self.error = error
+            finally:
+                self._queue.task_done()

@@ -1,0 +1,150 @@
+"""`robot-rl bench loop`: measure the lateness of a robot's commands, compared with an idle loop."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from robot_rl.util.limits import Interval
+
+if TYPE_CHECKING:
+    from policies.bundle import Bundle
+    from robot_rl.interface.spec import RobotSpec
+
+
+@dataclass
+class Loop:
+    """Measure lateness of the command loop of `robot-rl launch` on the twin, and of the guard, if the robot has one.
+
+    Twin, guard and policy are separate processes, on a private ROS domain of this machine. A bare loop at the same rate
+    runs for half the time before and half after them: the machine's own lateness."""
+
+    robot: tyro.conf.Positional[str] = "go2"
+    """Robot whose twin to command, see `robot-rl robots`."""
+    policy: Path | None = None
+    """Bundle, or a run folder that holds one; default: zero actions, computed by a network."""
+    seconds: Annotated[float, Interval(ge=1)] = 60.0
+    """Length of the episode, s; the loop also runs while the robot gets ready and ends."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> int:
+        """Measure and print; return the exit status."""
+        from real.control.clock import bare_loop
+        from robot_rl.cli.console import console, show
+        from robot_rl.robots import robots
+        from robot_rl.training.run import provenance
+
+        robot = robots.get(self.robot)
+        bundle = acting(robot, self.policy)
+        half, rate = self.seconds / 2, robot.command_rate
+        # Print lines instead of a live bar, whose thread would make the loops late.
+        console.print(f"bare loop at {rate:g} Hz, {half:g} s")
+        before = bare_loop(rate, half)
+        console.print(f"command loop of {self.robot} and its twin, {self.seconds:g} s")
+        loops = deploy(bundle, robot, self.seconds, "schedule" if self.policy else "person")
+        console.print(f"bare loop again, {half:g} s")
+        after = bare_loop(rate, half)
+        loops["bare loop"] = (before + after).summary()
+        floor = loops["bare loop"]["lateness_us"]["p99"]
+        above = {name: row["lateness_us"]["p99"] - floor for name, row in loops.items() if name != "bare loop"}
+        if self.json:
+            result = {"robot": self.robot, "policy": str(self.policy or "zero actions"), "loops": loops}
+            show(result | {"p99_above_bare_us": above, "provenance": provenance()}, True)
+        else:
+            _print(loops, above)
+        return 0
+
+
+def acting(robot: RobotSpec, policy: Path | None) -> Bundle:
+    """Return the bundle to deploy; without one, a network with zero actions for the robot's first task."""
+    from torch import nn
+
+    from policies.base import Size
+    from policies.bundle import Bundle, load_bundle
+    from policies.feedforward import FeedforwardPolicy
+    from robot_rl.interface.pipeline import Pipeline
+    from sim.tasks import task_of, tasks
+
+    if policy is not None:
+        bundle = load_bundle(policy)
+        bundle.check_robot(robot)
+        tasks.get(bundle.interface.task)  # the twin needs it
+    else:
+        interface = task_of(robot.name).interface
+        pipeline = Pipeline(interface)
+        network = FeedforwardPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size))
+        head = network.actor[-1]
+        assert isinstance(head, nn.Linear)
+        nn.init.zeros_(head.weight)  # its bias is 0
+        bundle = Bundle(network, interface, robot.fingerprint())
+    # An arm does not end its episode on success, but at the time limit.
+    return replace(bundle, contract=replace(bundle.interface, success=""))
+
+
+def deploy(bundle: Bundle, robot: RobotSpec, seconds: float, commands: str) -> dict[str, Any]:
+    """Run one episode of the robot's launch file; return the timing of its command loop and, if any, its guard."""
+    import os
+    import tempfile
+
+    from policies.bundle import save_bundle
+    from real.launching.launch import describe
+    from real.launching.processes import ProcessRunner
+    from robot_rl.cli.launch import EXECUTABLE, private_domain
+    from robot_rl.util.errors import Interrupted, UserError
+
+    output: list[tuple[str, str]] = []
+    with tempfile.TemporaryDirectory(prefix="robot-rl-bench-") as name:
+        folder = Path(name)
+        save_bundle(bundle, folder / "bundle")
+        values = {"policy": str(folder / "bundle"), "out": str(folder / "run"), "robot": robot.name, "twin": "true"}
+        values |= {"task": bundle.interface.task, "camera": "false", "episodes": "1", "seconds": str(seconds)}
+        values |= {"commands": commands} if robot.base else {}
+        nodes = describe("quadruped" if robot.base else "arm", values)
+        nodes = [replace(node, command=(*node.command, "--json")) if node.guards_robot else node for node in nodes]
+        environment = os.environ | private_domain()
+        runner = ProcessRunner(nodes, EXECUTABLE, lambda *line: output.append(line), environment)
+        code = runner.run()
+        if runner.interrupted:
+            raise Interrupted(
+                "interrupted; nothing was measured, and nothing is left running", runner.interrupted - 128
+            )
+        if code:
+            raise UserError(f"nothing was measured: {_first_to_end(output)}")
+        loops = {"command loop": jsonlib.loads((folder / "run" / "loop.json").read_text())}
+    if robot.base:
+        reports = [line for node, line in output if node == "guard" and line.startswith("{")]
+        if not reports:
+            raise UserError("the guard was killed before it could report; see what ends processes here, and try again")
+        loops["guard"] = jsonlib.loads(reports[-1])
+    return loops
+
+
+def _first_to_end(output: list[tuple[str, str]]) -> str:
+    """Return which process ended before it had measured, with its own message."""
+    ended = [line for node, line in output if node == "launch" and (" exited with " in line or " was killed " in line)]
+    first = ended[0] if ended else output[-1][1]
+    errors = [line for node, line in output if node == first.split()[0] and line.startswith("robot-rl: ")]
+    return f"{first}: {errors[-1].removeprefix('robot-rl: ')}" if errors else first
+
+
+def _print(loops: Mapping[str, Any], above: Mapping[str, float]) -> None:
+    """Print a table with a row for each loop."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="lateness, \u00b5s; above: p99 above the bare loop's", box=None, title_justify="left")
+    heads = ("loop", "Hz", "ticks", "missed", ">1 ms", "drift", "p50", "p99", "p99.9", "max", "above")
+    for head in heads:
+        table.add_column(head, justify="left" if head == "loop" else "right", no_wrap=True)
+    for name, row in loops.items():
+        late = [f"{row['lateness_us'][key]:.0f}" for key in ("p50", "p99", "p999", "max")]
+        counts = f"{row['rate']:g}", str(row["ticks"]), str(row["missed"]), f"{row['late_share']:.2%}"
+        difference = f"{above[name]:+.0f}" if name in above else ""
+        table.add_row(name, *counts, f"{row['drift_us']:.0f}", *late, difference)
+    Console(highlight=False).print(table)

@@ -1,0 +1,1 @@
+"""Agents: one published algorithm, or the base that several share, a file."""

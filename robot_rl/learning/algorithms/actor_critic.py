@@ -1,0 +1,399 @@
+"""Off-policy actor-critic through an action transform: TD3, SAC, RLPD, ResFiT and HIL-SERL by configuration.
+
+    y = r + discount * min_{i in subset} Qbar_i(s', a'),   a' = T(u'; s'),  u' ~ actor(s')
+    critic: mean_i (Q_i(s, a) - y)^2, or the loss of another head
+    actor:  see objectives.py
+
+Lillicrap et al. 2016 (DDPG), Fujimoto et al. 2018 (TD3), Haarnoja et al. 2018 (SAC), Ball et al. 2023 (RLPD); pictures
+as Yarats et al. 2022 (DrQ-v2).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from policies.actor import ActorPolicy
+from policies.base import Observation, normal
+from robot_rl.data.replay import NEXT, Batch, Column, Sampling
+from robot_rl.learning.agent import LearningPhase
+from robot_rl.learning.parts.chunking import ActionQueue, flatten_chunks
+from robot_rl.learning.parts.critics import Critic
+from robot_rl.learning.parts.explore import ExplorationConfig, Noise, explored
+from robot_rl.learning.parts.heads import Head, HeadName, build_head
+from robot_rl.learning.parts.objectives import (
+    Pooling,
+    annealed,
+    average_,
+    expectile_error,
+    imitation_loss,
+    pooled,
+    temperature_loss,
+)
+from robot_rl.learning.parts.targets import pessimistic
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+
+Limits = tuple[float, float]
+"""The least and the greatest possible return."""
+UNLIMITED: Limits = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig:
+    """Hyperparameters of the update."""
+
+    critics: PositiveInt = 2
+    """Ensemble size."""
+    subset: PositiveInt = 2
+    """Members whose minimum is the target."""
+    hidden: tuple[PositiveInt, ...] = (256, 256)
+    """Hidden widths of the critics."""
+    layer_norm: bool = True
+    """LayerNorm before each activation of the critics."""
+    critic_on: Literal["action", "latent"] = "action"
+    """Critic input: the environment's action T(u), or the actor's output u before the action transform."""
+    head: HeadName = "scalar"
+    """Form of a critic's output: scalar, hl-gauss, c51 or gaussian."""
+    bins: PositiveInt = 101
+    """Bins of the heads hl-gauss and c51."""
+    optimism: Fraction = 0.5
+    """Expectile of its targets that a scalar critic starts with; 0.5, their mean, is TD (Omura et al. 2025, AQ-L)."""
+    anneal_updates: PositiveInt = 100_000
+    """Critic updates after which `optimism` has fallen to 0.5, linearly."""
+    critic_lr: PositiveFloat = 3e-4
+    """Learning rate of the critics (Adam)."""
+    actor_lr: PositiveFloat = 3e-4
+    """Learning rate of the actor (Adam)."""
+    tau: Fraction = 0.01
+    """Share of the new weights that moves into the target critics per update."""
+    discount: Fraction = 0.98
+    """Per environment step."""
+    n_step: PositiveInt = 3
+    """Steps of reward before the critic takes over; a chunk's length where the actor gives chunks."""
+    entropy: bool = False
+    """Learn a temperature and reward entropy in the actor's loss."""
+    entropy_backup: bool = False
+    """Reward entropy in the critics' target, too (SAC; RLPD and HIL-SERL leave it out)."""
+    initial_temperature: PositiveFloat = 0.01
+    """Weight of entropy that a learned temperature starts from."""
+    entropy_per_action: float = -0.5
+    """Entropy that the temperature holds, nats per dimension of the action (SAC: -1)."""
+    target_entropy: float | None = None
+    """The same in nats of the whole action; None: by `entropy_per_action`."""
+    pooling: Pooling = "mean"
+    """The value that the actor maximizes: the ensemble's mean, its min, or the first."""
+    l2: NonNegativeFloat = 0.01
+    """Penalty on the actor's squared distance from the actor that learning starts with; a residual starts at 0."""
+    imitation: NonNegativeFloat = 0.0
+    """Weight of cloning a person's corrections: squared distance of the actor's output from the executed action."""
+    actor_delay: PositiveInt = 2
+    """Critic updates per actor update."""
+    target_noise: NonNegativeFloat = 0.1
+    """Standard deviation of the smoothing noise on a fixed-std actor's target actions (TD3)."""
+    target_noise_clip: NonNegativeFloat = 0.2
+    """Largest smoothing noise."""
+    target_actor: bool = False
+    """Take target actions from the averaged actor (TD3) instead of the latest one (SAC)."""
+    value_low: float | None = None
+    """Least possible value, which targets are clipped to; None: that of the return, by the reward, and none with
+    `entropy_backup`, which adds to it."""
+    value_high: float | None = None
+    """Greatest possible value; None: the same."""
+    grad_clip: PositiveFloat | None = 10.0
+    """Largest gradient norm; None: no limit."""
+    ema_decay: Fraction = 0.9995
+    """Decay per actor update of the averaged actor, which is deployed (Polyak and Juditsky 1992)."""
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+
+
+def limits_of(config: ActorCriticConfig, returns: Limits) -> Limits:
+    """Return the range of values, where returns have the range `returns`. The entropy in a soft value has no limit."""
+    low, high = UNLIMITED if config.entropy_backup else returns
+    return (
+        low if config.value_low is None else config.value_low,
+        high if config.value_high is None else config.value_high,
+    )
+
+
+@dataclass
+class Updates:
+    """Numbers of updates made."""
+
+    critic: int = 0
+    actor: int = 0
+
+
+class ActorCritic:
+    """Updates a policy's actor against an ensemble of critics, on the device that the policy is on."""
+
+    learns_gripper: ClassVar[bool] = False
+    """Learns the values by which a policy with `grasp` opens and shuts its gripper."""
+
+    def __init__(
+        self,
+        policy: ActorPolicy,
+        config: ActorCriticConfig,
+        seed: int = 0,
+        value_limits: Limits = UNLIMITED,
+    ):
+        self.policy, self.config = policy, config
+        size, self.device = policy.size, next(policy.actor.parameters()).device
+        head = build_head(config.head, *limits_of(config, value_limits), config.bins)
+        if config.optimism != 0.5 and config.head != "scalar":
+            raise ConfigError(f"expectiles need --agent.head scalar, not {config.head}; or --agent.optimism 0.5")
+        self.judged = config.critic_on
+        """Return the replay column that critics take as input."""
+        judged = policy.horizon * size.action if self.judged == "action" else policy.latent
+        self.critic = self._build_critic(judged, head).to(self.device)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.average = copy.deepcopy(policy.actor).requires_grad_(False)
+        """The actor averaged over updates: steadier than the latest one."""
+        self.start = None if policy.actor.starts_at_zero else copy.deepcopy(policy.actor).requires_grad_(False)
+        self.log_alpha = torch.tensor(config.initial_temperature, device=self.device).log()
+        self.log_alpha.requires_grad_(config.entropy)
+        self.critic_parameters = [*self.critic.parameters(), *policy.encoder.parameters()]
+        """The critics' loss alone trains the encoder of pictures; actor and targets read it as it is (DrQ-v2)."""
+        self.critic_optimizer = torch.optim.Adam(self.critic_parameters, config.critic_lr, fused=True)
+        self.actor_optimizer = torch.optim.Adam(policy.actor.parameters(), config.actor_lr, fused=True)
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], config.actor_lr) if config.entropy else None
+        self.extra: dict[str, nn.Module | torch.optim.Optimizer] = {}
+        """Networks and optimizers of a method besides actor and critics, by name, for the checkpoint."""
+        if policy.grasps and not self.learns_gripper:
+            raise ConfigError("this recipe learns no values of the gripper: leave out grasp, or take rlpd or hil-serl")
+        self.rng = torch.Generator().manual_seed(seed)
+        self.updates = Updates()
+        self.noise = Noise(config.exploration.noise_memory, self.device)
+        self.queue = ActionQueue(policy.horizon)
+        observed = {"observation.state": Column((size.observation,), observed=True)}
+        observed |= {key: Column(field.shape, torch.uint8, observed=True) for key, field in policy.kept.items()}
+        observed |= {name: Column((width,), observed=True) for name, width in policy.inputs.items()}
+        self.columns = observed | {"action": Column((size.action,)), "intervention": Column(dtype=torch.bool)}
+        self.columns |= {} if self.judged == "action" else {self.judged: Column((judged,))}
+        chunk = policy.horizon
+        self.sampling = Sampling(config.n_step if chunk == 1 else chunk, config.discount, chunk)
+
+    def _build_critic(self, judged: int, head: Head) -> Critic:
+        """Return the critics of encoded observations and `judged` numbers."""
+        c = self.config
+        return Critic(self.policy.encoder.size, judged, c.critics, c.hidden, head, c.layer_norm)
+
+    # ---- acting ------------------------------------------------------------------------------------------------
+    @torch.no_grad()
+    def act(self, observation: Observation, rng: torch.Generator, phase: LearningPhase) -> tuple[Tensor, Observation]:
+        policy, rows = self.policy, len(observation["observation.state"])
+        noise = self.noise.step(rows, policy.latent, rng)
+        inputs = policy.sample_inputs(observation, rng)
+        seen = observation | inputs
+        u = explored(self.config.exploration, phase, lambda: self._explore(seen, noise, rng), noise, rng)
+        kept = inputs | ({"latent": u, "decides": self.queue.due(rows)} if self.judged == "latent" else {})
+        chunks = policy.transform(u, seen).unflatten(1, (policy.horizon, -1))
+        return self.queue.step(chunks, self._lengths(rows, rng)), kept
+
+    def _lengths(self, rows: int, rng: torch.Generator) -> Tensor | None:
+        """Return how many actions (n,) are executed of chunks that begin now; None: all."""
+        return None
+
+    def _explore(self, seen: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
+        """Return exploring u (n, latent); `noise` (n, latent) is that of an actor with a fixed std."""
+        actor, features = self.policy.actor, self.policy.actor_features(seen)
+        return actor.sample(features, rng)[0] if actor.std is None else actor.mean(features) + actor.std * noise
+
+    def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
+        return self.policy.peek_inputs(observation, rows, rng)
+
+    def annotate(self, observation: Observation, action: Tensor, reward: Tensor, rng: torch.Generator) -> Observation:
+        inputs = self.policy.inputs_of_episode(observation, rng)
+        if self.judged == "action":
+            return inputs
+        steps = {k: v[: len(action)] for k, v in (observation | inputs).items()}
+        latent = self.policy.invert(action, steps) if self.policy.horizon == 1 else None
+        if latent is None:
+            raise ConfigError("recorded actions have no place in this policy's latent space: --training.demo-share 0")
+        return inputs | {"latent": latent}
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        self.queue.reset(ids)
+        self.policy.reset(ids)
+
+    # ---- learning ----------------------------------------------------------------------------------------------
+    def update(self, batch: Batch, phase: LearningPhase = LearningPhase.LEARN) -> dict[str, Tensor]:
+        """Take one critic step and, unless warming up, every `actor_delay`-th time an actor step.
+
+        `batch` holds B rows of `columns`, reward and discount over n steps (discount is 0 after a termination), and
+        the observed columns after these steps as `next.*`; where the actor gives chunks, action is (B, horizon, A) with
+        `valid` (B, horizon).
+        """
+        encoder = self.policy.encoder
+        if batch["action"].ndim == 3:
+            batch = flatten_chunks(batch, self.rng)
+        batch = encoder.augment(encoder.augment(batch, self.rng), self.rng, NEXT)
+        metrics = self._update_models(batch) | self._update_critic(batch)
+        self.updates.critic += 1
+        if phase == LearningPhase.LEARN and self.updates.critic % self.config.actor_delay == 0:
+            metrics |= self._update_actor(batch)
+            self.updates.actor += 1
+        return metrics
+
+    def _update_models(self, batch: Batch) -> dict[str, Tensor]:
+        """Update what a method has besides critics and actor; return metrics."""
+        return {}
+
+    def _next_action(self, following: Observation) -> tuple[Tensor, Tensor]:
+        """Return u (B, A) at the next observation and its log-probability (B,)."""
+        c, actor = self.config, self.average if self.config.target_actor else self.policy.actor
+        features = self.policy.actor_features(following)
+        if actor.std is None:
+            return actor.sample(features, self.rng)
+        mean = actor.mean(features)
+        noise = c.target_noise * normal(mean.shape, self.rng, self.device)
+        return (mean + noise.clamp(-c.target_noise_clip, c.target_noise_clip)).clamp(-1, 1), mean.new_zeros(len(mean))
+
+    def _judged(self, u: Tensor, observation: Observation) -> Tensor:
+        """Return the critics' action input for the actor's output u (B, L)."""
+        return u if self.judged == "latent" else self.policy.transform(u, observation)
+
+    def _backup(self, batch: Batch, following: Observation) -> Tensor:
+        """Return the head's targets for B rows: here, the value of the policy's own action at the next observation."""
+        u, log_prob = self._next_action(following)
+        out = self.target(self.policy.features(following), self._judged(u, following))
+        return self._bootstrap(batch, out, log_prob)
+
+    def _bootstrap(self, batch: Batch, out: Tensor, log_prob: Tensor) -> Tensor:
+        """Return the head's targets for an ensemble's outputs (E, B, outputs) at the next action."""
+        c, head = self.config, self.critic.head
+        reward = batch["reward"]
+        if c.entropy_backup:
+            reward = reward - batch["discount"] * self._entropy_cost(log_prob)
+        return head.target(reward, batch["discount"], pessimistic(head, out, c.subset, self.rng))
+
+    def _entropy_cost(self, log_prob: Tensor) -> Tensor:
+        """Return alpha log pi (B,) in units of the value, for the backup and the actor's loss."""
+        return self.log_alpha.exp().detach() * log_prob
+
+    def _outputs(self, batch: Batch, following: Observation) -> tuple[Tensor, Tensor]:
+        """Return the critics' outputs (E, B, outputs) for the batch, and the head's targets."""
+        with torch.no_grad():
+            target = self._backup(batch, following)
+        return self.critic(self.policy.features(batch), batch[self.judged]), target
+
+    def _critic_loss(self, batch: Batch, out: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of the critics' outputs (E, B, outputs) against the targets."""
+        head, c = self.critic.head, self.config
+        tau = annealed(c.optimism, self.updates.critic, c.anneal_updates)
+        if tau == 0.5:
+            return head.loss(out, target).mean(1).sum()
+        return 2 * expectile_error(target - head.mean(out), tau).mean(1).sum()  # 2: what it is at 0.5
+
+    def _update_critic(self, batch: Batch) -> dict[str, Tensor]:
+        c, head = self.config, self.critic.head
+        out, target = self._outputs(batch, {k.removeprefix(NEXT): v for k, v in batch.items() if k.startswith(NEXT)})
+        loss = self._critic_loss(batch, out, target)
+        self.critic_optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.critic_parameters, c.grad_clip or math.inf)
+        self.critic_optimizer.step()
+        with torch.no_grad():
+            average_(list(self.target.parameters()), list(self.critic.parameters()), c.tau)
+            return {"critic/loss": loss.detach(), "critic/q": head.mean(out).mean(), "critic/grad_norm": norm}
+
+    def _actor_value(self, batch: Batch, seen: Tensor, u: Tensor) -> Tensor:
+        """Return the values (B,) that the actor maximizes, of its outputs u (B, latent)."""
+        return pooled(self.critic.value(seen, self._judged(u, batch)), self.config.pooling)
+
+    def _actor_loss(self, batch: Batch, features: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the actor's loss, the log-probability (B,) of its actions, and metrics.
+
+        `features` are what the actor reads, `seen` what critics read.
+        """
+        c, policy = self.config, self.policy
+        if policy.actor.std is None:
+            u, log_prob = policy.actor.sample(features, self.rng)
+        else:
+            u = policy.actor.mean(features)
+            log_prob = u.new_zeros(len(u))
+        q = self._actor_value(batch, seen, u)
+        loss = -q
+        if c.l2:
+            moved = u if self.start is None else u - self.start.mean(features)
+            loss = c.l2 * moved.square().sum(-1) - q
+        loss = loss.mean()
+        if c.imitation and (distance := imitation_loss(policy, policy.actor.mean(features), batch)) is not None:
+            loss = loss + c.imitation * distance.mean()
+        if c.entropy:
+            loss = loss + self._entropy_cost(log_prob).mean()
+        return loss, log_prob, {"actor/q": q.detach().mean(), "actor/u": u.detach().abs().mean()}
+
+    def _update_actor(self, batch: Batch) -> dict[str, Tensor]:
+        c, policy = self.config, self.policy
+        self.critic.requires_grad_(False)  # gradients that no optimizer would use
+        with torch.no_grad():
+            features, seen = policy.actor_features(batch), policy.features(batch)
+        loss, log_prob, metrics = self._actor_loss(batch, features, seen)
+        self.actor_optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(policy.actor.parameters(), c.grad_clip or math.inf)
+        self.actor_optimizer.step()
+        weight = 1 - min(c.ema_decay, (1 + self.updates.actor) / (10 + self.updates.actor))
+        with torch.no_grad():
+            average_(list(self.average.parameters()), list(policy.actor.parameters()), weight)
+        self.critic.requires_grad_(True)
+        if self.alpha_optimizer is not None:
+            per_action = c.entropy_per_action * policy.latent
+            aim = per_action if c.target_entropy is None else c.target_entropy
+            alpha_loss = temperature_loss(self.log_alpha, log_prob, aim)
+            self.alpha_optimizer.zero_grad(set_to_none=True)
+            alpha_loss.backward()
+            self.alpha_optimizer.step()
+            metrics |= {"actor/entropy": -log_prob.detach().mean(), "actor/temperature": self.log_alpha.detach().exp()}
+        return metrics
+
+    def finish(self) -> None:
+        self.policy.actor.load_state_dict(self.average.state_dict())
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------
+    def value_state(self) -> dict[str, Tensor]:
+        return self.critic.state_dict()
+
+    def memory(self) -> dict[str, Any]:
+        return {"noise": self.noise.value, "queue": self.queue.state_dict(), "policy": self.policy.memory()}
+
+    def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
+        self.noise.value = None if memory["noise"] is None else memory["noise"].to(self.device)
+        self.queue.load_state_dict(memory["queue"], self.device)
+        self.policy.load_memory(memory["policy"], observation)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "target": self.target.state_dict(),
+            "average": self.average.state_dict(),
+            "log_alpha": self.log_alpha.detach(),
+            "critic_optimizer": self.critic_optimizer.state_dict(),
+            "actor_optimizer": self.actor_optimizer.state_dict(),
+            "alpha_optimizer": self.alpha_optimizer.state_dict() if self.alpha_optimizer else {},
+            "rng": self.rng.get_state(),
+            "updates": [self.updates.critic, self.updates.actor],
+        } | {name: part.state_dict() for name, part in self.extra.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        self.critic.load_state_dict(state["critic"])
+        self.target.load_state_dict(state["target"])
+        self.average.load_state_dict(state["average"])
+        with torch.no_grad():
+            self.log_alpha.copy_(state["log_alpha"])
+        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self.actor_optimizer.load_state_dict(state["actor_optimizer"])
+        if self.alpha_optimizer:
+            self.alpha_optimizer.load_state_dict(state["alpha_optimizer"])
+        for name, part in self.extra.items():
+            part.load_state_dict(state[name])
+        self.rng.set_state(state["rng"])
+        self.updates = Updates(*state["updates"])

@@ -1,0 +1,57 @@
+"""Autoregressive soft Q-network: Liu et al. 2025 (ARSQ, 2502.00288).
+
+    td:        (V_i(s) + A_i(s, a) - y)^2 / 2,   y = r + discount * min_i Vbar_i(s'),   i = 1, 2
+    imitation: sum over bins of max(A_d(bin) - A_d(bin of a), -margin), over demonstrations
+    loss:      td + imitation weight * imitation, sums over i
+
+V holds the entropy of the policy, because advantages are normalized: V = alpha log sum over a of exp(Q / alpha).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from policies.autoregressive import AutoregressivePolicy, BinAdvantages
+from robot_rl.data.replay import Batch
+from robot_rl.learning.algorithms.value_based import ValueBased, ValueBasedConfig, over_demonstrations
+from robot_rl.util.limits import NonNegativeFloat
+
+
+@dataclass(frozen=True)
+class ARSQConfig(ValueBasedConfig):
+    """Hyperparameters of the update."""
+
+    imitation: NonNegativeFloat = 0.1
+    """Weight of preferring what was demonstrated."""
+    margin: NonNegativeFloat = 0.1
+    """Lead of a demonstrated bin's advantage from which on it is not increased, in units of the return."""
+
+
+class ARSQ(ValueBased):
+    """A value-based agent whose advantages are a policy."""
+
+    policy: AutoregressivePolicy
+    config: ARSQConfig
+    online: BinAdvantages
+
+    def _loss(self, batch: Batch, features: Tensor, after: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        c, policy = self.config, self.policy
+        bins = policy.codec.encode(batch["action"])
+        with torch.no_grad():
+            target = batch["reward"] + batch["discount"] * policy.network.value(after).amin(0)
+        advantages = policy.advantages(self.online, features, bins)
+        index = bins[None, ..., None].expand(*advantages.shape[:-1], 1)
+        taken = advantages.gather(-1, index)
+        q = self.online.value(features) + taken.sum((2, 3, 4))
+        td = 0.5 * (q - target).square().mean(1).sum()
+        metrics = {"values/td": td.detach(), "values/q": q.detach().mean()}
+        loss = td
+        if c.imitation:
+            behind = (advantages - taken).clamp_min(-c.margin).sum((2, 3, 4)).sum(0)
+            imitation = over_demonstrations(behind, batch)
+            loss = loss + c.imitation * imitation
+            metrics |= {"values/imitation": imitation.detach()}
+        return loss, metrics

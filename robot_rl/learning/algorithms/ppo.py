@@ -1,0 +1,352 @@
+"""Proximal policy optimization: Schulman et al. 2017 (arXiv 1707.06347).
+
+    r     = pi(a|s) / pi_old(a|s)
+    actor:  -mean min(r A, clip(r, 1 - clip, 1 + clip) A) - entropy_coef H(pi)      equation 7, without the shared loss
+    critic:  mean (V(s) - target)^2 / variance of the targets
+
+With several rewards, each has its own value, and A is the weighted sum of their advantages, each in units of its own
+standard deviation, so that none drowns another (SLIM).
+
+Actor and critic share no weights; each has its own gradient clip and learning rate. The actor's rate adapts to the
+divergence from the old policy (Rudin et al. 2022, arXiv 2109.11978). Normalizers change only after an update, so the
+ratio is 1 before the first step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import Observation
+from policies.feedforward import FeedforwardPolicy
+from policies.networks.gaussian import divergence, entropy, log_density
+from policies.networks.hashed_words import WORDS, hashed_words
+from robot_rl.interface.observation_spec import LANGUAGE
+from robot_rl.interface.symmetry import Mirror, joined
+from robot_rl.learning.parts.critics import StateValue
+from robot_rl.learning.parts.gae import advantages
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Hyperparameters of the update."""
+
+    hidden: tuple[PositiveInt, ...] = (256, 128, 64)
+    """Hidden widths of the critic."""
+    discount: Fraction = 0.99
+    """Per environment step."""
+    gae_lambda: Fraction = 0.95
+    """Weight of longer returns in the advantage."""
+    clip: PositiveFloat = 0.2
+    """Largest change of the ratio that is still rewarded."""
+    value_clip: PositiveFloat | None = None
+    """Largest change of a value that is still rewarded, in units of the return; None does not limit it."""
+    entropy_coef: NonNegativeFloat = 0.005
+    """Weight of the policy's entropy, nats."""
+    epochs: PositiveInt = 5
+    """Passes over a rollout."""
+    minibatches: PositiveInt = 4
+    """Gradient steps per pass."""
+    actor_lr: PositiveFloat = 1e-3
+    """Learning rate that the actor starts with."""
+    critic_lr: PositiveFloat = 1e-3
+    """Learning rate of the critic."""
+    target_kl: PositiveFloat | None = 0.01
+    """Divergence from the old policy, nats, that the actor's learning rate is steered to; None keeps the rate."""
+    grad_clip: PositiveFloat = 1.0
+    """Largest gradient norm, of actor and critic each."""
+    weights: tuple[NonNegativeFloat, ...] = ()
+    """Weight of each term's advantage, if the reward is `terms`; none: 1 each."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.minibatches < 1:
+            raise ValueError(f"epochs is {self.epochs} and minibatches {self.minibatches}; both must be at least 1")
+
+
+class PPO:
+    """Updates a policy from rollouts. With a `mirror`, every row also counts as its mirror image."""
+
+    LR_RANGE = (1e-5, 1e-2)
+    """Limits of an actor's learning rate that follows the divergence, widened to the one that it starts with."""
+    kept: ClassVar[tuple[str, ...]] = ("frames", "state", "action", "mean")
+    """Columns of a rollout that the update reads."""
+    clip: Any
+    """Largest change of the ratio that is still rewarded: a number, or a tensor that broadcasts to ratios (B, K)."""
+    policy: FeedforwardPolicy
+    reads_next: Tensor | None = None
+    """Environments (n,) bool that decide at the next observation; None: all."""
+    reads_last: bool = False
+    """`assess` reads the pictures of the observation after a rollout."""
+
+    def __init__(
+        self, policy: FeedforwardPolicy, privileged: int, config: PPOConfig, seed: int = 0,
+        mirror: Mirror | None = None, terms: int | None = None,
+    ):  # fmt: skip
+        """`terms`: the reward has so many terms, with a value each."""
+        self.policy, self.privileged, self.config, self.mirror = policy, privileged, config, mirror
+        size, self.clip = policy.size, config.clip
+        self.device = next(policy.parameters()).device
+        self.unit: float | Tensor = 1.0
+        """Unit of the critic's squared error, for each term."""
+        self.reads = size.observation + privileged + WORDS * (LANGUAGE in size.others)
+        """Numbers that the critic reads."""
+        self.critic = StateValue(self.reads, config.hidden, terms).to(self.device)
+        if config.weights and len(config.weights) != (terms or 1):
+            raise ConfigError(f"{len(config.weights)} weights are given, and the reward has {terms or 1} terms")
+        self.actor_parameters = self._trained()
+        groups = [
+            {"params": self.actor_parameters, "lr": config.actor_lr},
+            {"params": list(self.critic.parameters()), "lr": config.critic_lr},
+        ]
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, fused=True)
+        # Exploration uses the seed itself. A CPU's generator reads the low 32 bits.
+        self.rng = torch.Generator(self.device).manual_seed(seed ^ 0x5EED_BA7C)
+        if mirror is not None:
+            parts = {"observation": size.observation, "privileged": privileged, "action": size.action}
+            for name, wanted in parts.items():
+                if len(getattr(mirror, name)) != wanted:
+                    raise ConfigError(
+                        f"the mirror's {name} has {len(getattr(mirror, name))} numbers, not {wanted}; fix the task's "
+                        "`mirror`, or leave it out"
+                    )
+            self.reflect = {
+                "frames": mirror.observation.repeated(policy.config.history),
+                "state": joined(mirror.observation, mirror.privileged),
+                "action": mirror.action,
+            }
+
+    def _trained(self) -> list[nn.Parameter]:
+        """Return the policy's parameters that are learned."""
+        return [*self.policy.actor.parameters(), self.policy.log_std]
+
+    def state(self, observation: Observation) -> Tensor:
+        """Return the critic's input, (n, observation + privileged), and features of the instruction if there is one."""
+        parts = [observation["observation.state"]]
+        if self.privileged:
+            parts.append(observation["observation.environment_state"])
+        if LANGUAGE in self.policy.size.others:
+            parts.append(hashed_words(observation[LANGUAGE]))
+        state = torch.cat(parts, -1)
+        if state.shape[-1] != self.reads:
+            raise ValueError(f"the critic reads {self.reads} values, the observation has {state.shape[-1]}")
+        return state
+
+    @torch.no_grad()
+    def act(self, observation: Observation, rng: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return exploring actions (n, A) in [-1, 1], and the columns for the update."""
+        frames = self.policy.remember(observation)
+        mean = self.policy.mean(frames)
+        u = self.policy.sample(mean, rng)
+        row = {"frames": frames, "state": self.state(observation), "action": u, "mean": mean}
+        return self.policy.transform(u, observation), row
+
+    def reset(self, ids: Tensor | None = None) -> None:
+        """Clear the history of environments `ids`, or of all: their next step starts an episode."""
+        self.policy.reset(ids)
+
+    @torch.no_grad()
+    def assess(self, rollout: dict[str, Tensor], last: Observation, finals: list[Tensor]) -> dict[str, Tensor]:
+        """Return the rows (T * N, ...) to learn from, with value, advantage and target.
+
+        `rollout` (T, N, ...) has the outputs of `act`, reward, terminated and done; `last` is the observation after it;
+        `finals` are the `state`s in which episodes ended, in the order of the done steps. Their values are clamped to
+        the range of the rollout's: no action is ever taken in final states, so a critic extrapolates there, and
+        bootstrapping from that diverges. A simulation that diverged uses the value of the state before.
+        """
+        value = self.critic(rollout["state"])
+        terminated, done = rollout["terminated"], rollout["done"]
+        if value.ndim > done.ndim:
+            terminated, done = (x[..., None].expand_as(value) for x in (terminated, done))
+        following = torch.cat([value[1:], self.critic(self.state(last))[None]])
+        if finals:
+            last_step, (low, high) = rollout["done"], value.flatten(0, 1).aminmax(dim=0)
+            ended = self.critic(torch.cat(finals))
+            following[last_step] = torch.where(ended.isfinite(), ended.clamp(low, high), value[last_step])
+        advantage, target = advantages(
+            rollout["reward"], value, following, terminated, done, self.config.discount, self._weight(rollout)
+        )
+        batch = {name: rollout[name] for name in self.kept}
+        batch |= {"value": value, "advantage": advantage, "target": target}
+        return {name: x.flatten(0, 1) for name, x in batch.items()}
+
+    def _weight(self, rollout: dict[str, Tensor]) -> float | Tensor:
+        """Return the weight of what follows each step in its advantage."""
+        return self.config.gae_lambda
+
+    def update(self, batch: dict[str, Tensor]) -> dict[str, float]:
+        """Learn from B rows of a rollout and take them into the normalizers; return metrics.
+
+        `batch` holds frames (B, history * D) and state (B, C), both raw, action and mean (B, A), not clipped, and
+        value, advantage and target (B,). Raises FloatingPointError before anything non-finite reaches the weights.
+        """
+        self._check(batch)
+        self.unit = batch["target"].var(0).clamp_min(1e-12)
+        data, old = self._prepare(batch), self._log_std().detach().clone()
+        rows = len(batch["state"])
+        size = -(-rows // self.config.minibatches)
+        steps: list[dict[str, Tensor]] = []
+        for _ in range(self.config.epochs):
+            for pick in torch.randperm(rows, generator=self.rng, device=self.device).split(size):
+                part = {name: x.index_select(0, pick) for name, x in data.items()}
+                # Before the first step the divergence is 0 for any rate.
+                steps.append(self._step(part, old, adapt=bool(steps)))
+        left, spread = (batch["target"] - batch["value"]).var(0), batch["target"].var(0)
+        explained = (1 - left / spread.clamp_min(1e-12)).mean()
+        self._normalize(batch)
+        means = {name: float(torch.stack([step[name] for step in steps]).mean()) for name in steps[0]}
+        return means | {
+            "ppo/std": float(self._log_std().detach().exp().mean()),
+            "ppo/lr": self.optimizer.param_groups[0]["lr"],
+            "ppo/explained_variance": float(explained),
+        }
+
+    def _log_std(self) -> Tensor:
+        """Return the log standard deviations of exploration."""
+        return self.policy.log_std
+
+    def _widths(self) -> dict[str, int]:
+        """Return the columns of the policy's inputs and outputs, and their widths."""
+        size = self.policy.size
+        return {"frames": self.policy.config.history * size.observation, "action": size.action, "mean": size.action}
+
+    def _check(self, batch: dict[str, Tensor]) -> None:
+        rows = len(batch["state"])
+        widths = {"state": self.reads} | self._widths()
+        shapes: dict[str, tuple[int, ...]] = {name: (rows, width) for name, width in widths.items()}
+        worth = (rows,) if self.critic.terms is None else (rows, self.critic.terms)
+        for name, shape in (shapes | dict.fromkeys(("value", "advantage", "target"), worth)).items():
+            if batch[name].shape != shape:
+                raise ValueError(f"{name} has shape {tuple(batch[name].shape)}, not {shape}")
+            if not batch[name].isfinite().all():
+                raise FloatingPointError(f"{name} of the rollout became NaN or infinite")
+
+    @torch.no_grad()
+    def _prepare(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the losses' inputs (B, K, ...): each row and, with a mirror, its mirror image.
+
+        The image has the log-probability of the original: a mirrored policy would take the mirrored action.
+        """
+        raw = {name: batch[name][:, None] for name in ("frames", "state", "action")}
+        if self.mirror is not None:
+            raw = {name: torch.cat([x, self.reflect[name](x)], 1) for name, x in raw.items()}
+        return {
+            "features": self.policy.features(raw["frames"]),
+            "state": self.critic.normalizer(raw["state"]),
+            "action": raw["action"],
+            "mean": batch["mean"],
+            "log_prob": log_density(batch["action"], batch["mean"], self.policy.log_std)[:, None],
+            "advantage": self._scaled(batch["advantage"])[:, None],
+            "value": batch["value"][:, None],
+            "target": batch["target"][:, None],
+        }
+
+    def _scaled(self, advantage: Tensor) -> Tensor:
+        """Return advantages (B,), or (B, terms), in units of their standard deviations, as one number each (B,)."""
+        scaled = (advantage - advantage.mean(0)) / (advantage.std(0) + 1e-8)
+        if self.critic.terms is None:
+            return scaled
+        weights = scaled.new_tensor(self.config.weights or [1.0] * self.critic.terms)
+        return (scaled * weights).sum(1)
+
+    def _normalize(self, batch: dict[str, Tensor]) -> None:
+        """Update the normalizers with raw rows, and their mirror images."""
+        newest, state = batch["frames"][:, -self.policy.size.observation :], batch["state"]
+        if self.mirror is not None:  # a symmetric policy needs symmetric statistics
+            newest = torch.cat([newest, self.mirror.observation(newest)])
+            state = torch.cat([state, self.reflect["state"](state)])
+        self.policy.normalizer.update(newest)
+        self.critic.normalizer.update(state)
+
+    def _step(self, part: dict[str, Tensor], old: Tensor, adapt: bool) -> dict[str, Tensor]:
+        """Make a gradient step on some rows; `old` (A,) are the old policy's log standard deviations."""
+        c = self.config
+        loss, metrics = self._loss(part, old)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if adapt and c.target_kl is not None:
+            self._adapt(float(metrics["ppo/kl"]), c.target_kl)
+        norm = nn.utils.clip_grad_norm_(self.actor_parameters, c.grad_clip)
+        critic_norm = nn.utils.clip_grad_norm_(self.critic.parameters(), c.grad_clip)
+        if not bool((loss.detach() + norm + critic_norm).isfinite()):
+            raise FloatingPointError("a loss or its gradient became NaN or infinite")
+        self.optimizer.step()
+        self._bound()
+        return metrics | {"ppo/grad_norm": norm}
+
+    @torch.no_grad()
+    def _bound(self) -> None:
+        """Keep the policy within its limits after a gradient step."""
+        self.policy.log_std.clamp_(self.policy.MIN_LOG_STD, self.policy.MAX_LOG_STD)
+
+    def _compare(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the log-ratios (rows, 1, or 2 with images), the policy's entropy, and the divergence from the old."""
+        log_std = self.policy.log_std
+        mean = self.policy.actor(part["features"].flatten(0, 1)).view(*part["action"].shape[:2], -1)
+        change = log_density(part["action"], mean, log_std) - part["log_prob"]
+        return change, entropy(log_std), divergence(part["mean"], old, mean[:, 0].detach(), log_std.detach())
+
+    def _loss(self, part: dict[str, Tensor], old: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        c = self.config
+        change, spread, kl = self._compare(part, old)
+        ratio = change.clamp(max=20.0).exp()  # e^89 overflows: better to lose a row than the run
+        clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
+        gain = torch.minimum(ratio * part["advantage"], clipped * part["advantage"]).mean()
+        value = self.critic.net(part["state"].flatten(0, 1))
+        value = value.view(*part["state"].shape[:2], *part["target"].shape[2:])
+        error = (value - part["target"]).square() / self.unit
+        if c.value_clip is not None:
+            held = part["value"] + (value - part["value"]).clamp(-c.value_clip, c.value_clip)
+            error = torch.maximum(error, (held - part["target"]).square() / self.unit)
+        value_loss = error.mean()
+        with torch.no_grad():
+            metrics = {
+                "ppo/surrogate": gain.detach(),
+                "ppo/value_loss": value_loss.detach(),
+                "ppo/entropy": spread.detach(),
+                "ppo/kl": kl,
+                "ppo/clipped": ((ratio - 1).abs() > self.clip).float().mean(),
+            }
+        return value_loss - gain - c.entropy_coef * spread, metrics
+
+    def _adapt(self, kl: float, aim: float) -> None:
+        """Change the actor's learning rate by a factor of 1.5 when the divergence is outside half to double its aim."""
+        group, rates = self.optimizer.param_groups[0], (*self.LR_RANGE, self.config.actor_lr)
+        if kl > 2 * aim:
+            group["lr"] = max(min(rates), group["lr"] / 1.5)
+        elif kl < aim / 2:
+            group["lr"] = min(max(rates), group["lr"] * 1.5)
+
+    def finish(self) -> None:
+        """Set `policy` to the one to deploy."""
+        self.policy.eval()
+
+    def value_state(self) -> dict[str, Tensor]:
+        """Return the weights of the value function, for continued training."""
+        return self.critic.state_dict()
+
+    def memory(self) -> dict[str, Any]:
+        """Return the per-environment state of acting, for a checkpoint."""
+        return self.policy.history.state_dict()
+
+    def load_memory(self, memory: dict[str, Any]) -> None:
+        """Restore what `memory` returned."""
+        self.policy.history.load_state_dict(memory, self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "rng": self.rng.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.policy.load_state_dict(state["policy"])
+        self.critic.load_state_dict(state["critic"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.rng.set_state(state["rng"])

@@ -1,0 +1,125 @@
+"""Self-referential policy optimization: Fei et al. 2025, "SRPO" (arXiv 2511.15605). A success pays 1. A failure pays
+more, the nearer it came to the successes of its group, as frozen features tell:
+
+    reward = 0.6 sigmoid(10 (0.5 - u)),   u in [0, 1]: distance to the nearest cluster of successes, within the group
+    A      = (reward - mean) / std of the group,   all decisions of an episode share it
+    loss   = -mean min(r A, clip(r, 1 - 0.2, 1 + 0.28) A),   r of each token
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robot_rl.data.trajectories import Trajectories
+from robot_rl.learning.algorithms.token_groups import TokenGroups, TokenGroupsConfig
+from robot_rl.util.limits import Fraction, PositiveFloat, PositiveInt
+
+SHARE, STEEPNESS = 0.6, 10.0
+"""Most that a failure is paid, and the slope of its reward."""
+NEAR = 0.5
+"""Distance within which successes are of one kind (DBSCAN's eps), in units of that of two unrelated ones."""
+
+
+@dataclass(frozen=True)
+class SRPOConfig(TokenGroupsConfig):
+    """Hyperparameters of the update."""
+
+    minibatches: PositiveInt = 8
+    """Gradient steps per pass."""
+    shaping: bool = True
+    """Pay failures for progress; False: success alone, as GRPO."""
+    clip_low: PositiveFloat = 0.2
+    """Largest decrease of the ratio that is still rewarded."""
+    clip_high: PositiveFloat = 0.28
+    """Largest increase."""
+    least: Fraction = 0.1
+    """Groups that succeed less often teach nothing."""
+    most: Fraction = 0.9
+    """Nor do those that succeed more often."""
+
+
+class SRPO(TokenGroups):
+    """Updates a policy that writes tokens by the group-relative rewards of its episodes."""
+
+    config: SRPOConfig
+
+    def update(self, played: Trajectories) -> dict[str, float]:
+        c = self.config
+        reward = played.success.float()
+        if c.shaping:
+            reward = progress_rewards(embedded(played), played.success, played.group)
+        advantage, counts = relative(reward, played, c.least, c.most)
+        rows = counts[played.episode].nonzero()[:, 0]
+        if not len(rows):
+            return {"srpo/reward": float(reward.mean()), "srpo/decisions": 0.0}
+        data = {name: values[rows.to(values.device)] for name, values in played.columns.items()}
+        worth = advantage[played.episode[rows]].to(self.device)[:, None]
+        gains, clipped = [], []
+        for _ in range(c.epochs):
+            order = torch.randperm(len(rows), generator=self.rng, device=self.device)
+            for pick in order.split(-(-len(rows) // c.minibatches)):
+                change = self._log_prob(data["features"][pick], data["tokens"][pick]) - data["log_prob"][pick]
+                ratio = change.clamp(max=20.0).exp()
+                held = ratio.clamp(1 - c.clip_low, 1 + c.clip_high)
+                gain = torch.minimum(ratio * worth[pick], held * worth[pick]).mean()
+                self._step(-gain)
+                gains.append(gain.detach())
+                clipped.append((ratio != held).float().mean())
+        return {
+            "srpo/reward": float(reward.mean()),
+            "srpo/decisions": float(len(rows)),
+            "srpo/surrogate": float(torch.stack(gains).mean()),
+            "srpo/clipped": float(torch.stack(clipped).mean()),
+        }
+
+
+def embedded(played: Trajectories) -> Tensor:
+    """Return what an episode looked like (E, 2F): the mean features of its decisions, and those of the last."""
+    features = played.columns["features"].flatten(1).cpu()
+    count = torch.bincount(played.episode, minlength=len(played.success))[:, None]
+    mean = features.new_zeros(len(count), features.shape[1]).index_add(0, played.episode, features) / count
+    at = torch.arange(len(features))  # in the order of time
+    last = torch.zeros(len(count), dtype=torch.long).scatter_reduce(0, played.episode.cpu(), at, "amax")
+    return torch.cat([mean, features[last]], 1)
+
+
+def progress_rewards(seen: Tensor, success: Tensor, group: Tensor) -> Tensor:
+    """Return rewards (E,) of episodes embedded as (E, F), with success (E,) bool and group (E,)."""
+    reward = success.float()
+    for number in group.unique():
+        rows = (group == number).nonzero()[:, 0]
+        won, lost = rows[success[rows]], rows[~success[rows]]
+        if not len(won) or not len(lost):
+            continue
+        middle, spread = seen[won].mean(0), seen[rows].std(0).clamp_min(1e-6)
+        scaled = (seen[rows] - middle) / spread
+        good, bad = scaled[success[rows]], scaled[~success[rows]]
+        distance = torch.cdist(bad, centres(good)).amin(1)
+        low, high = distance.aminmax()
+        u = (distance - low) / (high - low) if high > low else torch.full_like(distance, 0.5)
+        reward[lost] = SHARE * torch.sigmoid(STEEPNESS * (0.5 - u))
+    return reward
+
+
+def centres(points: Tensor) -> Tensor:
+    """Return the centres (K, F) of the clusters of points (n, F) that lie near another; of all, if none does (DBSCAN,
+    Ester et al. 1996, with at least two points)."""
+    near = torch.cdist(points, points) <= NEAR * (2 * points.shape[1]) ** 0.5
+    for _ in range(len(points)):  # near to what is near, until nothing changes
+        near = (near.float() @ near.float()) > 0
+    rows = [points[row].mean(0) for row in near.unique(dim=0) if row.sum() > 1]
+    return torch.stack(rows) if rows else points.mean(0, keepdim=True)
+
+
+def relative(reward: Tensor, played: Trajectories, least: float, most: float) -> tuple[Tensor, Tensor]:
+    """Return the advantages (E,) of episodes within their groups, and which groups teach something (E,) bool."""
+    advantage, counts = torch.zeros_like(reward), torch.zeros(len(reward), dtype=torch.bool)
+    for number in played.group.unique():
+        rows = played.group == number
+        rate, spread = played.success[rows].float().mean(), reward[rows].std()
+        if least <= rate <= most and spread > 0:
+            advantage[rows], counts[rows] = (reward[rows] - reward[rows].mean()) / spread, True
+    return advantage, counts

@@ -1,0 +1,1 @@
+"""Parts of agents: critics, heads, targets, objectives, exploration."""

@@ -1,0 +1,97 @@
+"""Value functions: ensembles of action values, and the value of a state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from policies.base import RunningNormalizer, elu, mlp
+from policies.embedded import embedding
+from policies.networks.ensemble import ActionValues, EnsembleBatchNorm, EnsembleLinear, ResidualBlock
+from robot_rl.learning.parts.heads import Bins, Head
+from robot_rl.util.errors import ConfigError
+
+
+class Critic(ActionValues):
+    """`members` independent action values Q_i(s, a), as the head's outputs."""
+
+    def __init__(
+        self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head, layer_norm: bool = True
+    ):
+        super().__init__(features, actions, members, hidden, layer_norm, head.outputs)
+        self.head = head
+        self._start()
+
+    def _start(self) -> None:
+        last = self.net[-1]
+        if isinstance(self.head, Bins) and isinstance(last, EnsembleLinear):
+            self.head.start(last)
+
+    def value(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return values (E, B)."""
+        return self.head.mean(self(features, action))
+
+
+class BatchNormCritic(Critic):
+    """The same with batch normalization before each layer, and a skip around each between equal widths.
+
+    Its statistics are a batch's own in training, `train()`, and running ones otherwise, `eval()`, where it starts.
+    """
+
+    def __init__(self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head):
+        super().__init__(features, actions, members, hidden, head, layer_norm=False)
+        sizes = (features + actions, *hidden, head.outputs)
+        layers: list[nn.Module] = []
+        for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+            block = [EnsembleBatchNorm(members, a), *([nn.ReLU()] if k else []), EnsembleLinear(members, a, b)]
+            layers += [ResidualBlock(*block)] if a == b and k < len(hidden) else block
+        self.net = nn.Sequential(*layers)
+        self._start()
+        self.eval()
+
+
+class EmbeddedCritic(Critic):
+    """The same of an embedding g(features, action) that the values' own loss leaves as it is."""
+
+    def __init__(
+        self, features: int, actions: int, members: int, hidden: tuple[int, ...], head: Head, layer_norm: bool = True
+    ):
+        super().__init__(features, 0, members, hidden, head, layer_norm)
+        self.pair = embedding(features + actions, features)
+
+    def forward(self, features: Tensor, action: Tensor) -> Tensor:
+        """Return outputs (E, B, outputs); gradients pass the embedding towards the action alone."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and action.requires_grad):
+            z = self.pair(torch.cat([features, action], -1))
+        return self.net(z.expand(self.members, *z.shape))
+
+
+def check_critics(config: Any, saved: dict[str, Any]) -> None:
+    """Raise ConfigError if critics saved with the settings `saved` are not those of an agent's `config`."""
+    for name in ("critics", "hidden", "layer_norm", "head", "bins"):
+        ours, theirs = getattr(config, name), saved.get(name)
+        if theirs is not None and theirs != (list(ours) if isinstance(theirs, list) else ours):
+            flag = (
+                f"--agent.{name.replace('_', '-')} {' '.join(map(str, theirs)) if isinstance(theirs, list) else theirs}"
+            )
+            raise ConfigError(
+                f"the bundle's critics have {name} {theirs}, not {ours}; pass {flag} to continue with them"
+            )
+
+
+class StateValue(nn.Module):
+    """V(s) of observations and privileged state, with its own normalizer (asymmetric critic, Pinto et al. 2018)."""
+
+    def __init__(self, size: int, hidden: tuple[int, ...], terms: int | None = None):
+        """`terms`: values of so many rewards, not of one."""
+        super().__init__()
+        self.normalizer = RunningNormalizer(size)
+        self.net = mlp([size, *hidden, terms or 1], elu)
+        self.terms = terms
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Return values (...), or (..., terms), of raw states (..., size)."""
+        values: Tensor = self.net(self.normalizer(state))
+        return values if self.terms else values.squeeze(-1)

@@ -1,0 +1,197 @@
+"""Critic heads: the meaning of an ensemble's outputs, and the loss against a target.
+
+    scalar     the mean, squared error
+    hl-gauss   logits over bins, cross-entropy with a Gaussian around the target (Farebrother et al. 2024, HL-Gauss)
+    c51        logits over bins, cross-entropy with the projected next distribution (Bellemare et al. 2017, C51)
+    gaussian   mean and standard deviation of the return (Duan et al. 2025, DSAC-T, 2310.05858)
+
+A head's outputs are (..., outputs). Targets come from the outputs `following` at the next state-action (..., outputs).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from policies.networks.ensemble import EnsembleLinear
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import PositiveInt
+
+HeadName = Literal["scalar", "hl-gauss", "c51", "gaussian"]
+
+
+class Head(Protocol):
+    """Interpret a critic's outputs."""
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per value."""
+
+    def mean(self, out: Tensor) -> Tensor:
+        """Return values (...) of outputs (..., outputs)."""
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        """Return the target of reward (B,) + discount (B,) * return, for outputs (B, outputs) at the next step."""
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        """Return the loss (E, B) of outputs (E, B, outputs) against a target for B rows."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One value per row. Returns are known to lie within [low, high], so targets are clipped to that."""
+
+    low: float
+    high: float
+    outputs: int = 1
+
+    def mean(self, out: Tensor) -> Tensor:
+        return out.squeeze(-1)
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        return (reward + discount * self.mean(following)).clamp(self.low, self.high)
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        return (self.mean(out) - target).square()
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A categorical distribution over `outputs` equal bins of [low, high]."""
+
+    low: float
+    high: float
+    outputs: int = 101
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(
+                f"a head of bins needs the range of values, not [{self.low:g}, {self.high:g}]: name it with "
+                "--agent.value-low and --agent.value-high (entropy in the backup adds to that of the return), or use "
+                "--agent.head scalar"
+            )
+
+    def centers(self, like: Tensor) -> Tensor:
+        return torch.linspace(self.low, self.high, self.outputs, device=like.device)
+
+    def mean(self, out: Tensor) -> Tensor:
+        return (out.softmax(-1) * self.centers(out)).sum(-1)
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        return -(target * out.log_softmax(-1)).sum(-1)
+
+    @abstractmethod
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        """Return target distributions (B, ..., outputs)."""
+
+    @torch.no_grad()
+    def start(self, layer: nn.Linear | EnsembleLinear) -> None:
+        """Let a last layer begin at the value 0, or the nearest in the range: at random it would be the middle."""
+        zero = torch.zeros(1, device=layer.bias.device)
+        code = self.target(zero, zero, zero.expand(1, self.outputs))[0]
+        code = code.clamp_min(0.1 / self.outputs**2)  # every bin can be learned; the mean moves by 0.05 bins at most
+        layer.weight.zero_()
+        layer.bias.copy_(code.log().repeat(layer.bias.shape[-1] // self.outputs))
+
+
+@dataclass(frozen=True)
+class HLGauss(Bins):
+    """Bins whose target is a Gaussian of 0.75 bin widths around the scalar target, as the paper's experiments chose."""
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        value = (reward + discount * self.mean(following)).clamp(self.low, self.high)
+        width = (self.high - self.low) / (self.outputs - 1)
+        edges = torch.linspace(self.low - width / 2, self.high + width / 2, self.outputs + 1, device=value.device)
+        below = torch.erf((edges - value[:, None]) / (0.75 * width * math.sqrt(2)))
+        mass = below[:, 1:] - below[:, :-1]
+        return mass / mass.sum(-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class C51(Bins):
+    """Bins whose target is the next distribution, shifted, shrunk and projected back onto the bins (algorithm 1).
+
+    There may be several distributions (B, ..., outputs) per reward.
+    """
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        width = (self.high - self.low) / (self.outputs - 1)
+        moved = (reward[:, None] + discount[:, None] * self.centers(reward)).clamp(self.low, self.high)
+        distance = (moved[:, :, None] - self.centers(reward)).abs() / width  # (B, from, to)
+        mass = following.softmax(-1)
+        return (mass.view(len(mass), -1, self.outputs) @ (1 - distance).clamp_min(0)).view(mass.shape)
+
+
+class GaussianHead(nn.Module):
+    """Mean and standard deviation of the return. The target is (value, its sampled return's spread) per row.
+
+    DSAC-T's three refinements: the mean regresses an expected value, that of the less-valued twin (`pessimistic`), and
+    both steps are scaled by the usual variance over the row's own, so that they do not depend on the scale of rewards.
+    """
+
+    outputs = 2
+    LEAST_STD = 0.05
+    """A smaller standard deviation makes single gradients explode."""
+    REACH = 3.0
+    """Usual standard deviations to either side of the mean within which sampled returns count."""
+    FOLLOW = 0.005
+    """Share of a batch in the usual standard deviation."""
+    HUBER = 50.0
+    """Error of the mean beyond which its gradient no longer grows."""
+    usual: Tensor
+
+    def __init__(self, low: float, high: float):
+        super().__init__()
+        self.low, self.high = low, high
+        self.register_buffer("usual", torch.zeros(()))  # running mean of the standard deviation; 0: none yet
+
+    def mean(self, out: Tensor) -> Tensor:
+        return out[..., 0]
+
+    def std(self, out: Tensor) -> Tensor:
+        return nn.functional.softplus(out[..., 1]) + self.LEAST_STD
+
+    def target(self, reward: Tensor, discount: Tensor, following: Tensor) -> Tensor:
+        value = (reward + discount * self.mean(following)).clamp(self.low, self.high)
+        return torch.stack([value, discount * self.std(following)], -1)
+
+    def loss(self, out: Tensor, target: Tensor) -> Tensor:
+        """Return w (Huber(mean - value) + std [std^2 - E(mean - return)^2] / (std + 0.1)), of which [] is a constant.
+
+        E is over the return's whole Gaussian, where the paper draws one sample: the same step without its noise. The
+        paper's Huber loss is half the square, which makes its standard deviation sqrt(2) too small; here it is not.
+        """
+        mean, std, value, spread = self.mean(out), self.std(out), target[:, 0], target[:, 1]
+        with torch.no_grad():
+            now = std.mean()
+            self.usual.copy_(torch.where(self.usual > 0, self.usual.lerp(now, self.FOLLOW), now))
+            surplus = std.square() - clipped_square(value - mean, spread, self.REACH * self.usual)
+            slope = surplus / (std + 0.1)
+            weight = (self.usual.square() / (std.square() + 0.1)).clamp(0.1, 10)
+        huber = nn.functional.huber_loss(mean, value.expand_as(mean), reduction="none", delta=self.HUBER)
+        return weight * (huber + std * slope)
+
+
+def clipped_square(center: Tensor, std: Tensor, reach: Tensor) -> Tensor:
+    """Return E[clip(x, -reach, reach)^2] (E, B) for x ~ N(center (E, B), std (B,)^2)."""
+    std = std.clamp_min(1e-6)
+    low, high = (-reach - center) / std, (reach - center) / std
+    below, upto = (torch.special.ndtr(x) for x in (low, high))
+    at_low, at_high = (torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi) for x in (low, high))
+    inside = (center.square() + std.square()) * (upto - below) + 2 * center * std * (at_low - at_high)
+    inside = inside + std.square() * (low * at_low - high * at_high)
+    return inside + reach.square() * (below + 1 - upto)
+
+
+def build_head(name: HeadName, low: float, high: float, bins: PositiveInt) -> Head:
+    """Return the head called `name` for returns within [low, high]."""
+    if name == "hl-gauss":
+        return HLGauss(low, high, bins)
+    if name == "c51":
+        return C51(low, high, bins)
+    return GaussianHead(low, high) if name == "gaussian" else Scalar(low, high)

@@ -1,0 +1,1 @@
+"""Environments that others wrote, in this process or in another Python."""

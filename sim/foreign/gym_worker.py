@@ -1,0 +1,322 @@
+"""A batch of one Gymnasium environment, in this process or in another Python process, over its standard streams.
+
+This file and gym_spaces.py need gymnasium and numpy alone, so that any virtual environment runs them: `PYTHON
+gym_worker.py ID COUNT STEPS` with the longest episode, 0 for the environment's own limit, and `filmed` as a fourth word
+to draw frames. A message is a length (4 bytes), a JSON header of that length, and the arrays that the header lists.
+
+An environment, or a wrapper of it, has scripted demonstrators if it has `skills`, a tuple of names, and
+`demonstrator(skill)`, which returns an object with `begin(observation, info)`, called once per episode, and
+`act(observation, info)`, which returns an action of the environment. `success_terminates` says that success ends an
+episode, and `max_episode_steps` how long one can be, where no `TimeLimit` of Gymnasium does.
+
+Pictures are what gym_spaces.py finds in its observation, and, if it has `pictures`, the (height, width) of more by
+name, what `picture(name)` draws of the present, (height, width, 3) uint8: only those that are read are drawn. It can be
+asked for several things if it has `instructions`, a tuple of texts, and obeys
+`reset(options={"instruction": index})`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+if TYPE_CHECKING or __package__:
+    from sim.foreign.gym_spaces import Reader, Unsuitable
+else:  # a script: from its folder come this module and no others, which have names of packages too
+    _here = str(Path(__file__).resolve().parent)
+    sys.path = [_here, *(folder for folder in sys.path if folder != _here)]
+    from gym_spaces import Reader, Unsuitable
+
+    sys.path.remove(_here)
+
+SUITES = {
+    "ogbench": "pip install ogbench",
+    "metaworld": "pip install metaworld packaging in a virtual environment of its own, and name its Python with "
+    "--env-python",
+}
+"""Suites with a file in sim/suites that makes their environments, and how to install them."""
+
+
+class Batch:
+    """`count` copies of an environment with flat observations and actions in [-1, 1]; same-step autoreset."""
+
+    def __init__(self, name: str, count: int, steps: int = 0, filmed: bool = False):
+        """`steps`: longest episode, 0: as the environment says; `filmed`: `frame` draws the first one."""
+        import gymnasium as gym
+
+        options: dict[str, Any] = {"render_mode": "rgb_array"} if filmed else {}
+        try:
+            self.envs: list[Any] = [_make(name, steps, **options) for _ in range(count)]
+        except (ImportError, gym.error.DependencyNotInstalled) as error:
+            remedy = SUITES.get(name.partition(":")[0])
+            raise Unsuitable(
+                f"environment {name!r} needs a package that is not installed ({error})" + f"; {remedy}" * bool(remedy)
+            ) from None
+        except TypeError as error:
+            if not filmed:
+                raise
+            raise Unsuitable(f"{name!r} cannot be filmed: {error}") from None
+        except gym.error.Error as error:
+            hint = "" if ":" in name else "; an environment of another package is gym:MODULE:ID"
+            raise Unsuitable(f"no environment {name!r}: {error}{hint}") from None
+        action = self.envs[0].action_space
+        try:
+            self.reader = Reader(self.envs[0].observation_space)
+        except Unsuitable as error:
+            raise Unsuitable(f"{name!r}: {error}") from None
+        if not isinstance(action, gym.spaces.Box):
+            raise Unsuitable(f"actions of {name!r} are {action}; only Box actions can be learned")
+        self.low, self.high = action.low.astype(np.float64), action.high.astype(np.float64)
+        if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
+            raise Unsuitable(
+                f"actions of {name!r} have no limits ({action}); give it a finite Box, for example with "
+                "gymnasium.wrappers.TransformAction"
+            )
+        if not (self.low < self.high).all():
+            raise Unsuitable(f"actions of {name!r} are {action}, where a lower limit is not below the upper one")
+        self.facts = {
+            "largest": self.reader.largest,
+            "horizon": self._horizon(),
+            "low": self.low.ravel().tolist(),
+            "high": self.high.ravel().tolist(),
+            "rate": self._rate(),
+            "success": self._success_key(),
+            "success_terminates": self._offers("success_terminates", False),
+            "skills": list(self._offers("skills", ())),
+            "pictures": {name: list(size) for name, size in self._offers("pictures", {}).items()}
+            | self.reader.sizes,
+            "instructions": list(self._offers("instructions", ())),
+        }
+        if filmed:
+            self._follow()
+            self._check_frame(name)
+        self.asked = list(range(len(self.facts["instructions"])))
+        """Indices of the instructions that episodes ask for."""
+        self.turn, self.told = [0] * count, [0] * count
+        """Number of each running episode in the order of instructions, and the index of its instruction."""
+        self.seen: list[Any] = [None] * count
+        """Observation and info that each environment returned last."""
+        self.experts: list[Any] = []
+        self.random: list[Any] = []
+        """State of numpy's global generator that each demonstrator continues with."""
+        self.begins = [True] * count
+
+    def _offers(self, name: str, default: Any) -> Any:
+        """Return an attribute of the environment or one of its wrappers."""
+        return self.envs[0].get_wrapper_attr(name) if self.envs[0].has_wrapper_attr(name) else default
+
+    def _horizon(self) -> int:
+        """Return the most steps of an episode; 0: the environment sets no limit."""
+        spec = self.envs[0].spec
+        known = [spec.max_episode_steps if spec else None, self._offers("max_episode_steps", None)]
+        return min((int(steps) for steps in known if steps and steps > 0), default=0)
+
+    def _rate(self) -> int:
+        """Return the steps per second, as far as the environment says; 30 otherwise."""
+        dt = getattr(self.envs[0].unwrapped, "dt", None)
+        rate = 1 / dt if isinstance(dt, float) and dt > 0 else self.envs[0].metadata.get("render_fps") or 30
+        return max(1, round(rate))
+
+    def _success_key(self) -> str:
+        """Return the key of a step's info that reports success, or an empty string."""
+        self.envs[0].reset(seed=0)
+        info = self.envs[0].step(((self.low + self.high) / 2).astype(self.envs[0].action_space.dtype))[4]
+        return next((key for key in ("is_success", "success") if key in info), "")
+
+    def _follow(self) -> None:
+        """Draw MuJoCo's robots with the camera that follows them; Gymnasium's free one lets HalfCheetah run away."""
+        robot: Any = self.envs[0].unwrapped
+        if not hasattr(robot, "mujoco_renderer") or robot.mujoco_renderer.camera_id != -1:
+            return
+        names = [robot.model.camera(i).name for i in range(robot.model.ncam)]
+        if "track" in names:
+            robot.mujoco_renderer.camera_id = names.index("track")
+
+    def _check_frame(self, name: str) -> None:
+        """Raise Unsuitable if it draws no frame."""
+        try:
+            drawn = self.envs[0].render()
+            why = "" if isinstance(drawn, np.ndarray) and drawn.ndim == 3 else "it has no frames in mode rgb_array"
+        except Exception as error:  # the GL stack, or a package that drawing needs, may raise anything
+            why = str(error) or repr(error)
+        if why:
+            raise Unsuitable(f"{name!r} cannot be filmed: {why}")
+
+    def frame(self) -> dict[str, np.ndarray]:
+        """Draw the first environment, (height, width, 3) uint8."""
+        return {"frame": np.ascontiguousarray(self.envs[0].render(), np.uint8)}
+
+    def ask(self, *indices: int) -> dict[str, np.ndarray]:
+        """Ask for these instructions alone, from the next episodes on."""
+        self.asked = list(indices)
+        return {}
+
+    def reset(self, seeds: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Start an episode in every environment, with a seed each or with None."""
+        given = [None] * len(self.envs) if seeds is None else [int(seed) for seed in seeds]
+        first = {"observation": np.stack([self._begin(i, seed) for i, seed in enumerate(given)])}
+        return first | self._pictures("begun", [self._look(i) for i in range(len(self.envs))]) | self._told()
+
+    def _begin(self, i: int, seed: int | None = None) -> np.ndarray:
+        """Reset environment i; return its flat observation.
+
+        Instructions come in rounds of another order each, so that seeds in a row, and episodes in a row, ask for each
+        equally often.
+        """
+        options = None
+        if self.asked:
+            self.turn[i] = self.turn[i] + 1 if seed is None else seed
+            number, place = divmod(self.turn[i], len(self.asked))
+            self.told[i] = self.asked[np.random.RandomState(number).permutation(len(self.asked))[place]]
+            options = {"instruction": self.told[i]}
+        self.seen[i], self.begins[i] = self.envs[i].reset(seed=seed, options=options), True
+        return self.reader.numbers_of(self.seen[i][0])
+
+    def _told(self) -> dict[str, np.ndarray]:
+        """Return the index of every running episode's instruction."""
+        return {"instruction": np.array(self.told)} if self.asked else {}
+
+    def _look(self, i: int) -> dict[str, np.ndarray]:
+        """Return the pictures of environment i: parts of its observation, or what it draws."""
+        seen = self.reader.pictures_of(self.seen[i][0])
+        return {name: seen[name] if name in seen else self.envs[i].get_wrapper_attr("picture")(name)
+                for name in self.facts["pictures"]}  # fmt: skip
+
+    def _pictures(self, when: str, looks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Return k looks as arrays (k, height, width, 3), by `when` and the picture's name."""
+        return {
+            f"{when} {name}": np.array([look[name] for look in looks], np.uint8).reshape(-1, *size, 3)
+            for name, size in self.facts["pictures"].items()
+        }
+
+    def step(self, actions: np.ndarray, looks: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Step every environment; one that ends is reset, and `final` holds its last observation.
+
+        Pictures: `seen` of the environments `looks` (n,) bool, None: of all, before any reset; `begun` of the new
+        episodes.
+        """
+        rows, seen, begun = [], [], []
+        share = (np.clip(actions.astype(np.float64), -1, 1) + 1) / 2
+        for i, (env, unit) in enumerate(zip(self.envs, share, strict=True)):
+            action = self.low + unit.reshape(self.low.shape) * (self.high - self.low)
+            kind = env.action_space.dtype
+            action = (np.rint(action) if kind.kind in "iu" else action).astype(kind)
+            observation, reward, terminated, truncated, info = env.step(action)
+            self.seen[i] = observation, info
+            final = following = self.reader.numbers_of(observation)
+            if looks is None or looks[i]:
+                seen.append(self._look(i))
+            if terminated or truncated:
+                following = self._begin(i)
+                begun.append(self._look(i))
+            success = bool(info.get(self.facts["success"], False)) if self.facts["success"] else False
+            rows.append((following, final, float(reward), bool(terminated), bool(truncated), success))
+        names = ("observation", "final", "reward", "terminated", "truncated", "success")
+        result = {name: np.stack(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+        return result | self._pictures("seen", seen) | self._pictures("begun", begun) | self._told()
+
+    def demonstrate(self, seed: int, skill: str) -> dict[str, np.ndarray]:
+        """Let demonstrators of this skill begin where the environments are; `act` asks them."""
+        self.experts = [env.get_wrapper_attr("demonstrator")(skill) for env in self.envs]
+        seeds = np.random.SeedSequence(seed).generate_state(len(self.envs))
+        self.random = [np.random.RandomState(s).get_state() for s in seeds]
+        self.begins = [True] * len(self.envs)
+        return {}
+
+    def act(self) -> dict[str, np.ndarray]:
+        """Return the demonstrators' actions for the present observations, (n, A) in [-1, 1]."""
+        kept, rows = np.random.get_state(), []
+        for i, expert in enumerate(self.experts):
+            np.random.set_state(self.random[i])  # scripts draw from numpy's global generator
+            if self.begins[i]:
+                expert.begin(*self.seen[i])
+                self.begins[i] = False
+            share = (np.asarray(expert.act(*self.seen[i]), np.float64) - self.low) / (self.high - self.low)
+            rows.append(np.clip(2 * share.ravel() - 1, -1, 1).astype(np.float32))
+            self.random[i] = np.random.get_state()
+        np.random.set_state(kept)
+        return {"actions": np.stack(rows)}
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+def _make(name: str, steps: int, **options: Any) -> Any:
+    """Make an environment of a suite of ours, or any by its Gymnasium id, whose episodes end after `steps` unless 0;
+    `options` are those of `gymnasium.make`."""
+    import gymnasium as gym
+
+    suite, _, rest = name.partition(":")
+    if suite not in SUITES:
+        return gym.make(name, **options, max_episode_steps=steps or None)
+    if ":" in rest:  # or a file could name any module behind a suite that it may name
+        raise gym.error.NameNotFound(f"{rest!r} is no id of {suite}")
+    path = Path(__file__).resolve().parent / "suites" / f"{suite}.py"
+    spec = importlib.util.spec_from_file_location(f"robot_rl_suite_{suite}", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules.get(spec.name)
+    if module is None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[spec.name] = module
+    made = module.make(rest, **options)
+    return gym.wrappers.TimeLimit(made, steps) if steps else made
+
+
+def send(stream: BinaryIO, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Write one message."""
+    listed = [[name, array.dtype.str, array.shape] for name, array in arrays.items()]
+    head = json.dumps(header | {"arrays": listed}).encode()
+    body = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
+    stream.write(struct.pack("<I", len(head)) + head + body)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read one message; EOFError at the end of the stream."""
+    header = json.loads(_exactly(stream, struct.unpack("<I", _exactly(stream, 4))[0]))
+    arrays = {}
+    for name, kind, shape in header.pop("arrays"):
+        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        arrays[name] = np.frombuffer(_exactly(stream, size), kind).reshape(shape)
+    return header, arrays
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) < count:
+        raise EOFError
+    return data
+
+
+def serve(name: str, count: int, steps: int = 0, filmed: bool = False) -> None:
+    """Answer messages until the other side closes the stream."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # keep what the environment prints out of the answers
+    questions = sys.stdin.buffer
+    try:
+        batch = Batch(name, count, steps, filmed)
+    except Exception as error:
+        send(answers, {"error": str(error) if isinstance(error, Unsuitable) else repr(error)}, {})
+        return
+    send(answers, {"facts": batch.facts}, {})
+    while True:
+        try:
+            header, arrays = receive(questions)
+        except EOFError:
+            break
+        call, words = header["call"], header["words"]
+        send(answers, {}, getattr(batch, call)(*words, *arrays.values()))
+    batch.close()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), "filmed" in sys.argv[4:])

@@ -1,0 +1,1 @@
+"""Frames of simulations, and what differs in their looks."""

@@ -1,0 +1,1 @@
+"""One control period of n simulations, and the start of their episodes."""

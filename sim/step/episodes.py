@@ -1,0 +1,205 @@
+"""The running episodes of n simulations: all state of resets and resumes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robot_rl.interface.observations import Observer
+from robot_rl.interface.pipeline import Pipeline
+from robot_rl.interface.state import RobotState
+from robot_rl.interface.success import SuccessHold
+from robot_rl.util.rows import Rows, copy_rows
+from sim.engines.base import Engine
+from sim.step.action_chain import ActionChain
+from sim.step.feet import FootTracker
+from sim.step.judge import TransitionJudge, Verdict
+from sim.step.sampling import EpisodeSampler
+from sim.step.sensors import PARAMETERS, SensorModel
+from sim.tasks.base import Task
+
+
+class Episodes(Rows):
+    """Physics, sensors, commands and rewards of n copies of a task, without Gymnasium's conventions.
+
+    All tensors are on the engine's device.
+    """
+
+    ROWS = ("steps",)
+
+    def __init__(
+        self, task: Task, pipeline: Pipeline, engine: Engine, columns: list[int], tick: float, ticks: int, seed: int
+    ):
+        """`columns` as in `EpisodeSampler`; a control period has `ticks` commands, `tick` s apart."""
+        self.task, self.pipeline, self.engine = task, pipeline, engine
+        self.num_envs, self.device = engine.num_envs, engine.device
+        self.rate = task.interface.controller.rate
+        robot, boxes, n = pipeline.robot, [box.name for box in task.scene.objects], engine.num_envs
+        self.sensors = SensorModel(robot, boxes, n, 1 / self.rate, self.device)
+        self.sampler = EpisodeSampler(task, robot, columns, self.sensors.biases, n, seed, self.device)
+        self.chain = ActionChain(pipeline, n, tick, ticks)
+        self.judge = TransitionJudge(task, pipeline)
+        self.success = SuccessHold(task.interface.success_hold, n, self.device)
+        self.feet: FootTracker | None = None
+        if base := robot.base:
+            self.feet = FootTracker(n, len(base.feet), base.foot_radius, 1 / self.rate, self.device)
+        self.privileged = Observer(task.privileged, robot, pipeline.actions, pipeline.command, pipeline.device)
+        self.steps = torch.zeros(n, dtype=torch.long, device=self.device)
+        """Control periods (n,) of the running episodes so far."""
+        self.true: RobotState
+        self.state: RobotState
+        """State measured by the sensors."""
+        self._engine_parameters = [name for name in self.sampler.names if name in engine.parameters]
+        self._sensor_parameters = [name for name in self.sampler.names if name in PARAMETERS]
+
+    @property
+    def parts(self) -> dict[str, Rows]:
+        """Return all parts with rows."""
+        parts: dict[str, Rows] = {"sampler": self.sampler, "chain": self.chain, "sensors": self.sensors}
+        parts["success"] = self.success
+        return parts | ({"feet": self.feet} if self.feet else {})
+
+    # ---- resets ------------------------------------------------------------------------------------------------
+    def begin(self, ids: Tensor, stagger: bool = False) -> dict[str, Tensor]:
+        """Begin the next episodes of environments `ids` (k,), sorted, and return their first observations (k, D).
+
+        With `stagger` they begin at different steps of their horizon.
+        """
+        rows = ids.cpu().numpy()
+        sample = self.sampler.sample(rows)
+        for name in self._engine_parameters:
+            self.engine.parameters[name](rows, sample.values[name])
+        self.sensors.set(self._sensor_parameters, ids, [sample.values[name] for name in self._sensor_parameters])
+        self.engine.reset(rows, sample.joints, sample.objects)
+        self.steps[ids] = 0
+        self.chain.reset(ids)
+        self.success.reset(ids)
+        if self.feet is not None:
+            self.feet.reset(ids)
+        if stagger:
+            self.steps = self.sampler.staggered(self.task.interface.horizon)
+        true = self._true_state(ids)
+        self.sensors.reset(ids, true, sample.bias_direction)
+        state = self.sensors.measure(true, self.sampler.noise(self.steps[ids], self.sensors.noises, ids), ids)
+        state = self.chain.refer(state, ids)
+        self.chain.hold(ids, state.joint_position)
+        if len(ids) == self.num_envs:
+            self.true, self.state = true, state
+        else:
+            self.true, self.state = self.true.put(ids, true), self.state.put(ids, state)
+        return self.observe(true, state, self.sampler.sampled[ids])
+
+    def sibling(self) -> Episodes | None:
+        """Return a second set of simulations, not yet reset; None if the engine has no siblings."""
+        engine = self.engine.sibling()
+        if engine is None:
+            return None
+        other = copy.copy(self)
+        other.engine = engine
+        for name, part in self.parts.items():
+            setattr(other, name, part.fork())
+        other.steps = self.steps.clone()
+        return other
+
+    def copy_from(self, ids: Tensor, other: Episodes) -> None:
+        """Continue environments `ids` (k,) with the episodes of a sibling."""
+        rows = ids.cpu().numpy()
+        self.sampler.next_episode[rows] = other.sampler.next_episode[rows]
+        self.engine.copy_from(rows, other.engine)
+        self.take_rows(ids, other)
+        theirs = other.parts
+        for name, part in self.parts.items():
+            part.take_rows(ids, theirs[name])
+        # In place: the states belong to this step, and nothing else holds their views yet.
+        for mine, new in ((self.true, other.true), (self.state, other.state)):
+            views = new.views
+            for name, view in mine.views.items():
+                copy_rows(view, ids, views[name])
+
+    # ---- one control period ------------------------------------------------------------------------------------
+    def act(self, actions: Tensor) -> None:
+        """Command and simulate one control period with actions (n, A) in [-1, 1]."""
+        commands = self.chain.decide(self.state, actions)
+        if self.sampler.pushes:
+            self.engine.push(self.sampler.push_velocity(self.steps))
+        # Motors servo on their encoders: they rest below the command by the encoder offset.
+        commands = commands - self.sensors.encoder_offset[:, None]
+        self.engine.step(commands, self.chain.gripper[:, None].expand(-1, commands.shape[1], -1))
+
+    def perceive(self) -> Verdict:
+        """Measure and judge the last control period."""
+        self.steps = self.steps + 1
+        broken, before, now = self.engine.diverged(), self.true, self._true_state()
+        # Keep the last valid state of diverged environments, so that no NaN reaches a learner.
+        last, rows = before.views, broken[:, None]
+        self.true = now.map(lambda name, view: torch.where(rows, last[name], view))
+        verdict = self.judge.judge(before, self.true, self.steps, broken, self.success, self.feet)
+        measured = self.sensors.measure(self.true, self.sampler.noise(self.steps, self.sensors.noises))
+        self.state = self.chain.refer(measured)
+        episode = {"success": verdict.success, "diverged": broken, "episode_steps": self.steps.clone()}
+        verdict.infos.update(episode)
+        return verdict
+
+    def observe(self, true: RobotState, state: RobotState, sampled: Tensor) -> dict[str, Tensor]:
+        """Return the observations (k, D) of true and measured states with randomized values (k, P)."""
+        privileged = [*true.objects.values(), sampled.float()]
+        if self.task.privileged:
+            privileged.insert(0, self.privileged(true))
+        return {
+            "observation.state": self.pipeline.observer(state),
+            "observation.environment_state": torch.cat(privileged, -1),
+        } | self.pipeline.language(state)
+
+    def observation(self) -> dict[str, Tensor]:
+        """Return the current observations (n, D)."""
+        return self.observe(self.true, self.state, self.sampler.sampled)
+
+    def _true_state(self, ids: Tensor | None = None) -> RobotState:
+        """Return the true state of environments `ids`; None: all."""
+
+        def rows(view: Tensor) -> Tensor:
+            return view if ids is None else view[ids]
+
+        steps, pipeline = rows(self.steps), self.pipeline
+        views = {name: rows(view) for name, view in self.engine.views().items()}
+        if pipeline.kinematics is not None:
+            views["tool_position"] = pipeline.kinematics.forward(views["joint_position"])[0]
+        if self.task.commands is not None:
+            keys = self.sampler.command_keys(ids)
+            views["command"] = self.task.commands(pipeline.command, keys, steps, self.rate)
+        if self.task.interface.gait:
+            views["phase"] = pipeline.phase(steps)
+        if self.task.interface.instructions:
+            views["instruction"] = self.sampler.instruction(steps, ids)
+        objects = {box.name: rows(self.engine.object_pose(box.name)) for box in self.task.scene.objects}
+        return RobotState(**views, last_action=rows(self.chain.last_action), objects=objects)
+
+    # ---- resume ------------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of everything that a resumed run needs for bit-identical results."""
+        return {
+            "seed": self.sampler.seed,
+            "next_episode": self.sampler.next_episode.copy(),
+            "engine": copy.deepcopy(self.engine.state_dict()),
+            "state": {name: view.clone() for name, view in self.state.views.items()},
+            "true": {name: view.clone() for name, view in self.true.views.items()},
+            "rows": super().state_dict(),
+            "parts": {name: part.state_dict() for name, part in self.parts.items()},
+            "shield_events": self.chain.events.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sampler.seed = state["seed"]
+        self.sampler.next_episode[:] = state["next_episode"]
+        self.engine.load_state_dict(state["engine"])
+        objects = [box.name for box in self.task.scene.objects]
+        for name in ("state", "true"):
+            views = {k: view.to(self.device, copy=True) for k, view in state[name].items()}
+            setattr(self, name, RobotState.from_views(views, objects))
+        super().load_state_dict(state["rows"])
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"][name])
+        self.chain.events = state["shield_events"].to(self.device, copy=True)

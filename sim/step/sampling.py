@@ -1,0 +1,187 @@
+"""Sample the differences between episodes from (seed, episode)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robot_rl.interface.spec import RobotSpec
+from robot_rl.util.errors import ConfigError
+from robot_rl.util.rows import Rows
+from sim.commands import PURPOSE as COMMAND
+from sim.randomization import episode_rng, quantiles
+from sim.randomization.noise import episode_keys, normals, uniforms
+from sim.step.placement import Placement
+from sim.tasks.base import Task
+
+_NOISE, _PUSH, _BIAS = 0, 2, 3
+"""Like COMMAND, purposes of random numbers of an episode; each has its own key."""
+TRAINING = "training"
+"""The instructions of a task that are not held out."""
+CHANGE_WINDOW = (0.03, 0.4)
+"""Shares of the horizon between which an instruction changes."""
+_HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
+
+
+def chosen(task: str, instructions: Sequence[tuple[str, bool]], asks: str) -> list[int]:
+    """Return the indices of the instructions to draw from, given as text and whether it is held out; [] for a task
+    without. `asks` is as of `TaskEnv`; a text never means one that is held out where another begins so too."""
+    if asks in _HELD_OUT:
+        found = [k for k, (_, held_out) in enumerate(instructions) if held_out in _HELD_OUT[asks]]
+    else:
+        begin = [k for k, (text, _) in enumerate(instructions) if text.startswith(asks)]
+        found = [k for k in begin if not instructions[k][1]] or begin
+    if asks != TRAINING and not found:
+        has = f"; it has: {', '.join(text for text, _ in instructions)}" if instructions else ""
+        raise ConfigError(f"task {task!r} has no instruction of {asks!r}{has}")
+    return found
+
+
+@dataclass(frozen=True)
+class EpisodeSample:
+    """Initial conditions of k episodes."""
+
+    values: dict[str, np.ndarray]
+    """Value (k,) of every randomized parameter."""
+    joints: np.ndarray
+    """(k, J) rad."""
+    objects: dict[str, np.ndarray]
+    """Pose (k, 7) of every box."""
+    bias_direction: Tensor
+    """Directions (k, biases) in [-1, 1] of the sensors' biases."""
+
+
+class EpisodeSampler(Rows):
+    """Sample episode e of environment i from (seed + i, e): resets on the host, every control period on the device."""
+
+    ROWS = ("keys", "sampled", "push_speed", "push_every", "instructions", "changes_at")
+
+    def __init__(
+        self, task: Task, robot: RobotSpec, columns: list[int], biases: int, num_envs: int, seed: int,
+        device: torch.device,
+    ):  # fmt: skip
+        """`columns` are the randomized parameters. All are sampled, so disabling one does not change the others."""
+        self.robot, self.seed, self.biases, self.device = robot, seed, biases, device
+        self.rate = task.interface.controller.rate
+        self.declared, self.columns = len(task.randomization), columns
+        self.randomization = tuple(task.randomization[k] for k in columns)
+        self.names = tuple(r.parameter for r in self.randomization)
+        self.further = 3 * max(0, len(task.scene.objects) - 1)
+        """Number of bias directions of objects but the first."""
+        self.placements = [Placement.by_name(box, self.names) for box in task.scene.objects]
+        self.pushes = "push.speed" in self.names
+        self.next_episode = np.zeros(num_envs, np.int64)
+        """Number of each environment's next episode."""
+        self.group = 1
+        """Environments in a row that share their seed."""
+        self.keys = torch.zeros(num_envs, 3, dtype=torch.long, device=device)
+        """Keys of the running episodes: noise, commands, pushes."""
+        self.sampled = torch.zeros(num_envs, len(self.names), dtype=torch.double, device=device)
+        """Randomized values of the running episodes, in the order of `randomization`."""
+        self.push_speed = torch.zeros(num_envs, device=device)
+        """m/s"""
+        self.push_every = torch.zeros(num_envs, dtype=torch.long, device=device)
+        """Control periods between two pushes; 0: never."""
+        self.asked = list(range(len(task.interface.instructions)))
+        """Instructions that episodes draw from."""
+        self.chances: np.ndarray | None = None
+        """The chance of each of them; None: all alike."""
+        self.changes = 0.0
+        """Share of episodes whose instruction changes on the way."""
+        self.horizon = task.interface.horizon
+        self.instructions = torch.zeros(num_envs, 2, device=device)
+        """Indices (n, 2) of what the running episodes ask for, first and after the change."""
+        self.changes_at = torch.full((num_envs,), self.horizon, device=device)
+        """Control period (n,) from which the second instruction counts."""
+        self.places = np.array(task.scene.places).reshape(-1, 2)
+
+    def fork(self) -> Self:
+        other = super().fork()
+        other.next_episode = self.next_episode.copy()
+        return other
+
+    def sample(self, ids: np.ndarray) -> EpisodeSample:
+        """Sample the next episodes of environments `ids` (k,)."""
+        joints, numbers = len(self.robot.joints), self.next_episode[ids]
+        seeds = [self.seed + int(i) // self.group for i in ids]
+        rngs = [episode_rng(seed, int(number)) for seed, number in zip(seeds, numbers, strict=True)]
+        u = np.stack([rng.random(self.declared + joints + self.biases - self.further) for rng in rngs])
+        at = torch.as_tensor(ids, device=self.device)
+        keys = [episode_keys(seeds, numbers, purpose) for purpose in (_NOISE, COMMAND, _PUSH)]
+        self.keys[at] = torch.stack(keys, 1).to(self.device)
+        self.next_episode[ids] += 1
+        sampled = quantiles(self.randomization, u[:, self.columns])
+        self.sampled[at] = torch.from_numpy(sampled).to(self.device)
+        values = {name: sampled[:, k] for k, name in enumerate(self.names)}
+        zero = np.zeros(len(ids))
+        self.push_speed[at] = torch.from_numpy(values.get("push.speed", zero)).float().to(self.device)
+        every = torch.from_numpy(values.get("push.interval", zero) * self.rate).long()
+        self.push_every[at] = every.to(self.device)
+        offset = values.get("robot.home_offset", zero)[:, None]
+        home = np.asarray(self.robot.home) + offset * (2 * u[:, self.declared : self.declared + joints] - 1)
+        # Other objects do not change the numbers that a scene with one draws.
+        more = uniforms(episode_keys(seeds, numbers, _BIAS), torch.tensor(0), self.further)
+        direction = torch.cat([torch.from_numpy(2 * u[:, self.declared + joints :] - 1).float(), 2 * more - 1], 1)
+        direction = direction.to(self.device)
+        objects = {p.box.name: p.poses(values, len(ids)) for p in self.placements}
+        if len(self.places):  # drawn last: the numbers above are those of a task without places
+            dealt = np.stack([self.places[rng.permutation(len(self.places))] for rng in rngs], 1)
+            objects = {p.box.name: p.poses(values, len(ids), dealt[k]) for k, p in enumerate(self.placements)}
+        if self.asked:
+            first = [self._draw(rng) for rng in rngs]
+            second, changes_at = first, [self.horizon] * len(first)
+            if self.changes:
+                changes = [rng.random() < self.changes for rng in rngs]
+                low, high = (int(share * self.horizon) for share in CHANGE_WINDOW)
+                when = [int(rng.integers(low, high)) for rng in rngs]
+                second = [self._draw(rng, k) if c else k for rng, k, c in zip(rngs, first, changes, strict=True)]
+                changes_at = [w if c else self.horizon for w, c in zip(when, changes, strict=True)]
+            drawn = [[self.asked[a], self.asked[b]] for a, b in zip(first, second, strict=True)]
+            self.instructions[at] = torch.tensor(drawn, dtype=torch.float, device=self.device)
+            self.changes_at[at] = torch.tensor(changes_at, device=self.device)
+        return EpisodeSample(values, home, objects, direction)
+
+    def _draw(self, rng: np.random.Generator, but: int | None = None) -> int:
+        """Draw one of the instructions that are asked, `but` one."""
+        if self.chances is None and but is None:
+            return int(rng.integers(len(self.asked)))
+        shares = np.ones(len(self.asked)) if self.chances is None else self.chances.copy()
+        if but is not None:
+            shares[but] = 0.0
+        return int(rng.choice(len(self.asked), p=shares / shares.sum()))
+
+    def instruction(self, steps: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Return the indices (k, 1) of the instructions at control periods `steps` (k,) of environments `ids`."""
+        told, at = (rows if ids is None else rows[ids] for rows in (self.instructions, self.changes_at))
+        return torch.where(steps < at, told[:, 0], told[:, 1])[:, None]
+
+    def noise(self, steps: Tensor, width: int, ids: Tensor | None = None) -> Tensor:
+        """Return standard normal numbers (k, width) for control periods `steps` (k,) of environments `ids`."""
+        return normals(self._keys(_NOISE, ids), steps, width)
+
+    def command_keys(self, ids: Tensor | None = None) -> Tensor:
+        """Return the keys of the commands of environments `ids`."""
+        return self._keys(COMMAND, ids)
+
+    def _keys(self, purpose: int, ids: Tensor | None) -> Tensor:
+        keys = self.keys[:, purpose]
+        return keys if ids is None else keys[ids]
+
+    def staggered(self, horizon: int) -> Tensor:
+        """Return a first control period (n,) in [0, horizon) for each environment."""
+        counter = torch.tensor(-1, device=self.device)
+        return (uniforms(self.keys[:, _PUSH], counter, 1)[:, 0] * horizon).long()
+
+    def push_velocity(self, steps: Tensor) -> Tensor:
+        """Return the velocities (n, 3), float64, m/s, world, that pushes add to the trunks before control periods
+        `steps` (n,): in a random horizontal direction; 0 without a push."""
+        due = (self.push_every > 0) & (steps > 0) & (steps % self.push_every.clamp_min(1) == 0)
+        angle = 2 * math.pi * uniforms(self.keys[:, _PUSH], steps, 1)[:, 0].double()
+        speed = self.push_speed.double() * due
+        return torch.stack([speed * angle.cos(), speed * angle.sin(), torch.zeros_like(speed)], 1)
