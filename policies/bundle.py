@@ -26,7 +26,7 @@ from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.interface.observations import terms
 from robot_rl.interface.pipeline import Interface, Pipeline
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.success import objects_of, tests
 from robot_rl.robots import robots
 from robot_rl.util.errors import UnknownName, UserError, nearest

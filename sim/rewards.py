@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.observations import down
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import RobotState, is_commanded
 from sim.step.feet import FootTracker
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from robot_rl.interface.rates import command_ticks, is_whole
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import ConfigError, UserError, nearest
 from robot_rl.util.limits import Interval, PositiveFloat, PositiveInt, validate
 

@@ -30,7 +30,7 @@ from real.bus import Node, Stamped, encode, make, qos
 from real.control.clock import STALL, Ticker, prefer_realtime, prefer_realtime_bus
 from real.robots.lowlevel import ARMING, GROWTH, GUARD_RATE, GUARD_TOPIC, JUMP, STATE_TIMEOUT, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
-from robot_rl.interface.spec import RobotSpec, UnitreeInterface
+from robot_rl.interface.robot import RobotSpec, UnitreeInterface
 from robot_rl.util.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from real.robots.base import JointReading
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 
 STALE_STATE, STALE_GOAL = "stale state", "stale goal"
 """Temporary reasons not to move; only an arm resumes by itself."""

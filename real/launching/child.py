@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from real.launching.launch import NodeProcess
+from real.launching.node import NodeProcess
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ESCALATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from real.launching.launch import LaunchError, NodeProcess, arguments, describe, require_device
+from real.launching.launch import arguments, describe, require_device
+from real.launching.node import LaunchError, NodeProcess
 from real.launching.processes import RESPAWN_DELAY, Grace
 
 

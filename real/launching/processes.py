@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from types import FrameType
 
 from real.launching.child import Child
-from real.launching.launch import LaunchError, NodeProcess
+from real.launching.node import LaunchError, NodeProcess
 
 RESPAWN_DELAY = 2.0  # s
 _POLL = 0.1  # s between checks for processes that died without closing their output

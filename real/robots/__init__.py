@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from robot_rl.interface.spec import RobotSpec, UnitreeInterface
+from robot_rl.interface.robot import RobotSpec, UnitreeInterface
 
 if TYPE_CHECKING:
     from real.bus import Node

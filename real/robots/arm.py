@@ -15,7 +15,7 @@ from real.robots.base import Driver, JointReading, seconds
 from real.robots.velocity import VelocityEstimate
 from real.robots.wiring import driver_names, suggestion
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.spec import RobotSpec, RosInterface
+from robot_rl.interface.robot import RobotSpec, RosInterface
 from robot_rl.interface.state import ABSENT, RobotState
 
 

@@ -18,7 +18,7 @@ from real.bus import Node, Publisher, Stamped, Subscription, qos
 from real.control.clock import prefer_realtime_bus
 from real.robots.jumps import JumpCheck
 from real.robots.wiring import frames
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.util.errors import UserError
 

@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 
 SLACK = 0.1
 """Allowed beyond the motion at full speed, rad: noise of the encoders."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from real.robots.wire import LOW_COMMAND, layout
-from robot_rl.interface.spec import RobotSpec, UnitreeInterface
+from robot_rl.interface.robot import RobotSpec, UnitreeInterface
 
 NO_POSITION, NO_SPEED = 2.146e9, 16000.0
 """Position, rad, and speed, rad/s, of an unused motor's command."""

@@ -16,7 +16,7 @@ from real.bus import Node, Stamped, Subscription, qos
 from real.robots.base import Driver, JointReading, NotReady
 from real.robots.lowlevel import GUARD_TOPIC, Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
-from robot_rl.interface.spec import RobotSpec, UnitreeInterface
+from robot_rl.interface.robot import RobotSpec, UnitreeInterface
 from robot_rl.interface.state import RobotState
 
 

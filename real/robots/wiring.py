@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from real.bus import Node
 from real.topics import JOINT_PREFIX
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ import torch
 from real.bus import Node, make, qos
 from real.robots.wiring import driver_names, frames
 from real.twin.base import STATE, Twin, pose
-from robot_rl.interface.spec import RosInterface
+from robot_rl.interface.robot import RosInterface
 from robot_rl.robots import robots
 from sim.randomization import episode_rng, episode_uniforms
 from sim.step.placement import DEFAULT_X

@@ -14,7 +14,7 @@ from real.robots.lowlevel import Motors
 from real.robots.wire import LOW_COMMAND, LOW_STATE, layout
 from real.topics import TRUTH_TOPIC
 from real.twin.base import STATE, Twin, pose
-from robot_rl.interface.spec import UnitreeInterface
+from robot_rl.interface.robot import UnitreeInterface
 from sim.tasks.base import Task
 
 TRUTH_RATE = 100.0

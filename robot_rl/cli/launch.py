@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from policies.errors import NoBundle
-from real.launching.launch import LaunchError, NodeProcess, arguments, describe, files, require_device
+from real.launching.launch import arguments, describe, files, require_device
+from real.launching.node import LaunchError, NodeProcess
 from real.launching.processes import ProcessRunner
 from robot_rl.robots import robots
 

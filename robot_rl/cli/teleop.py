@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from real.bus import Node
     from real.teleop.scripted_arm import ArmOperator
     from real.teleop.scripted_walker import Walker
-    from robot_rl.interface.spec import RobotSpec
+    from robot_rl.interface.robot import RobotSpec
 
 DEVICES = ("keyboard", "gamepad", "scripted", "none")
 RATES = (20.0, 50.0)  # Hz: after 0.1 s of silence the robot takes the operator for gone

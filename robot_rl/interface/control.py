@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.rotation import matrix_to_quat, quat_to_matrix, rotation_error, rotation_matrix
-from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
+from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.interface.state import ABSENT, RobotState, is_commanded
 from robot_rl.util.errors import ConfigError, UnknownName
 from robot_rl.util.limits import Fraction, Interval, PositiveFloat, validate

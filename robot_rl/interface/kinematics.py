@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.rotation import quat_to_matrix
-from robot_rl.interface.spec import RobotSpec
 
 
 class Kinematics:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from robot_rl.interface.call import read_call
 from robot_rl.interface.kinematics import Kinematics
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.rotation import matrix_to_columns, quat_to_matrix
-from robot_rl.interface.spec import NOTHING, Field, RobotSpec, VectorSpec, box
+from robot_rl.interface.spec import NOTHING, Field, VectorSpec, box
 from robot_rl.interface.state import ObjectName, RobotState, is_commanded
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.registry import Registry

@@ -24,8 +24,9 @@ from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
 from robot_rl.interface.observations import Observer
 from robot_rl.interface.rates import command_ticks
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.shield import Shield, ShieldConfig
-from robot_rl.interface.spec import Field, RobotSpec, VectorSpec
+from robot_rl.interface.spec import Field, VectorSpec
 from robot_rl.interface.state import RobotState
 from robot_rl.interface.success import Test, objects_of, state_test
 from robot_rl.robots import robots

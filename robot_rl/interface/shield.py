@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveFraction, validate
 
 

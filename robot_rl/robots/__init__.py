@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from robot_rl.util.registry import Registry
 
 if TYPE_CHECKING:
-    from robot_rl.interface.spec import RobotSpec
+    from robot_rl.interface.robot import RobotSpec
 
 
 def _as_found(robot: RobotSpec, name: str, path: str) -> RobotSpec:

@@ -7,7 +7,7 @@ and dry friction: the MuJoCo Menagerie model of the robot.
 
 from __future__ import annotations
 
-from robot_rl.interface.spec import FloatingBase, Joint, RobotSpec, UnitreeInterface
+from robot_rl.interface.robot import FloatingBase, Joint, RobotSpec, UnitreeInterface
 
 LEGS = ("FL", "FR", "RL", "RR")
 """Front left, front right, rear left, rear right."""

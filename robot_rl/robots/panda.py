@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from robot_rl.interface.spec import Gripper, Joint, RobotSpec, RosInterface, Tool
+from robot_rl.interface.robot import Gripper, Joint, RobotSpec, RosInterface, Tool
 
 _S = math.sqrt(0.5)
 _ABOUT_X = (_S, _S, 0.0, 0.0)

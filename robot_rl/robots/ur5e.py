@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from robot_rl.interface.spec import Joint, RobotSpec, RosInterface, Tool
+from robot_rl.interface.robot import Joint, RobotSpec, RosInterface, Tool
 
 _S = math.sqrt(0.5)
 _ABOUT_Y = (_S, 0.0, _S, 0.0)

@@ -14,7 +14,7 @@ from real.bus import Node, Stamped, qos
 from real.robots import open_driver
 from real.robots.base import JointReading
 from real.topics import EPISODE_TOPIC, TRUTH_TOPIC
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import UserError
 from robot_rl.view.page import Page, table
 from robot_rl.view.scene import SceneView

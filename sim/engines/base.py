@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from sim.engines.trunk import NOMINAL as TRUNK
 from sim.scenes import Scene
 

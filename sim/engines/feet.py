@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.interface.spec import FloatingBase
+from robot_rl.interface.robot import FloatingBase
 from sim.engines.robot_file import Finding, compiling
 from sim.rendering.gl import mujoco
 

@@ -31,8 +31,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.rotation import rotate_back
-from robot_rl.interface.spec import RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.engines.base import Engine
 from sim.engines.genesis_parameters import Parameters

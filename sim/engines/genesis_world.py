@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.devices import find_device
 from robot_rl.util.errors import ConfigError, UserError
 from sim.engines.model import compile_model, foot_shapes, object_model_spec, robot_model_spec

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.interface.spec import FloatingBase, RobotSpec
+from robot_rl.interface.robot import FloatingBase, RobotSpec
 from robot_rl.util.errors import ConfigError, nearest
 from sim.engines.base import Engine
 from sim.engines.read_robot import read_robot_file, root_body

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.rotation import rotate_back
-from robot_rl.interface.spec import RobotSpec
 from sim.engines.base import Engine, Setter
 from sim.engines.model import MAX_ACTION_DELAY, compile_model, fastest, foot_shapes
 from sim.engines.servos import find_servos

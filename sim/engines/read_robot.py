@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.interface.spec import FloatingBase, RobotSpec
+from robot_rl.interface.robot import FloatingBase, RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.engines.feet import UPRIGHT, inverse, separate_feet, turn
 from sim.engines.robot_file import Finding, RobotFile, compiling, counted, fixed_weight, weighs

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.spec import RobotSpec, RosInterface
+from robot_rl.interface.robot import RobotSpec, RosInterface
 from robot_rl.util.errors import UserError
 from sim.engines.model import compile_model, foot_shapes
 from sim.engines.mujoco import MujocoEngine

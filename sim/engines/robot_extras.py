@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from sim.engines.feet import collides
 from sim.engines.read_robot import driven_joints
 from sim.engines.robot_file import Finding, RobotFile, counted, moments, weighs

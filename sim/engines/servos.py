@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.interface.spec import Gripper, RobotSpec
+from robot_rl.interface.robot import Gripper, RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.rendering.gl import mujoco
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError, UnknownName, nearest
 from sim.engines import engines

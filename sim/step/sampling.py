@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.rows import Rows
 from sim.commands import PURPOSE as COMMAND

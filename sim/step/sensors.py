@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.interface.kinematics import Kinematics
-from robot_rl.interface.spec import RobotSpec
+from robot_rl.interface.robot import RobotSpec
 from robot_rl.interface.state import ABSENT, RobotState
 from robot_rl.util.rows import Rows
 

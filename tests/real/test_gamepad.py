@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.launching.launch import LaunchError, require_device
+from real.launching.launch import require_device
+from real.launching.node import LaunchError
 from real.teleop import RELEASED, Gamepad, Operator
 from real.teleop import joystick as joysticks
 from real.teleop.check import check

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import robot_rl.cli.launch as cli
-from real.launching.launch import LaunchError, NodeProcess, arguments, describe, files
+from real.launching.launch import arguments, describe, files
+from real.launching.node import LaunchError, NodeProcess
 from robot_rl.cli.main import main
 from robot_rl.util.errors import UnknownName, UserError
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from real.launching.launch import LaunchError, NodeProcess
+from real.launching.node import LaunchError, NodeProcess
 from real.launching.processes import Grace, ProcessRunner, in_starting_order
 
 # One program plays every node; its first argument is its character.
@@ -260,7 +260,7 @@ def test_a_launcher_that_fails_lets_the_guard_damp_first(tmp_path: Path) -> None
 def _launcher(nodes: str) -> Iterator[subprocess.Popen[str]]:
     """A process that runs these nodes and passes on what they say; killed at the end."""
     script = (
-        "import sys; from real.launching.launch import NodeProcess\n"
+        "import sys; from real.launching.node import NodeProcess\n"
         "from real.launching.processes import ProcessRunner\n"
         f"ProcessRunner([{nodes}], {EXECUTABLE!r}, lambda name, line: print(line, flush=True)).run()"
     )
@@ -276,7 +276,7 @@ def _launcher(nodes: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_one_node_reads_the_terminal_and_ctrl_c_typed_there_stops_all() -> None:
     script = (
-        "from real.launching.launch import NodeProcess; from real.launching.processes import ProcessRunner\n"
+        "from real.launching.node import NodeProcess; from real.launching.processes import ProcessRunner\n"
         "nodes = [NodeProcess('teleop', ('type',), interactive=True), NodeProcess('deploy', ('polite',))]\n"
         "def sink(name, line): print(name, line, sep=': ', flush=True)\n"
         f"ProcessRunner(nodes, {EXECUTABLE!r}, sink).run()"

@@ -23,7 +23,7 @@ from real.control.clock import STALL
 from real.control.safety import STALE_STATE
 from real.finetune import LearnerProcess
 from real.launching.child import Child
-from real.launching.launch import NodeProcess
+from real.launching.node import NodeProcess
 from real.robots.wire import LOW_STATE, layout
 from real.topics import STALL_TOPIC
 from real.twin import ArmTwin, QuadrupedTwin

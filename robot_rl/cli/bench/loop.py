@@ -14,7 +14,7 @@ from robot_rl.util.limits import Interval
 
 if TYPE_CHECKING:
     from policies.bundle import Bundle
-    from robot_rl.interface.spec import RobotSpec
+    from robot_rl.interface.robot import RobotSpec
 
 
 @dataclass

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.interface.spec import UnitreeInterface
+from robot_rl.interface.robot import UnitreeInterface
 from robot_rl.robots.go2 import GO2, LEGS
 from sim.engines.model import compile_model
 from sim.scenes import Scene, robot_model

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.interface.spec import FloatingBase, Gripper, Joint, RobotSpec
+from robot_rl.interface.robot import FloatingBase, Gripper, Joint, RobotSpec
 from robot_rl.robots import robots
 from robot_rl.util.errors import ConfigError
 from sim.engines.model import compile_model
@@ -264,7 +264,7 @@ def test_a_urdf_with_an_umlaut_is_checked_in_a_c_locale(tmp_path: Path) -> None:
     (tmp_path / "arm.urdf").write_text(URDF.format(encoding="utf-8", link="hübsch"), encoding="utf-8")
     code = "import sys; from robot_rl.cli.main import main; sys.exit(main(['robots', 'check', *sys.argv[1:]]))"
     (tmp_path / "lab.py").write_text(
-        "from robot_rl.interface.spec import Joint, RobotSpec\n"
+        "from robot_rl.interface.robot import Joint, RobotSpec\n"
         "ARM = RobotSpec('arm', (Joint('turn', -1.0, 1.0, 3.0, 30.0, 5.0),), (0.0,), 'arm.urdf')\n"
     )
     found = subprocess.run(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from robot_rl.cli.main import main
-from robot_rl.interface.spec import Joint
+from robot_rl.interface.robot import Joint
 from robot_rl.robots import robots
 from sim.engines.robot_check import check_robot
 from sim.scenes import robot_model

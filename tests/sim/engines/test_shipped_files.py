@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.interface.spec import Joint, RobotSpec
+from robot_rl.interface.robot import Joint, RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.engines.mujoco import MujocoEngine
 from sim.scenes import Scene

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.interface.spec import Gripper, Joint, RobotSpec
+from robot_rl.interface.robot import Gripper, Joint, RobotSpec
 from robot_rl.util.errors import ConfigError
 from sim.engines.model import compile_model
 from sim.engines.mujoco import MujocoEngine

@@ -1,0 +1,294 @@
+"""Facts about a robot: joints, tool, gripper, floating base, and how its messages name and order them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from robot_rl.util.errors import nearest
+from robot_rl.util.limits import NonNegativeFloat, PositiveFloat, validate
+
+if TYPE_CHECKING:  # torch is imported late: a robot's guard reads specs without it
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Joint:
+    """One actuated joint and its place in the serial chain."""
+
+    name: str
+    """Name that the robot's driver publishes."""
+    low: float
+    """Lower position limit, rad."""
+    high: float
+    """Upper position limit, rad."""
+    velocity: PositiveFloat
+    """Speed limit, rad/s."""
+    acceleration: PositiveFloat
+    """Acceleration limit, rad/s^2."""
+    effort: PositiveFloat
+    """Torque limit, N m."""
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Origin of the joint frame in the parent link's frame, m."""
+    quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    """Orientation of the joint frame in the parent link's frame, w x y z."""
+    axis: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    stiffness: NonNegativeFloat = 0.0
+    """Gain of the motor's position servo, N m/rad; 0 if the robot's own controller closes the loop."""
+    damping: NonNegativeFloat = 0.0
+    """N m s/rad, with `stiffness`."""
+    model_name: str = ""
+    """Name in the model file; empty: the same."""
+
+    def __post_init__(self) -> None:
+        validate(self, f"joint {self.name!r}: ")
+        if not self.low < self.high:
+            raise ValueError(f"joint {self.name!r}: low {self.low} is not below high {self.high}")
+        _check_directions(f"joint {self.name!r}", quat=self.quat, axis=self.axis)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """The tool frame at the end of an arm's chain of joints."""
+
+    name: str
+    position: tuple[float, float, float]
+    """In the last joint's link frame, m."""
+    quat: tuple[float, float, float, float]
+    """w x y z"""
+    workspace: tuple[tuple[float, float, float], tuple[float, float, float]]
+    """Lowest and highest position in the base frame, m."""
+
+    def __post_init__(self) -> None:
+        validate(self, f"tool {self.name!r}: ")
+        for axis, low, high in zip("xyz", *self.workspace, strict=True):
+            if not low < high:
+                raise ValueError(f"tool {self.name!r}: workspace in {axis}: low {low} is not below high {high}")
+        _check_directions(f"tool {self.name!r}", quat=self.quat)
+
+
+@dataclass(frozen=True)
+class FloatingBase:
+    """The trunk of a walking robot."""
+
+    body: str
+    """Name in the model file."""
+    height: PositiveFloat
+    """Height of the trunk above the ground at the home posture, m."""
+    feet: tuple[str, ...]
+    """Feet in the model file, in the order of all views of feet: each is a body with a shape of its own; or a shape or
+    site of its leg; or an empty body, whose shape is the leg's nearest one within `foot_radius`."""
+    foot_radius: NonNegativeFloat
+    """From the origin of a foot to its sole, m."""
+    lying: tuple[float, ...] = ()
+    """Joint positions on the ground with folded legs, rad."""
+    aliases: tuple[str, ...] = ()
+    """Names of the trunk in other model files, for example "base_link"; `body` is used if the file has it."""
+
+    def __post_init__(self) -> None:
+        validate(self, "base: ")
+        _check_unique("foot", self.feet)
+
+
+@dataclass(frozen=True)
+class Gripper:
+    """A parallel gripper; its state is the distance between the fingers.
+
+    Assumed: fingers slide, 0 is closed, and the distance is the sum of their positions, in equal shares. So list every
+    finger, also one that mimics another.
+    """
+
+    joints: tuple[str, ...]
+    width: PositiveFloat
+    """Distance between the open fingers, m."""
+    force: PositiveFloat
+    """Grasping force, N; simulation uses the model file's limit if that is smaller."""
+    stiffness: PositiveFloat | None = None
+    """Gain of the position servo of all fingers together, in simulation, N/m; None: as in the model file, and of a URDF
+    such that half of `width` gives `force`."""
+    damping: NonNegativeFloat | None = None
+    """N s/m; None: as in the model file, and of a URDF a tenth of the gain."""
+    armature: NonNegativeFloat | None = None
+    """Inertia of motor and gear felt at each finger, kg; None: as in the model file."""
+
+    def __post_init__(self) -> None:
+        validate(self, "gripper: ")
+
+
+@dataclass(frozen=True)
+class SceneTopics:
+    """Topics of a robot's surroundings, relative to its namespace."""
+
+    image: str = "{camera}/image_raw"
+    object_pose: str = "objects/{object}/pose"
+    """geometry_msgs/PoseStamped in the robot's base frame, as a tag tracker publishes it."""
+    base_frames: tuple[str, ...] = ("base", "base_link")
+    """Names that the robot's base frame has in tf; the twin uses the first. An object pose in another frame is refused,
+    one without a frame is accepted."""
+
+
+@dataclass(frozen=True)
+class RosInterface(SceneTopics):
+    """Topics of the robot's driver, relative to its namespace."""
+
+    joint_states: str = "joint_states"
+    command: str = "forward_position_controller/commands"
+    """std_msgs/Float64MultiArray: joint positions in the spec's joint order, rad."""
+    gripper_command: str = "gripper_controller/commands"
+    """std_msgs/Float64MultiArray: one value, the distance between the fingers, m."""
+    joint_names: tuple[tuple[str, str], ...] = ()
+    """Joints, also of the gripper, whose names in the driver's messages are others: (the spec's, the driver's). For a
+    common prefix of all there is the launch argument `joint_prefix`."""
+
+
+@dataclass(frozen=True)
+class UnitreeInterface(SceneTopics):
+    """Topics of a robot with Unitree's low-level messages, relative to its namespace."""
+
+    low_state: str = "lowstate"
+    """unitree_go/LowState"""
+    low_command: str = "lowcmd"
+    """unitree_go/LowCmd, written by the guard only."""
+    wanted_command: str = "lowcmd_wanted"
+    """unitree_go/LowCmd: commands for the guard to pass on."""
+    motors: tuple[str, ...] = ()
+    """Joint of each motor, in the order of the messages."""
+    feet: tuple[str, ...] = ()
+    """Foot of each contact force, in the order of the messages."""
+
+
+@dataclass(frozen=True)
+class RobotSpec:
+    """Facts about a robot, shared by simulation, controller, shield and driver."""
+
+    name: str
+    joints: tuple[Joint, ...]
+    """Actuated joints in the order of all views; with a tool, the chain that carries it."""
+    home: tuple[float, ...]
+    """Joint positions to start an episode from, rad."""
+    model: str
+    """Model file, MJCF or URDF: relative to the file of this spec, absolute, or inside genesis-world's assets."""
+    tool: Tool | None = None
+    gripper: Gripper | None = None
+    base: FloatingBase | None = None
+    """None for a fixed robot."""
+    collision_bodies: tuple[str, ...] = ()
+    """Bodies whose shapes collide in simulation; empty: all."""
+    armature: NonNegativeFloat | None = None
+    """Inertia of motor and gear felt at a joint, kg m^2; None: as in the model file."""
+    joint_friction: NonNegativeFloat | None = None
+    """Dry friction of a joint, N m; None: as in the model file."""
+    state_rate: PositiveFloat = 200.0
+    """Rate of the joint states, Hz."""
+    command_rate: PositiveFloat = 200.0
+    """Rate of the command stream, Hz."""
+    cameras: tuple[str, ...] = ()
+    """Cameras that it has, by the names in their topics; empty: not known."""
+    ros: RosInterface | UnitreeInterface = field(default_factory=RosInterface)
+
+    def __post_init__(self) -> None:
+        what = f"robot {self.name!r}"
+        validate(self, f"{what}: ")
+        _check_unique("joint", self.joint_names)
+        self._check_posture("home", self.home)
+        if self.base and self.base.lying:
+            self._check_posture("lying", self.base.lying)
+        if isinstance(self.ros, UnitreeInterface):
+            _check_order(f"{what}, ros.motors", self.ros.motors, "joint", self.joint_names)
+            _check_order(f"{what}, ros.feet", self.ros.feet, "foot", self.base.feet if self.base else ())
+        else:
+            for name, _ in self.ros.joint_names:
+                if name not in (*self.joint_names, *self.fingers):
+                    hint = nearest(name, (*self.joint_names, *self.fingers))
+                    raise ValueError(f"{what}, ros.joint_names: no joint {name!r}; {hint}")
+            _check_unique("joint", self.driver_names())
+
+    def _check_posture(self, name: str, angles: tuple[float, ...]) -> None:
+        if len(angles) != len(self.joints):
+            raise ValueError(f"robot {self.name!r}: {name} has {len(angles)} numbers for {len(self.joints)} joints")
+        for joint, angle in zip(self.joints, angles, strict=True):
+            if not joint.low <= angle <= joint.high:
+                raise ValueError(
+                    f"robot {self.name!r}, {joint.name}: {name} {angle} is outside {joint.low} to {joint.high}"
+                )
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        return tuple(j.name for j in self.joints)
+
+    @property
+    def fingers(self) -> tuple[str, ...]:
+        """Return the joints of the gripper, if it has one."""
+        return self.gripper.joints if self.gripper else ()
+
+    def driver_names(self, prefix: str = "") -> tuple[str, ...]:
+        """Return the names of joints, then fingers, in the messages of a driver that puts a prefix before all."""
+        renamed = dict(self.ros.joint_names) if isinstance(self.ros, RosInterface) else {}
+        return tuple(prefix + renamed.get(name, name) for name in (*self.joint_names, *self.fingers))
+
+    @property
+    def compliant(self) -> bool:
+        """Return whether joint targets are setpoints of the motors' springs and not a path of a stiff controller."""
+        return all(j.stiffness > 0 for j in self.joints)
+
+    def limit(self, name: str) -> Tensor:
+        """Return one attribute of every joint as a tensor (J,), for example limit("velocity")."""
+        import torch
+
+        return torch.tensor([getattr(j, name) for j in self.joints])
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the facts that a bundle compares: names, order, limits, home, gains, geometry, rates, and the order of
+        motors and contacts in messages.
+
+        Two robots of one kind may differ in the rest: topics, frames, a driver's joint names, facts for simulation.
+        """
+        own_springs = {"stiffness": [j.stiffness for j in self.joints], "damping": [j.damping for j in self.joints]}
+        return (own_springs if self.compliant else {}) | {
+            "name": self.name,
+            "joint_names": list(self.joint_names),
+            "low": [j.low for j in self.joints],
+            "high": [j.high for j in self.joints],
+            "velocity": [j.velocity for j in self.joints],
+            "effort": [j.effort for j in self.joints],
+            "home": list(self.home),
+            "tool": self.tool.name if self.tool else None,
+            "tool_position": list(self.tool.position) if self.tool else None,
+            "gripper_width": self.gripper.width if self.gripper else None,
+            "acceleration": [j.acceleration for j in self.joints],
+            "joint_origin": [list(j.position) for j in self.joints],
+            "joint_quat": [list(j.quat) for j in self.joints],
+            "joint_axis": [list(j.axis) for j in self.joints],
+            "tool_quat": list(self.tool.quat) if self.tool else None,
+            "workspace": [list(corner) for corner in self.tool.workspace] if self.tool else None,
+            "gripper_force": self.gripper.force if self.gripper else None,
+            "base_height": self.base.height if self.base else None,
+            "state_rate": self.state_rate,
+            "command_rate": self.command_rate,
+            "feet": list(self.base.feet) if self.base else None,
+            "motors": list(self.ros.motors) if isinstance(self.ros, UnitreeInterface) else None,
+            "contacts": list(self.ros.feet) if isinstance(self.ros, UnitreeInterface) else None,
+        }
+
+
+def _check_directions(what: str, **vectors: tuple[float, ...]) -> None:
+    """Raise for a quaternion or an axis of length 0."""
+    for name, vector in vectors.items():
+        if math.hypot(*vector) < 1e-6:
+            raise ValueError(f"{what}: {name} {vector} has no direction")
+
+
+def _check_unique(kind: str, names: tuple[str, ...]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{kind} {name!r} is named {names.count(name)} times; name each once")
+
+
+def _check_order(what: str, wired: tuple[str, ...], kind: str, own: tuple[str, ...]) -> None:
+    """Raise if an order in messages does not have each of the robot's names once."""
+    _check_unique(f"{what}: {kind}", wired)
+    for name in wired:
+        if name not in own:
+            raise ValueError(f"{what}: the robot has no {kind} {name!r}; {nearest(name, own)}")
+    if missing := [name for name in own if name not in wired]:
+        raise ValueError(f"{what}: {kind} {', '.join(missing)} is missing; give the order of all")
