@@ -155,11 +155,12 @@ def load_episodes(
 def successes_of(dataset: Dataset) -> Tensor | None:
     """Return where success is marked, (num_frames,) bool: by `next.success`, or by a `next.reward` of nothing but 0
     and 1; None if nothing marks it."""
-    for name in MARKS:
-        if name in dataset.features:
-            values = dataset.column(name).flatten()
-            if name == "next.success" or ((values == 0) | (values == 1)).all():
-                return values.bool()
+    if "next.success" in dataset.features:
+        return dataset.column("next.success").flatten().bool()
+    if "next.reward" in dataset.features:
+        rewards = dataset.column("next.reward").flatten(1)
+        if rewards.shape[1] == 1 and ((rewards == 0) | (rewards == 1)).all():
+            return rewards[:, 0].bool()
     return None
 
 

@@ -116,8 +116,8 @@ def leaks(root: Path, allowed: Iterable[Path] = ()) -> Iterator[str]:
                 mode = os.lstat(path).st_mode
             except FileNotFoundError:  # a running writer's files come and go
                 continue
-            end = os.path.realpath(path)
-            if stat.S_ISLNK(mode) and not any(os.path.commonpath([home, end]) == home for home in homes):
+            end = os.path.realpath(path) if stat.S_ISLNK(mode) else homes[0]
+            if not any(os.path.commonpath([home, end]) == home for home in homes):
                 yield (
                     f"{path} is a link out of {root}, which is not followed; copy the folder with what its links lead "
                     "to (cp -rL)"
