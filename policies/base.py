@@ -91,7 +91,7 @@ class Policy(nn.Module):
     inpaints: ClassVar[bool] = False
     """`infer` takes a prefix into account."""
     traceable: bool = False
-    """Chunks depend on this moment's observation and, for a `ChunkPolicy`, noise alone: `policies.graph` can export."""
+    """Chunks depend on this moment's observation and, for a `ChunkPolicy`, noise alone: `policies.export` writes it."""
     config: Any
     size: Size
 

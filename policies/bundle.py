@@ -4,6 +4,7 @@ policy.json          class, configuration, interface, robot, provenance, sha256 
 policy.safetensors   weights and normalization
 critic.safetensors   optional: value functions, for whoever goes on learning
 policy.onnx          optional: the policy for ONNX Runtime, which `robot-rl export` writes
+policy.yaml          optional: what goes into policy.onnx and comes out
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from policies.base import Policy, Size, build_policy
 from policies.errors import BundleError, NoBundle, WrongBundle
-from policies.metadata import load_onnx
+from policies.onnx import load_onnx
 from policies.weights import read_weights, require_fit, sha256
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.observation_spec import ObservationSpec

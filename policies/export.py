@@ -1,97 +1,125 @@
-"""Write a feed-forward policy as ONNX: normalizer, history and network in one graph, the interface in its metadata.
+"""Write a policy as ONNX, by torch's exporter: what it normalizes, remembers and samples is in one graph, and what goes
+in and comes out is said in the file's metadata and beside it, see `policies.onnx`.
 
-The graph is written node by node, so it does not depend on torch's tracer and every runtime since 2022 reads it.
+An instruction goes in as what `read` makes of it: numbers of words, or features. Steps of sampling are unrolled.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from policies.base import Policy
 from policies.bundle import bundle_folder, load_bundle
 from policies.errors import BundleError
 from policies.feedforward import FeedforwardPolicy
-from policies.metadata import FILE, Exported, describe, exportable, in_onnx
-from policies.onnx import TOLERANCE, require
+from policies.networks.chunks import ChunkPolicy
+from policies.onnx import (
+    FILE,
+    MEANING,
+    NOISE,
+    TOLERANCE,
+    OnnxPolicy,
+    describe,
+    example_inputs,
+    exportable,
+    is_feedforward,
+    require,
+)
 from robot_rl import __version__
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import replace_file
 
-OPSET, IR = 17, 8
+OPSET, IR = 18, 8
 """Versions of ONNX's operators and of its file format, both of 2022."""
+LARGEST = 2**31
+"""Bytes that an ONNX file can hold."""
 
 
-def build(policy: FeedforwardPolicy, metadata: dict[str, Any]) -> bytes:
-    """Return the policy without exploration as an ONNX model; every value of the metadata is JSON.
+class FeedforwardGraph(nn.Module):
+    """A feed-forward policy as a function of tensors, with its history."""
 
-    Inputs: observation (B, D) float32, unnormalized; with a history H above 1 also start (B,) bool, true at the first
-    frame of an episode, and history (B, H, D) float32, the last call's next_history (ignored where start is true).
-    Outputs: action (B, A) float32 in [-1, 1]; with a history also next_history (B, H, D).
-    """
+    def __init__(self, policy: FeedforwardPolicy):
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observation: Tensor, start: Tensor | None = None, history: Tensor | None = None) -> Any:
+        """Return actions (B, A) for observations (B, D); with a history (B, H, D) also the next one."""
+        if start is None or history is None:
+            return self._action(observation)
+        newest = observation[:, None]
+        frames = torch.where(start[:, None, None], newest, torch.cat([history[:, 1:], newest], 1))
+        return self._action(frames), frames
+
+    def _action(self, frames: Tensor) -> Tensor:
+        return self.policy.actor(self.policy.normalizer(frames).flatten(1)).clamp(-1, 1)
+
+
+class ChunkGraph(nn.Module):
+    """A policy of chunks as a function of tensors."""
+
+    def __init__(self, policy: Policy, keys: list[str]):
+        super().__init__()
+        self.policy, self.keys = policy, keys
+
+    def forward(self, *values: Tensor) -> Tensor:
+        """Return chunks (1, horizon, A) in [-1, 1] for the values of the keys."""
+        observation = dict(zip(self.keys, values, strict=True))
+        if NOISE in observation:
+            assert isinstance(self.policy, ChunkPolicy)
+            return self.policy.base(observation, observation.pop(NOISE))
+        return self.policy.act(observation, torch.Generator())
+
+
+def build_graph(policy: Policy, metadata: dict[str, Any]) -> bytes:
+    """Return the policy without exploration as an ONNX model; every value of the metadata is JSON. BundleError where
+    torch cannot trace it."""
     onnx = require("onnx")
-    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
-    size, length = policy.size, policy.config.history
-    nodes: list[Any] = []
-    constants: list[Any] = []
-
-    def constant(value: torch.Tensor) -> str:
-        name = f"constant_{len(constants)}"
-        constants.append(onnx.numpy_helper.from_array(value.detach().cpu().numpy(), name))
-        return name
-
-    def add(kind: str, *inputs: str, to: str = "", **attributes: Any) -> str:
-        to = to or f"{kind.lower()}_{len(nodes)}"
-        nodes.append(helper.make_node(kind, list(inputs), [to], **attributes))
-        return to
-
-    def clip(x: str, limit: float, to: str = "") -> str:
-        return add("Clip", x, constant(torch.tensor(-limit)), constant(torch.tensor(limit)), to=to)
-
-    inputs = [helper.make_tensor_value_info("observation", float32, ["batch", size.observation])]
-    outputs = [helper.make_tensor_value_info("action", float32, ["batch", size.action])]
-    x = "observation"
-    if length > 1:
-        frames = ["batch", length, size.observation]
-        inputs.append(helper.make_tensor_value_info("start", onnx.TensorProto.BOOL, ["batch"]))
-        inputs.append(helper.make_tensor_value_info("history", float32, frames))
-        outputs.append(helper.make_tensor_value_info("next_history", float32, frames))
-        newest = add("Unsqueeze", "observation", constant(torch.tensor([1])))
-        older = add("Slice", "history", *(constant(torch.tensor([k])) for k in (1, length, 1)))
-        moved = add("Concat", older, newest, axis=1)
-        starts = add("Unsqueeze", "start", constant(torch.tensor([1, 2])))
-        x = add("Where", starts, newest, moved, to="next_history")
-    x = add("Div", add("Sub", x, constant(policy.normalizer.mean)), constant(policy.normalizer.std))
-    x = clip(x, policy.normalizer.limit)
-    if length > 1:
-        x = add("Reshape", x, constant(torch.tensor([-1, length * size.observation])))
-    for layer in policy.actor:
-        if isinstance(layer, nn.Linear):
-            x = add("Gemm", x, constant(layer.weight), constant(layer.bias), transB=1)
-        elif isinstance(layer, nn.ELU):
-            x = add("Elu", x, alpha=float(layer.alpha))
-        else:
-            raise BundleError(f"layer {type(layer).__name__} of the policy's network cannot be exported")
-    clip(x, 1.0, to="action")
-
-    graph = helper.make_graph(nodes, "policy", inputs, outputs, constants)
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR,
-        producer_name="robot-rl", producer_version=__version__,
-    )  # fmt: skip
-    helper.set_model_props(model, {name: json.dumps(value) for name, value in metadata.items()})
-    onnx.checker.check_model(model, full_check=True)
+    require("onnxscript")
+    weights = sum(v.numel() * v.element_size() for v in (*policy.parameters(), *policy.buffers()))
+    if weights >= LARGEST:
+        raise BundleError(
+            f"the policy has {weights / 1e9:.1f} GB of weights, and an ONNX file holds {LARGEST / 1e9:.1f} GB; run it "
+            "with --runtime torch"
+        )
+    batched = is_feedforward(policy)
+    given = example_inputs(policy, 2 if batched else 1)
+    graph = FeedforwardGraph(policy) if isinstance(policy, FeedforwardPolicy) else ChunkGraph(policy, list(given))
+    names = ["action", "next_history"][: 1 + ("history" in given)] if batched else ["chunk"]
+    batch = tuple({0: torch.export.Dim("batch")} for _ in given)
+    with _quiet(), torch.no_grad():
+        try:
+            program = torch.onnx.export(
+                graph.eval(), tuple(given.values()), dynamo=True, opset_version=OPSET, input_names=list(given),
+                output_names=names, dynamic_shapes=batch if batched else None, verbose=False,
+                custom_translation_table=_translations(),
+            )  # fmt: skip
+        except Exception as error:  # of torch's tracer and of its exporter, without a common base
+            said = str(error.__cause__ or error).strip().splitlines() or [type(error).__name__]
+            raise BundleError(
+                f"torch cannot write this {policy.class_name} policy as a graph ({said[0][:200]}); run it with "
+                "--runtime torch"
+            ) from None
+    assert program is not None
+    model = program.model_proto
+    model.producer_name, model.producer_version, model.ir_version = "robot-rl", __version__, IR
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in metadata.items()})
     data: bytes = model.SerializeToString()
     return data
 
 
-def export_onnx(path: Path) -> tuple[Policy, Exported, float]:
-    """Write policy.onnx into a bundle, once it is shown to act alike.
+def export_onnx(path: Path) -> tuple[Policy, OnnxPolicy, float]:
+    """Write policy.onnx and policy.yaml into a bundle, once the graph is shown to act alike.
 
     Returns the policy in torch, the same in ONNX Runtime, and the largest difference of their actions.
     """
@@ -102,20 +130,46 @@ def export_onnx(path: Path) -> tuple[Policy, Exported, float]:
         bundle.check_robot(robots.get(bundle.interface.robot))
     metadata = describe(bundle.info, policy, folder / "policy.safetensors")
     metadata |= {"version": __version__, "commit": bundle.provenance.get("commit", "unknown")}
-    if isinstance(policy, FeedforwardPolicy):
-        model = build(policy, metadata)
-    else:
-        from policies.graph import build_graph
-
-        model = build_graph(policy, metadata)
-    exported = in_onnx(model, policy)
+    model = build_graph(policy, metadata)
+    exported = OnnxPolicy(model, policy)
     apart = exported.difference(policy)
     if not apart <= TOLERANCE:
         raise BundleError(f"{folder}: ONNX and torch differ by {apart:.2g} in [-1, 1]; nothing was written")
-    try:
-        replace_file(folder / FILE, model)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {folder / FILE} ({error.strerror}); free space or make the folder writable"
-        ) from error
+    meaning = require("yaml").safe_dump(metadata, sort_keys=False, allow_unicode=True, default_flow_style=None)
+    for name, content in ((FILE, model), (MEANING, meaning.encode())):
+        try:
+            replace_file(folder / name, content)
+        except OSError as error:
+            raise UserError(
+                f"cannot write {folder / name} ({error.strerror}); free space or make the folder writable"
+            ) from error
     return policy, exported, apart
+
+
+def _translations() -> dict[Any, Any]:
+    """Return operators of transformers' masks that the exporter lacks."""
+    from onnxscript import BOOL, INT64, opset18
+
+    op: Any = opset18
+
+    def is_all_true(x: BOOL) -> BOOL:
+        every: BOOL = op.Cast(op.ReduceMin(op.Cast(x, to=INT64.dtype), keepdims=0), to=BOOL.dtype)
+        return every
+
+    return {torch.ops.aten._is_all_true.default: is_all_true}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Trace without messages about packages that are not needed, and without attention that cannot be traced."""
+    log, fast = logging.getLogger("torch.onnx"), torch.backends.mha.get_fastpath_enabled()
+    level = log.level
+    log.setLevel(logging.ERROR)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+        torch.backends.mha.set_fastpath_enabled(fast)

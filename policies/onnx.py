@@ -1,26 +1,45 @@
-"""Run a feed-forward policy in ONNX Runtime.
+"""Run a policy's policy.onnx in ONNX Runtime, and say what goes into the file and what comes out.
 
-The graph shifts and resets the observation history itself; a caller in any language only passes back the last output::
+A feed-forward policy's graph takes a batch, and shifts and resets the history of observations itself: a caller in any
+language only passes back the last output. All others take one robot's moment, and noise if they sample::
 
     action, next_history = graph(observation, start, history)    (history 1: action = graph(observation))
+    chunk = graph(observation.state, pictures, observation.language, noise)
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from policies.base import Observation, Policy, Size
-from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
+from policies.base import Observation, Policy
+from policies.errors import BundleError
+from policies.feedforward import FeedforwardPolicy
+from policies.networks.chunks import ChunkPolicy
+from robot_rl.interface.environment import EnvInfo
+from robot_rl.interface.language import encode
+from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, STATE
+from robot_rl.interface.pipeline import Interface
+from robot_rl.interface.spec import VectorSpec
+from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 
+FILE, MEANING = "policy.onnx", "policy.yaml"
+"""The graph with its metadata, and the metadata alone."""
+NOISE = "noise"
+"""Name of the graph's input of noise."""
 TOLERANCE = 1e-4
 """Largest difference from torch's action, in units of the action range [-1, 1]."""
+OF_ROBOT = ("robot", "joint_names", "stiffness", "damping", "home", "command_rate")
+"""Metadata that come from the robot's spec; the rest come from policy.json."""
 
 
 def require(name: str) -> Any:
@@ -31,6 +50,21 @@ def require(name: str) -> Any:
         raise UserError(
             f"ONNX needs the package {name}, which is not installed: pip install -c constraints.txt -e '.[onnx]'"
         ) from None
+
+
+def exportable(policy: Policy) -> Policy:
+    """Return the policy if it can be exported; raise BundleError otherwise."""
+    if is_feedforward(policy) or policy.traceable:
+        return policy
+    raise BundleError(
+        f"a {policy.class_name} policy has no ONNX form: its actions depend on more than one moment and drawn noise; "
+        "run it with --runtime torch"
+    )
+
+
+def is_feedforward(policy: Policy) -> bool:
+    """Return whether a policy takes a batch and its history, and not what is built on such a one."""
+    return type(policy) is FeedforwardPolicy
 
 
 def open_session(model: bytes) -> tuple[Any, dict[str, Any]]:
@@ -45,18 +79,26 @@ def open_session(model: bytes) -> tuple[Any, dict[str, Any]]:
 
 
 class OnnxPolicy(Policy):
-    """Act as the exported `FeedforwardPolicy` without exploration."""
+    """Act as the exported policy without exploration: a feed-forward one with all robots at once, another with one
+    after the other."""
 
-    horizon = execute = 1
-
-    def __init__(self, model: bytes, size: Size, config: FeedforwardConfig):
+    def __init__(self, model: bytes, reference: Policy):
+        """`reference` tells sizes, reads instructions and draws noise."""
         super().__init__()
-        self.size, self.config = size, config
+        self.size, self.config = reference.size, reference.config
+        self.horizon, self.execute = reference.horizon, reference.execute
+        self._reference = [reference]  # its weights are not ours
         self.session, self.metadata = open_session(model)
+        self.batched = is_feedforward(reference)
+        self.frames = reference.config.history if self.batched else 1
         self.history: np.ndarray[Any, Any] | None = None
         """(B, history, D) the last frames, oldest first"""
         self.start = np.ones(0, dtype=np.bool_)
         """(B,) environments whose next frame begins an episode"""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self._reference[0].words
 
     def reset(self, ids: Tensor | None = None) -> None:
         if ids is None:
@@ -66,28 +108,41 @@ class OnnxPolicy(Policy):
 
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
-        state = observation["observation.state"]
+        state = observation[STATE]
         if state.ndim != 2 or state.shape[1] != self.size.observation:
-            raise ValueError(
-                f"observation.state has shape {tuple(state.shape)}; the policy reads (B, {self.size.observation})"
-            )
-        frame = np.ascontiguousarray(state.cpu().numpy(), dtype=np.float32)
-        if self.config.history == 1:
-            return torch.from_numpy(self.session.run(["action"], {"observation": frame})[0])[:, None]
+            raise ValueError(f"{STATE} has shape {tuple(state.shape)}; the policy reads (B, {self.size.observation})")
+        given = {key: v.numpy() for key, v in graph_inputs(self._reference[0], observation, rng).items()}
+        if self.batched:
+            return torch.from_numpy(self._all(given))[:, None]
+        rows = [
+            self.session.run(["chunk"], {key: values[k : k + 1] for key, values in given.items()})[0]
+            for k in range(len(state))
+        ]
+        return torch.from_numpy(rows[0] if len(rows) == 1 else np.concatenate(rows))
+
+    def _all(self, given: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """Return the actions (B, A) of all robots, and keep their history."""
+        action: np.ndarray[Any, Any]
+        if self.frames == 1:
+            (action,) = self.session.run(["action"], given)
+            return action
+        count = len(given["observation"])
         if self.history is None:
-            self.history = np.zeros((len(frame), self.config.history, self.size.observation), dtype=np.float32)
-            self.start = np.ones(len(frame), dtype=np.bool_)
-        elif len(self.history) != len(frame):
+            self.history = np.zeros((count, self.frames, self.size.observation), dtype=np.float32)
+            self.start = np.ones(count, dtype=np.bool_)
+        elif len(self.history) != count:
             raise ValueError(
-                f"the policy has the history of {len(self.history)} environments, the observation has {len(frame)}: "
+                f"the policy has the history of {len(self.history)} environments, the observation has {count}: "
                 "reset first"
             )
-        given = {"observation": frame, "start": self.start, "history": self.history}
+        given |= {"start": self.start, "history": self.history}
         action, self.history = self.session.run(["action", "next_history"], given)
         self.start[:] = False
-        return torch.from_numpy(action)[:, None]
+        return action
 
     def peek(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Tensor:
+        if not self.batched:
+            return super().peek(observation, rows, rng)
         kept = self.history, self.start.copy()
         chunk = self.act(observation, rng)  # all rows, because the history covers every environment
         self.history, self.start = kept
@@ -98,17 +153,15 @@ class OnnxPolicy(Policy):
 
         Infinity if one of them maps a non-finite observation to a finite action: the shield must be able to reject it.
         """
-        assert isinstance(reference, FeedforwardPolicy)
-        rng, rows, worst = torch.Generator().manual_seed(0), 8, 0.0
+        rng, rows, worst = torch.Generator().manual_seed(0), 8 if self.batched else 2, 0.0
         self.reset()
         reference.reset()
-        steps = reference.config.history + 8
+        steps = self.frames + 8
         for k in range(steps):
-            noise = torch.randn(rows, reference.size.observation, generator=rng)
-            state = reference.normalizer.mean + 2 * reference.normalizer.std * noise
+            observation = example(reference, rows, rng)
             if k == steps - 1:
-                state[0] = torch.nan
-            a, b = (p.act({"observation.state": state}, rng) for p in (self, reference))
+                observation[STATE][0] = torch.nan
+            a, b = (p.act(observation, torch.Generator().manual_seed(k)).cpu() for p in (self, reference))
             worst = max(worst, float((a - b).abs().nan_to_num(0.0).max()))
             if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
                 worst = torch.inf
@@ -118,3 +171,165 @@ class OnnxPolicy(Policy):
         self.reset()
         reference.reset()
         return worst
+
+
+def graph_inputs(policy: Policy, observation: Observation, rng: torch.Generator) -> dict[str, Tensor]:
+    """Return the inputs of a policy's graph for observations with leading dimension B, without its history."""
+    state = observation[STATE].cpu().float().contiguous()
+    if is_feedforward(policy):
+        return {"observation": state}
+    given = {STATE: state} | {key: observation[key].cpu().contiguous() for key in policy.size.others}
+    if LANGUAGE in given:
+        given[LANGUAGE] = policy.read(given[LANGUAGE])
+    if isinstance(policy, ChunkPolicy):
+        given[NOISE] = policy.noise(len(state), rng).cpu()
+    return given
+
+
+def example_inputs(policy: Policy, rows: int = 1) -> dict[str, Tensor]:
+    """Return random inputs of a policy's graph, with a history if it has one."""
+    rng = torch.Generator().manual_seed(0)
+    given = graph_inputs(policy, example(policy, rows, rng), rng)
+    if is_feedforward(policy) and policy.config.history > 1:
+        frames = torch.randn(rows, policy.config.history, policy.size.observation, generator=rng)
+        given |= {"start": torch.zeros(rows, dtype=torch.bool), "history": frames}
+    return given
+
+
+def example(policy: Policy, rows: int, rng: torch.Generator) -> Observation:
+    """Return random observations (rows, ...) that a policy can read."""
+    state = torch.randn(rows, policy.size.observation, generator=rng)
+    if isinstance(policy, FeedforwardPolicy):  # around those that it was trained on
+        state = policy.normalizer.mean + 2 * policy.normalizer.std * state
+    found = {STATE: state}
+    for key, field in policy.size.others.items():
+        shape = (rows, *field.shape)
+        if key == LANGUAGE:
+            found[key] = encode([f"move the thing {k}" for k in range(rows)])
+        elif field.dtype == "uint8":
+            found[key] = torch.randint(0, 256, shape, generator=rng, dtype=torch.uint8)
+        else:
+            found[key] = torch.randn(shape, generator=rng)
+    return found
+
+
+def describe(info: EnvInfo, policy: Policy, weights: Path) -> dict[str, Any]:
+    """Return the metadata of the ONNX file; robot, policy.json and policy.safetensors must agree with it."""
+    metadata = {
+        "task": info.task,
+        "control_rate": info.rate,
+        "horizon": policy.horizon,
+        "execute": policy.execute,
+        "history": getattr(policy.config, "history", 1),
+        "inputs": _inputs(policy, info),
+        "outputs": _outputs(policy, info),
+        "conventions": {
+            "quaternions": "w x y z",
+            "rotations": "the first two columns of the matrix, one after the other",
+            "rates": "Hz; an action lasts a control period, 1 / control_rate",
+            "chunks": "the first `execute` of `horizon` actions are executed, then the next chunk is asked for",
+        },
+        "weights": hashlib.sha256(weights.read_bytes()).hexdigest(),
+    }
+    metadata |= _of_robot(info.interface) if info.interface else {}
+    plain: dict[str, Any] = json.loads(json.dumps(metadata))
+    return plain
+
+
+def _of_robot(interface: Interface) -> dict[str, Any]:
+    """Return the metadata of a policy that a robot runs."""
+    robot = robots.get(interface.robot)
+    return {
+        "robot": robot.name,
+        "joint_names": robot.joint_names,
+        "home": robot.home,
+        "stiffness": [joint.stiffness for joint in robot.joints],
+        "damping": [joint.damping for joint in robot.joints],
+        "units": {"home": "rad", "stiffness": "N m/rad", "damping": "N m s/rad"},
+        "command_rate": robot.command_rate,
+        "controller": asdict(interface.controller),
+        "gait": interface.gait,
+        "command": VectorSpec(interface.command).to_json(),
+    }
+
+
+def _inputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
+    """Return shape, type and meaning of each of the graph's inputs."""
+    first = "batch" if is_feedforward(policy) else 1
+    inside = "none: the graph normalizes"
+    found: dict[str, Any] = {}
+    for key, value in example_inputs(policy).items():
+        about: dict[str, Any] = {}
+        if key in (STATE, "observation"):
+            about = {"normalization": inside, "fields": info.state.to_json()}
+        elif key.startswith(IMAGES):
+            about = {"layout": "height, width, channels (red, green, blue)", "range": [0, 255], "normalization": inside}
+            about["meaning"] = "the newest picture, cropped about its centre to these proportions and averaged down"
+        elif key == LANGUAGE:
+            texts = [each.text for each in info.interface.instructions] if info.interface else []
+            values = policy.read(encode(texts)).tolist() if texts else []
+            about = {"meaning": "numbers that stand for the instruction", "values": dict(zip(texts, values, strict=True))}
+        elif key == NOISE:
+            about = {"meaning": "drawn from a standard normal distribution for each chunk"}
+        elif key == "start":
+            about = {"meaning": "true for the first frame of an episode"}
+        elif key == "history":
+            about = {"order": "oldest frame first", "meaning": "next_history of the call before; where start, ignored"}
+        kind = str(value.dtype).removeprefix("torch.")
+        found[key] = {"shape": [first, *value.shape[1:]], "dtype": kind} | about
+    return found
+
+
+def _outputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
+    """Return shape, type and meaning of each of the graph's outputs."""
+    size, batched = info.actions.size, is_feedforward(policy)
+    action = {
+        "shape": ["batch", size] if batched else [1, policy.horizon, size], "dtype": "float32", "range": [-1.0, 1.0],
+        "meaning": "physical = low + (value + 1) / 2 * (high - low)", "fields": info.actions.to_json(),
+    }  # fmt: skip
+    if batched and policy.config.history > 1:
+        return {"action": action, "next_history": {"meaning": "the history of the next call"}}
+    return {"action" if batched else "chunk": action}
+
+
+def load_onnx(folder: Path, policy: Policy, info: EnvInfo) -> OnnxPolicy:
+    """Return the policy of a bundle's policy.onnx; raise BundleError if robot, interface, weights or outputs differ."""
+    reference, file = exportable(policy), folder / FILE
+    again = f"run `robot-rl export {folder}`"
+    if not file.is_file():
+        raise BundleError(f"{folder} has no {FILE}; {again}")
+    require("onnxruntime")
+    try:
+        loaded = OnnxPolicy(file.read_bytes(), reference)
+    except Exception as error:  # the runtime has a dozen error types without a common base
+        raise BundleError(f"{file} is damaged ({str(error).splitlines()[0]}); {again}") from None
+    ours, theirs = describe(info, reference, folder / "policy.safetensors"), loaded.metadata
+    for name in ours:
+        if name not in theirs:
+            raise BundleError(f"{file} has no {name} in its metadata; {again}")
+        if theirs[name] != ours[name] and name == "weights":
+            raise BundleError(f"{file} was exported from different weights than policy.safetensors; {again}")
+        if theirs[name] != ours[name]:
+            where = f"on robot {ours['robot']}" if name in OF_ROBOT else "in policy.json"
+            path, one, other = _first_difference(theirs[name], ours[name], name)
+            raise BundleError(f"{file} does not fit: {path} is {one} in it, {other} {where}; {again}")
+    try:
+        apart = loaded.difference(reference)
+    except Exception as error:
+        raise BundleError(f"{file} does not run ({str(error).splitlines()[0]}); {again}") from None
+    if not apart <= TOLERANCE:
+        raise BundleError(f"{file} differs from policy.safetensors: actions differ by {apart:.2g}; {again}")
+    return loaded
+
+
+def _first_difference(one: Any, other: Any, path: str) -> tuple[str, Any, Any]:
+    """Return where two JSON values first differ, and what is there; numbers and texts in a list are shown together."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in {**one, **other}:
+            if one.get(key) != other.get(key):
+                return _first_difference(one.get(key), other.get(key), f"{path}.{key}")
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for k, (a, b) in enumerate(zip(one, other, strict=True)):
+            if a != b and isinstance(a, dict):
+                return _first_difference(a, b, f"{path}.{k}")
+    return path, one, other

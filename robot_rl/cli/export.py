@@ -33,7 +33,7 @@ class Export:
 
         from policies.bundle import bundle_folder
         from policies.export import export_onnx
-        from policies.metadata import FILE
+        from policies.onnx import FILE
         from robot_rl.cli.console import show
 
         torch.set_num_threads(1)
@@ -54,7 +54,7 @@ def latency(policies: dict[str, Policy], reads: Policy, calls: int) -> dict[str,
     import numpy as np
     import torch
 
-    from policies.onnx_chunks import example
+    from policies.onnx import example
 
     rng, warmup = torch.Generator().manual_seed(0), min(calls, 50)
     seconds: dict[str, list[float]] = {name: [] for name in policies}

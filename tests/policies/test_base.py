@@ -99,10 +99,10 @@ def remembering(request: pytest.FixtureRequest, residual: Callable[..., Any]) ->
         return policy
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    from policies.export import build
+    from policies.export import build_graph
     from policies.onnx import OnnxPolicy
 
-    return OnnxPolicy(build(policy, {}), policy.size, policy.config)
+    return OnnxPolicy(build_graph(policy, {}), policy)
 
 
 def test_peek_advances_nothing_that_the_policy_remembers(remembering: Policy) -> None:

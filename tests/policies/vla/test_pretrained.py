@@ -322,17 +322,17 @@ def test_the_same_settings_give_the_small_backbone_without_a_model() -> None:
 def test_an_adapted_model_is_exported_with_its_head(family: str, tiny_model: Models) -> None:
     for name in ("onnx", "onnxruntime", "onnxscript"):
         pytest.importorskip(name)
-    from policies.graph import build_graph
-    from policies.onnx_chunks import OnnxChunks
+    from policies.export import build_graph
+    from policies.onnx import OnnxPolicy
 
     for made in (flow(tiny_model(family)), tokens(tiny_model(family))):
-        assert OnnxChunks(build_graph(made, {}), made).difference(made) <= 1e-4
+        assert OnnxPolicy(build_graph(made, {}), made).difference(made) <= 1e-4
 
 
 def test_a_family_that_torch_cannot_trace_is_refused(tiny_model: Models) -> None:
     pytest.importorskip("onnxscript")
     from policies.errors import BundleError
-    from policies.graph import build_graph
+    from policies.export import build_graph
 
     with pytest.raises(BundleError, match="cannot write this vla-flow policy as a graph.*--runtime torch"):
         build_graph(flow(tiny_model("qwen2_vl")), {})

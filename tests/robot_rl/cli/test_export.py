@@ -58,7 +58,7 @@ def test_export_writes_compares_and_times(run: Run, bundle: Path) -> None:
     for name in ("torch", "onnx"):
         assert 0 < said[f"{name}_p50_us"] <= said[f"{name}_p99_us"]
     assert said["torch_over_onnx_p50"] == pytest.approx(said["torch_p50_us"] / said["onnx_p50_us"])
-    assert {p.name for p in bundle.iterdir()} == {"policy.json", "policy.safetensors", "policy.onnx"}
+    assert {p.name for p in bundle.iterdir()} == {"policy.json", "policy.safetensors", "policy.onnx", "policy.yaml"}
 
 
 def test_both_runtimes_walk_alike(run: Run, bundle: Path) -> None:

@@ -16,7 +16,7 @@ from policies.decoded import DecodedConfig, DecodedPolicy
 from policies.errors import BundleError
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 from policies.flow import FlowConfig
-from policies.metadata import exportable
+from policies.onnx import exportable
 from robot_rl.cli.main import main
 from robot_rl.learning.algorithms.cloning import CloningConfig
 from robot_rl.learning.algorithms.gorl import GoRL, GoRLConfig
