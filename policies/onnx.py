@@ -268,7 +268,8 @@ def _inputs(policy: Policy, info: EnvInfo) -> dict[str, Any]:
         elif key == LANGUAGE:
             texts = [each.text for each in info.interface.instructions] if info.interface else []
             values = policy.read(encode(texts)).tolist() if texts else []
-            about = {"meaning": "numbers that stand for the instruction", "values": dict(zip(texts, values, strict=True))}
+            about = {"meaning": "numbers that stand for the instruction"}
+            about |= {"values": dict(zip(texts, values, strict=True))} if texts else {}
         elif key == NOISE:
             about = {"meaning": "drawn from a standard normal distribution for each chunk"}
         elif key == "start":
