@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -104,3 +105,17 @@ def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:
     assert "my_lab" not in sys.modules
     with pytest.raises(UnknownName, match="iiwa"):
         robots.get("iiwa")
+
+
+@pytest.mark.timeout(600)
+def test_the_python_page_shows_the_examples_and_they_run(tmp_path: Path) -> None:
+    shown = re.findall(r"^```python\n# (examples/\w+\.py)\n(.*?)^```", (DOCS / "python.md").read_text(), re.M | re.S)
+    assert {path for path, _ in shown} == {f"examples/{file.name}" for file in (DOCS.parent / "examples").glob("*.py")}
+    here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "ROS_DOMAIN_ID": str(os.getpid() % 100)}
+    for path, code in shown:
+        file = DOCS.parent / path
+        assert file.read_text() == code and len(list(filter(None, code.splitlines()))) <= 15
+        done = subprocess.run(
+            [sys.executable, file], cwd=tmp_path, env=os.environ | here, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
