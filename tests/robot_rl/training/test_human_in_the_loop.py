@@ -65,7 +65,7 @@ def record(root: Path, flags: list[bool], success: bool = True, seed: int = 0) -
     last[-1] = True
     action = PIPELINE.actions.to_physical(2 * torch.rand(n, 4, generator=rng) - 1)
     columns = {
-        "observation.state": torch.randn(n, SIZE, generator=rng),
+        "observation.state": PIPELINE.observer.spec.to_physical(2 * torch.rand(n, SIZE, generator=rng) - 1),
         "action": action,
         "action.policy": action,
         "next.reward": (last & success).float(),
