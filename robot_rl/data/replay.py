@@ -73,8 +73,8 @@ class Replay:
         except RuntimeError:  # of the CPU's allocator, and of a GPU's
             row = sum(math.prod(c.shape) * c.dtype.itemsize for c in self.spec.values())
             raise ConfigError(
-                f"a replay of {rows} rows of {row / 1e3:.0f} KB takes {rows * row / 1e9:.0f} GB, which {self.device} does "
-                "not have; lower --training.capacity"
+                f"a replay of {rows} rows of {row / 1e3:.0f} KB takes {rows * row / 1e9:.0f} GB, more than "
+                f"{self.device} has; lower --training.capacity"
             ) from None
         names = ("starts", "decides", "last", "terminated")
         self.flags = {name: torch.zeros(shape, dtype=torch.bool) for name in names}
