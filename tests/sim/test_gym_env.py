@@ -267,6 +267,8 @@ def test_pixels_are_learned_from_as_pictures(tmp_path: Path) -> None:
     assert policy.size.pictures == {"observation.images.pixels": (64, 64, 3)}
     assert main(["evaluate", str(run), "--episodes", "2", "--num-envs", "2"]) == 0
     assert main(["train", task, "--recipe", "ppo", "--out", str(tmp_path / "blind")]) == 2, "its policy cannot see"
+    assert main(["collect", task, "--policy", str(run), "--out", str(tmp_path / "set")]) == 2, "a dataset has numbers"
+    assert not (tmp_path / "set").exists()
 
 
 @pytest.mark.parametrize(("name", "said"), [("Steps", "1e.08.*exactly"), ("Huge", "1e.43")])
