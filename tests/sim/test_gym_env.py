@@ -304,6 +304,7 @@ def test_what_never_ends_is_refused_before_it_begins(tmp_path: Path, capsys: pyt
         assert main([*words.split(), "--episodes", "2"]) == 2
         assert f"{task} has no time limit" in (error := capsys.readouterr().err) and "--episode-steps" in error
         assert main([*words.replace("no", "yes").split(), "--episodes", "2", "--episode-steps", "4"]) == 0
+    assert (run / "evaluation-steps-4.json").is_file() and not (run / "evaluation.json").exists(), "another measurement"
     assert not (tmp_path / "no").exists() and Dataset(tmp_path / "yes").episodes[0].length == 4
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "bounded"), "--episodes", "2", "--json"]) == 0
