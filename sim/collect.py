@@ -17,8 +17,14 @@ from robot_rl.data.recording import TRUNCATED, features, frames_per_second
 from robot_rl.data.rows import EpisodeRows
 from robot_rl.interface.environment import on_device
 from robot_rl.interface.observation_spec import IMAGES
+<<<<<<< HEAD
 from robot_rl.util.errors import UserError
 from robot_rl.util.files import description_sha256, replace_file
+=======
+from robot_rl.util.devices import on_device
+from robot_rl.util.errors import ConfigError, UserError
+from robot_rl.util.files import replace_file
+>>>>>>> inputs
 from robot_rl.util.seeds import training_seed
 from robot_rl.util.settings import as_json, check_same
 from sim.demonstrators import demonstrator
@@ -70,6 +76,11 @@ def collect(
     info, ours, tells = env.info, isinstance(env, TaskEnv), hasattr(env, "instruction")
     hosted = on_device(env, "cpu")  # for demonstrators and datasets
     info.require_end()
+    if not info.observation:
+        raise ConfigError(
+            f"{info.task} observes pictures alone, and a dataset holds numbers too: add one to its observation, "
+            "for example the time"
+        )
     keep_failures = keep_failures or not info.reports_success
     seen = {key.removeprefix(IMAGES): shape[:2] for key, shape in info.others.pictures.items()}
     cameras = [c.name for c in env.task.scene.cameras if c.name not in seen] if image_size and ours else []

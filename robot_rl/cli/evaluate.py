@@ -263,6 +263,7 @@ class Evaluate:
         ]
         other += [f"changes-{self.changes:g}"] * (self.changes > 0)
         other += [f"every-{self.interval}"] * (self.interval is not None)
+        other += [f"steps-{self.episode_steps}"] * (self.episode_steps is not None)
         other += [f"{self.inference_delay:g}ms"] * (self.inference_delay > 0) + [
             f"without-{name}" for name in self.without
         ]

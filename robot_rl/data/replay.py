@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from robot_rl.util.errors import ConfigError
 
 Batch = dict[str, Tensor]
 NEXT = "next."
@@ -65,10 +68,24 @@ class Replay:
         self.length, self.lanes, self.device = max(8, rows // lanes), lanes, torch.device(device)
         self.spec = {"reward": Column()} | dict(columns)
         shape = (lanes, self.length)
+<<<<<<< HEAD
         self.columns = {
             name: torch.zeros(*shape, *c.shape, dtype=c.dtype, device=self.device) for name, c in self.spec.items()
         }
         names = ("starts", "decides", "switches", "last", "terminated")
+=======
+        try:
+            self.columns = {
+                name: torch.zeros(*shape, *c.shape, dtype=c.dtype, device=self.device) for name, c in self.spec.items()
+            }
+        except RuntimeError:  # of the CPU's allocator, and of a GPU's
+            row = sum(math.prod(c.shape) * c.dtype.itemsize for c in self.spec.values())
+            raise ConfigError(
+                f"a replay of {rows} rows of {row / 1e3:.0f} KB takes {rows * row / 1e9:.0f} GB, more than "
+                f"{self.device} has; lower --training.capacity"
+            ) from None
+        names = ("starts", "decides", "last", "terminated")
+>>>>>>> inputs
         self.flags = {name: torch.zeros(shape, dtype=torch.bool) for name in names}
         """`starts`: the row starts a transition; `decides`: samples may begin there (not where a chunk goes on that the
         agent judges as a whole); `switches`: a person takes over or hands back after the step; `last`: the step that

@@ -33,6 +33,6 @@ robots = Registry(
         "panda": ("robot_rl.robots.panda:PANDA", "Franka Emika Panda, 7 joints and a parallel gripper"),
         "ur5e": ("robot_rl.robots.ur5e:UR5E", "Universal Robots UR5e, 6 joints and a bare flange"),
     },
-    instance_of="robot_rl.interface.spec:RobotSpec",
+    instance_of="robot_rl.interface.robot:RobotSpec",
     finish=_as_found,
 )

@@ -267,6 +267,8 @@ def test_pixels_are_learned_from_as_pictures(tmp_path: Path) -> None:
     assert policy.size.pictures == {"observation.images.pixels": (64, 64, 3)}
     assert main(["evaluate", str(run), "--episodes", "2", "--num-envs", "2"]) == 0
     assert main(["train", task, "--recipe", "ppo", "--out", str(tmp_path / "blind")]) == 2, "its policy cannot see"
+    assert main(["collect", task, "--policy", str(run), "--out", str(tmp_path / "set")]) == 2, "a dataset has numbers"
+    assert not (tmp_path / "set").exists()
 
 
 @pytest.mark.parametrize(("name", "said"), [("Steps", "1e.08.*exactly"), ("Huge", "1e.43")])
@@ -302,6 +304,7 @@ def test_what_never_ends_is_refused_before_it_begins(tmp_path: Path, capsys: pyt
         assert main([*words.split(), "--episodes", "2"]) == 2
         assert f"{task} has no time limit" in (error := capsys.readouterr().err) and "--episode-steps" in error
         assert main([*words.replace("no", "yes").split(), "--episodes", "2", "--episode-steps", "4"]) == 0
+    assert (run / "evaluation-steps-4.json").is_file() and not (run / "evaluation.json").exists(), "another measurement"
     assert not (tmp_path / "no").exists() and Dataset(tmp_path / "yes").episodes[0].length == 4
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "bounded"), "--episodes", "2", "--json"]) == 0

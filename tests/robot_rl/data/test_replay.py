@@ -15,6 +15,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import Column, Replay, Sampling
 from robot_rl.data.sources import sample_batches
+from robot_rl.util.errors import ConfigError
 
 COLUMNS = {
     "observation.state": Column((1,), observed=True),
@@ -299,3 +300,8 @@ def test_the_episode_that_has_just_ended_is_what_was_added() -> None:
             assert episode["terminated"].tolist() == [False] * 3 + [True] and episode["reward"].tolist() == [0, 0, 0, 1]
             other.add_episode(episode)
     assert other.size == 8 and other.newest(0)["action"][:, 0].tolist() == [4.5, 5.5, 6.5, 7.5]
+
+
+def test_a_replay_that_no_memory_holds_is_refused_with_its_size() -> None:
+    with pytest.raises(ConfigError, match=r"1000000000000 rows of 101 KB takes 1008\d+ GB.*--training.capacity"):
+        Replay(10**12, 1, {"picture": Column((210, 160, 3), torch.uint8, observed=True)})
