@@ -17,14 +17,8 @@ from robot_rl.data.recording import TRUNCATED, features, frames_per_second
 from robot_rl.data.rows import EpisodeRows
 from robot_rl.interface.environment import on_device
 from robot_rl.interface.observation_spec import IMAGES
-<<<<<<< HEAD
-from robot_rl.util.errors import UserError
-from robot_rl.util.files import description_sha256, replace_file
-=======
-from robot_rl.util.devices import on_device
 from robot_rl.util.errors import ConfigError, UserError
-from robot_rl.util.files import replace_file
->>>>>>> inputs
+from robot_rl.util.files import description_sha256, replace_file
 from robot_rl.util.seeds import training_seed
 from robot_rl.util.settings import as_json, check_same
 from sim.demonstrators import demonstrator

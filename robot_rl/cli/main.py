@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench vla": ("robot_rl.cli.bench.vla:Vla", "measure a half-billion-weight policy that sees and reads, on a GPU"),
     "bench loop": ("robot_rl.cli.bench.loop:Loop", "measure how late the command loop is, beside a bare one"),
     "classifier fit": ("robot_rl.cli.classifier:Fit", "fit a success classifier to a dataset's marked frames"),
-    "classifier show": ("robot_rl.cli.classifier:ShowClassifier", "show what a success classifier is, and how well it judges"),
+    "classifier show": ("robot_rl.cli.classifier:ShowClassifier", "show a success classifier, and how well it judges"),
     "reward write": ("robot_rl.cli.reward:Write", "have a language model write a reward, and vet it"),
     "reward vet": ("robot_rl.cli.reward:Vet", "vet a reward that somebody wrote, on scripted episodes"),
     "reward show": ("robot_rl.cli.reward:ShowReward", "show a written reward's figures, and whether it may pay"),

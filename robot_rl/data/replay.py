@@ -68,12 +68,6 @@ class Replay:
         self.length, self.lanes, self.device = max(8, rows // lanes), lanes, torch.device(device)
         self.spec = {"reward": Column()} | dict(columns)
         shape = (lanes, self.length)
-<<<<<<< HEAD
-        self.columns = {
-            name: torch.zeros(*shape, *c.shape, dtype=c.dtype, device=self.device) for name, c in self.spec.items()
-        }
-        names = ("starts", "decides", "switches", "last", "terminated")
-=======
         try:
             self.columns = {
                 name: torch.zeros(*shape, *c.shape, dtype=c.dtype, device=self.device) for name, c in self.spec.items()
@@ -84,8 +78,7 @@ class Replay:
                 f"a replay of {rows} rows of {row / 1e3:.0f} KB takes {rows * row / 1e9:.0f} GB, more than "
                 f"{self.device} has; lower --training.capacity"
             ) from None
-        names = ("starts", "decides", "last", "terminated")
->>>>>>> inputs
+        names = ("starts", "decides", "switches", "last", "terminated")
         self.flags = {name: torch.zeros(shape, dtype=torch.bool) for name in names}
         """`starts`: the row starts a transition; `decides`: samples may begin there (not where a chunk goes on that the
         agent judges as a whole); `switches`: a person takes over or hands back after the step; `last`: the step that
