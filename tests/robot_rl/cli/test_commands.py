@@ -960,7 +960,7 @@ def test_a_domain_out_of_range_is_named(
 ) -> None:
     monkeypatch.setenv("ROS_DOMAIN_ID", domain)
     words = ["twin", "panda", "--no-camera", "--seconds", "0.1"] if command == "twin" else ["deploy", bundle]
-    sentence(*run(*words), "ROS_DOMAIN_ID", domain)
+    sentence(*run(*words), "ROS_DOMAIN_ID", domain, status=2)
 
 
 def test_a_deployment_that_never_began_does_not_refuse_the_next_try(
@@ -969,7 +969,7 @@ def test_a_deployment_that_never_began_does_not_refuse_the_next_try(
     """`deploy` has no --resume: a folder left by a mistake in the settings must not refuse every later try."""
     monkeypatch.setenv("ROS_DOMAIN_ID", "500")
     for _ in range(2):
-        sentence(*run("deploy", bundle, "--out", "d"), "ROS_DOMAIN_ID")
+        sentence(*run("deploy", bundle, "--out", "d"), "ROS_DOMAIN_ID", status=2)
 
 
 def test_the_results_of_a_deployment_are_not_overwritten(
