@@ -86,7 +86,7 @@ class Bundle:
 
     @property
     def called(self) -> str:
-        """How a sentence begins that is about it."""
+        """Name of the policy in messages."""
         return f"bundle {self.folder}" if self.folder else "this bundle"
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ class BaseFeatures(nn.Module):
 
 
 class SpatialSoftmax(nn.Module):
-    """Where each channel is strongest (spatial softmax, Levine et al. 2016, arXiv 1504.00702), and how strong."""
+    """Spatial softmax: expected position and peak of each channel (Levine et al. 2016, arXiv 1504.00702)."""
 
     def __init__(self) -> None:
         super().__init__()

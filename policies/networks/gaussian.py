@@ -34,7 +34,7 @@ class GaussianConfig:
     """Open or close the gripper, the last action, by values of its own, as HIL-SERL (Luo et al. 2024, arXiv
     2410.21845)."""
     grasp_margin: NonNegativeFloat = 0.02
-    """What it must be worth, in units of the reward, to do otherwise than the mean action says."""
+    """Value margin, in units of the reward, above which the gripper critic overrides the mean action."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ class ServedBundle(Bundle):
 
     @property
     def called(self) -> str:
-        """How a sentence begins that is about it."""
+        """Name of the policy in messages."""
         return f"the policy at {self.address}"
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ class VideoRecorder:
         self.asked: list[list[str]] = []
         """What each episode was asked, one after the other."""
         self._told: list[str] = []
-        """What was asked at each frame, those of the running episode included; "" without instructions."""
+        """Instruction of each frame, the running episode's included; "" without instructions."""
         self.rate = 20.0
 
     def attach(self, env: RobotEnv) -> None:

@@ -96,7 +96,7 @@ def steps(
 
 
 def needed(arm: Arm, optional: bool = False) -> tuple[str, ...]:
-    """Return what an arm's recipe needs with its flags, and what it may use if `optional`."""
+    """Return the inputs that an arm's recipe requires with its flags; with `optional`, also those that it can use."""
     import tyro
 
     recipe, _ = tyro.cli(recipes.get(arm.recipe), args=list(arm.flags), return_unknown_args=True)

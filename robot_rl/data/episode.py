@@ -26,7 +26,7 @@ class EpisodeData:
 
 
 def frame_tasks(episode: EpisodeData, length: int) -> list[str]:
-    """Return the instruction of each frame; raise if their number is not that of the frames."""
+    """Return the instruction of each frame; raise DatasetError unless there is one per frame."""
     told = [episode.task] * length if isinstance(episode.task, str) else list(episode.task)
     if len(told) != length:
         raise DatasetError(f"the episode has {length} frames and {len(told)} instructions; give one for each frame")

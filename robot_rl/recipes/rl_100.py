@@ -29,7 +29,7 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class RL100(OnPolicyRecipe):
-    """Clone, improve offline, practise, and deploy a policy of one step."""
+    """Clone, improve offline, fine-tune online, then distill to one denoising step."""
 
     policy: DiffusionConfig = field(default_factory=DiffusionConfig)
     cloning: CloningConfig = field(default_factory=CloningConfig)

@@ -101,7 +101,7 @@ def _rate(count: int, trials: int) -> dict[str, float | None]:
 
 @dataclass
 class Classifier:
-    """A network with what turns its output into a verdict, and what is known of it."""
+    """Success classifier: network, decision threshold, hold time and held-out metrics."""
 
     network: SuccessNetwork
     threshold: Fraction

@@ -3,7 +3,7 @@ arXiv 2311.03351), here without a model of the dynamics: a rollout of one chunk 
 
     values     Q, V by IQL on recorded chunks, once
     a round    chains at recorded states by the policy; their A = Q(s, chunk) - V(s); DPPO's update
-    the gate   J = mean Q(s, policy(s)) at fixed states and noise; a round that does not raise it is taken back
+    the gate   J = mean Q(s, policy(s)) at fixed states and noise; a round that does not raise J is rolled back
 """
 
 from __future__ import annotations

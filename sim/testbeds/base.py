@@ -45,7 +45,7 @@ class Testbed(ABC):
     fields: ClassVar[tuple[Field, ...]] = ()
     """Names of the parts of observation.state; (): numbers."""
     others: ClassVar[ObservationSpec] = ObservationSpec(())
-    """What `observe_others` gives: pictures, instructions, and the state that critics and demonstrators read."""
+    """Spec of `observe_others`: pictures, instructions, and privileged state for critics and demonstrators."""
 
     @abstractmethod
     def start(self, u: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class WrittenReward:
 
     @property
     def refusal(self) -> str:
-        """Return why nothing may be learned from it; empty if it may."""
+        """Return why this reward may not be used; empty if it may."""
         v = self.vetting
         if v.passed:
             return ""

@@ -20,7 +20,7 @@ from robot_rl.util.errors import ConfigError
 from robot_rl.util.seeds import training_seed
 
 BAR = 0.9
-"""Least area under the curve of a reward that may be learned from."""
+"""Smallest area under the ROC curve with which a reward is accepted."""
 LEAST = 200
 """Episodes that a reward is vetted on at least."""
 FEW = 20
