@@ -98,7 +98,7 @@ class ReplyModel:
             raise ConfigError(f"{self.url} would get the key of {KEY} unencrypted; use https, or unset {KEY}")
 
     def request(self, messages: Sequence[Message]) -> Request:
-        """Return the request; its hash is the key of the stored answer. It leaves out the URL, since a server may move."""
+        """Return the request, without the URL, since a server may move; its hash is the key of the stored answer."""
         settings = {"temperature": self.config.temperature, "max_tokens": self.config.max_tokens}
         return {"model": self.name, "messages": list(messages)} | settings
 
