@@ -259,7 +259,7 @@ def _make(name: str, steps: int, **options: Any) -> Any:
         return gym.make(name, **options, max_episode_steps=steps or None)
     if ":" in rest:  # or a file could name any module behind a suite that it may name
         raise gym.error.NameNotFound(f"{rest!r} is no id of {suite}")
-    path = Path(__file__).resolve().parent / "suites" / f"{suite}.py"
+    path = Path(__file__).resolve().parents[1] / "suites" / f"{suite}.py"
     spec = importlib.util.spec_from_file_location(f"robot_rl_suite_{suite}", path)
     assert spec is not None and spec.loader is not None
     module = sys.modules.get(spec.name)

@@ -275,7 +275,7 @@ def test_a_classifier_judges_by_the_pictures_and_needs_no_pose(
         e.reset(seed=0)
         ended = [bool(e.step(STILL)[2]) for _ in range(e.classifier.hold)]
         assert ended == [False] * (e.classifier.hold - 1) + [True], "each episode anew"
-    e.judge.seen.reset()
+    e.judge.hold.reset()
     _, reward, terminated, _, infos = e.step(STILL)
     assert not reward and not terminated and not infos["success"]
 

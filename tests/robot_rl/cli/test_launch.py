@@ -9,7 +9,7 @@ import pytest
 
 import robot_rl.cli.launch as launch
 from policies.bundle import save_bundle
-from real.teleop import gamepad
+from real.teleop import joystick
 from robot_rl.cli.bench.loop import acting
 from robot_rl.cli.main import main
 from robot_rl.robots import robots
@@ -74,7 +74,7 @@ def test_what_cannot_be_is_refused_before_anything_is_started(
 def test_a_gamepad_that_is_not_there_is_an_error_before_anything_moves(
     bundles: None, started: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gamepad, "glob", lambda pattern: [])
+    monkeypatch.setattr(joystick, "glob", lambda pattern: [])
     for words in (["arm", "policy:=arm", "teleop:=gamepad"], ["finetune", "policy:=arm"]):
         assert main(["launch", *words]) == 2 and not started
         err = capsys.readouterr().err
