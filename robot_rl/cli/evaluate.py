@@ -24,6 +24,12 @@ class Evaluate:
     policies: tyro.conf.Positional[tuple[Path, ...]]
     """Bundles, run folders that hold one, or folders of seed runs; random:TASK for uniformly random actions, zero:TASK
     for the controller alone, expert:TASK for the scripted demonstrator, ws://HOST:PORT for a server's."""
+    episodes: PositiveInt = 200
+    """Episodes; number k has seed + k, so all policies face the same ones."""
+    seed: Seed = HELD_OUT
+    """First seed; held-out seeds start at 1000000000, those for choosing settings at 1500000000."""
+    num_envs: PositiveInt = 100
+    """Parallel simulations."""
     dataset: Path | None = None
     """Recorded episodes to compare the policy's actions with, and with simple controls: of a dataset that it learned
     from, those that training held out or that were recorded since."""
@@ -31,12 +37,6 @@ class Evaluate:
     """With --dataset: also episodes that it learned from."""
     rename: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """With --dataset: as in `robot-rl train`; default what the policy was trained with."""
-    episodes: PositiveInt = 200
-    """Episodes; number k has seed + k, so all policies face the same ones."""
-    seed: Seed = HELD_OUT
-    """First seed; held-out seeds start at 1000000000, those for choosing settings at 1500000000."""
-    num_envs: PositiveInt = 100
-    """Parallel simulations."""
     video: Path | None = None
     """Also record the first episodes to this mp4."""
     video_episodes: PositiveInt = 3
