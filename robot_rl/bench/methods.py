@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,6 +160,22 @@ class Runner:
             self.stopped.set()
             for process in self.running:
                 process.terminate()
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Raise KeyboardInterrupt with the number of SIGINT or SIGTERM, also where SIGINT is ignored, as in a job that a
+    shell script starts in the background."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_check(

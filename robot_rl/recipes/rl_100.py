@@ -1,9 +1,8 @@
-"""Imitation, offline RL, online RL, one step: Lei et al. 2025, "RL-100: Performant Robotic Manipulation with Real-World
-Reinforcement Learning" (arXiv 2510.14830).
+"""Imitation, offline RL, online RL, one step: Lei et al. 2025, "RL-100" (arXiv 2510.14830).
 
 Policy: diffusion over action chunks, at last one step; critics: iql's, then one value; objective: diffusion-bc's, then
-dppo's, offline with iql's advantages; data: demonstrations, then on-policy; reward: success; schedule: imitation,
-offline rounds through a gate, online, consistency."""
+dppo's, offline with iql's advantages; data: demonstrations, then on-policy; reward: success; stages: cloning, offline
+rounds through a gate, online, consistency."""
 
 from __future__ import annotations
 
@@ -16,19 +15,18 @@ from policies.bundle import Bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.learning.algorithms.cloning import Cloning, CloningConfig
 from robot_rl.learning.algorithms.consistency import Distillation, student_of
-from robot_rl.learning.algorithms.dppo import DPPO, DPPOConfig, denoiser_from
+from robot_rl.learning.algorithms.dppo import DPPO, denoiser_from
 from robot_rl.recipes.dppo import DenoisingPPO
 from robot_rl.recipes.job import Job
-from robot_rl.recipes.recipe import Need, OnPolicyRecipe
+from robot_rl.recipes.recipe import Need
 from robot_rl.rewards import reward_source
 from robot_rl.training.gated import OfflineConfig, improve_offline
-from robot_rl.training.on_policy import OnPolicyConfig
 from robot_rl.training.supervised import SupervisedConfig, clone
 from robot_rl.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class RL100(OnPolicyRecipe):
+class RL100(DenoisingPPO):
     """Clone, improve offline, fine-tune online, then distill to one denoising step."""
 
     policy: DiffusionConfig = field(default_factory=DiffusionConfig)
@@ -36,8 +34,6 @@ class RL100(OnPolicyRecipe):
     """Of imitation and of the last stage."""
     imitation: SupervisedConfig = field(default_factory=SupervisedConfig)
     offline: OfflineConfig = field(default_factory=OfflineConfig)
-    agent: DPPOConfig = field(default_factory=lambda: DenoisingPPO().agent)
-    training: OnPolicyConfig = field(default_factory=lambda: DenoisingPPO().training)
     distillation: SupervisedConfig = field(default_factory=lambda: SupervisedConfig(updates=6_000))
     needs: ClassVar[tuple[Need, ...]] = ("demonstrations", "environment")
 
@@ -47,8 +43,7 @@ class RL100(OnPolicyRecipe):
         return DPPO(policy, 0, self.agent, job.seed)  # recorded states have no privileged part
 
     def train(self, job: Job) -> Bundle:
-        reward = self.training.reward
-        if reward == "terms":
+        if (reward := self.training.reward) == "terms":
             raise ConfigError("rl-100 has one value, of the whole reward; use --training.reward task or success")
         shown = job.demonstrations(successes=self.imitation.demos == "successes")
         agent, run = self.build(job), job.opened
@@ -59,8 +54,7 @@ class RL100(OnPolicyRecipe):
             every = job.demonstrations(reward, successes=False)
             improve_offline(agent, every, reward_source(reward, job.info), self.offline, run, job.seed)
         self.practise(job, agent, job.make_env(self.training.num_envs))
-        head = Distillation(
-            student_of(agent.policy).to(job.device), agent.policy, self.cloning, self.distillation.updates
-        )
+        student = student_of(agent.policy).to(job.device)
+        head = Distillation(student, agent.policy, self.cloning, self.distillation.updates)
         clone(head, shown, self.distillation.updates, self.distillation.batch, run, job.seed)
         return job.bundle(head)

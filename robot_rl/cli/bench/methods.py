@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ class Methods:
     def run(self) -> int:
         """Run the checks; return 1 if one could not be measured."""
         from robot_rl.bench.checks import checks
-        from robot_rl.bench.methods import Runner, run_check
+        from robot_rl.bench.methods import Runner, interrupted_by_signals, run_check
         from robot_rl.bench.results import check_size, judge, merge, publish, write_table
         from robot_rl.cli.console import bar, show
         from robot_rl.util.errors import ConfigError, Interrupted, UnknownName
@@ -53,27 +52,21 @@ class Methods:
         work = self.work.resolve()
         runner, seeds = Runner(work), range(self.seeds)
         records: dict[str, Any] = {}
-        handler = signal.signal(signal.SIGTERM, _interrupt)
         try:
-            for name in self.only or checks:
-                with bar(f"bench methods {len(records) + 1}/{len(self.only or checks)}") as update:
-                    todo = name, checks[name], runner, seeds, self.episodes, self.jobs
-                    errors = run_check(*todo, update, self.publish)
-                records[name] = judge(name, checks[name], work, seeds, errors)
-                merge(work / "results.json", {name: records[name]})
-                if self.publish:
-                    publish({name: records[name]})
+            with interrupted_by_signals():
+                for name in self.only or checks:
+                    with bar(f"bench methods {len(records) + 1}/{len(self.only or checks)}") as update:
+                        todo = name, checks[name], runner, seeds, self.episodes, self.jobs
+                        errors = run_check(*todo, update, self.publish)
+                    records[name] = judge(name, checks[name], work, seeds, errors)
+                    merge(work / "results.json", {name: records[name]})
+                    if self.publish:
+                        publish({name: records[name]})
         except KeyboardInterrupt as error:
-            number = error.args[0] if error.args else signal.SIGINT
-            raise Interrupted(f"stopped; what had finished is in {work}: the same command goes on", number) from None
-        finally:
-            signal.signal(signal.SIGTERM, handler)
+            said = f"stopped; what had finished is in {work}: the same command goes on"
+            raise Interrupted(said, error.args[0]) from None
         show(records if self.json else {name: _line(record) for name, record in records.items()}, self.json, "checks")
         return int(any(record["verdict"] == "error" for record in records.values()))
-
-
-def _interrupt(number: int, _: object) -> None:
-    raise KeyboardInterrupt(number)
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -174,21 +173,35 @@ LONG = """
 import sys
 from pathlib import Path
 from robot_rl.bench.checks import Arm, Check
-from robot_rl.bench.methods import Runner, run_check
+from robot_rl.bench.methods import Runner, interrupted_by_signals, run_check
 long = Arm("bc", ("--policy.hidden", "16", "--training.updates", "1000000", "--training.log-every", "10"))
 check = Check("", "testbed:fork", long, CONTROL, ("--episodes", "4", "--skill", "STEADY"))
-run_check("tiny", check, Runner(Path(sys.argv[1])), [0], 8, 1, lambda *_: None)
+with interrupted_by_signals():
+    run_check("tiny", check, Runner(Path(sys.argv[1])), [0], 8, 1, lambda *_: None)
 """
 
 
-def test_a_killed_runner_takes_its_commands_with_it(work: Path) -> None:
+@pytest.fixture
+def running(work: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A runner in the middle of a step, started as a shell script starts a background job; killed after the test."""
     shutil.rmtree(work / "tiny" / "method")
-    code = LONG.replace("CONTROL", repr(TINY.control))
-    process = subprocess.Popen([sys.executable, "-c", code, str(work)])
+    command = [sys.executable, "-c", LONG.replace("CONTROL", repr(TINY.control)), str(work)]
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    signal.signal(signal.SIGINT, ignored)
     metrics, end = work / "tiny" / "method" / "seed-0" / "metrics.jsonl", time.monotonic() + 200
-    while not (metrics.exists() and metrics.stat().st_size):
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.05)
+    try:
+        while not (metrics.exists() and metrics.stat().st_size):
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_killed_runner_takes_its_commands_with_it(running: subprocess.Popen[bytes]) -> None:
+    process, end = running, time.monotonic() + 100
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
     children += [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
@@ -207,17 +220,13 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_signal_lets_the_running_command_save(work: Path) -> None:
-    shutil.rmtree(work / "tiny" / "method")
-    code = LONG.replace("CONTROL", repr(TINY.control))
-    process = subprocess.Popen([sys.executable, "-c", code, str(work)], stderr=subprocess.DEVNULL)
-    run, end = work / "tiny" / "method" / "seed-0", time.monotonic() + 200
-    while not ((run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size):
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    process.wait(100)
-    assert (run / "checkpoint.safetensors").exists()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_running_command_save(
+    work: Path, running: subprocess.Popen[bytes], number: signal.Signals
+) -> None:
+    running.send_signal(number)
+    running.wait(100)
+    assert (work / "tiny" / "method" / "seed-0" / "checkpoint.safetensors").exists()
     assert "stopped by SIGTERM at step" in (work / "tiny" / "logs" / "method-seed-0.log").read_text()
 
 
