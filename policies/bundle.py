@@ -70,7 +70,7 @@ class Bundle:
 
     @property
     def info(self) -> EnvInfo:
-        """What the policy reads and writes; WrongBundle where that is not known."""
+        """Return what the policy reads and writes; raise WrongBundle where that is not known."""
         if (found := self.specs) is None:
             raise WrongBundle(
                 f"{self.called} does not say what it reads and writes: an earlier robot-rl wrote it; train it again"

@@ -255,11 +255,11 @@ class TaskEnv(VectorEnv):
         return interface.instructions[self._told()[index]].text
 
     def _told(self) -> list[int]:
-        """Return the index of what each running episode asks for now."""
+        """Return the index of each running episode's instruction."""
         return self.episodes.sampler.instruction(self.episodes.steps)[:, 0].int().tolist()
 
     def asking(self) -> list[int]:
-        """Return what the running episodes ask for now: numbers among the instructions that are asked."""
+        """Return each running episode's instruction, as its position among those that episodes draw."""
         return [self.episodes.sampler.asked.index(k) for k in self._told()]
 
     @property

@@ -30,7 +30,7 @@ _HATS, _FIRST_BUTTON = range(0x10, 0x18), 0x120
 
 @dataclass(frozen=True)
 class Identity:
-    """What the kernel knows about a device; empty and 0 where it knows nothing."""
+    """Identity of a device as the kernel reports it; empty and 0 where it reports nothing."""
 
     name: str = ""
     bus: int = 0

@@ -46,12 +46,12 @@ def can_randomize(scene: Scene) -> set[str]:
 
 @dataclass(frozen=True)
 class Appearance:
-    """What is drawn differently in one environment."""
+    """Appearance of one environment in one frame."""
 
     values: Values
-    """Of the randomized parameters of its episode; those that are no looks are ignored."""
+    """Values of the episode's randomized parameters; those that change no picture are ignored."""
     frame: tuple[int, int]
-    """Numbers that the noise of this frame is drawn by."""
+    """Key of this frame's noise."""
 
 
 class VisualRandomization:
