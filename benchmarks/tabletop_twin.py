@@ -100,7 +100,8 @@ def simulated(run: Path, task: Task, episodes: int) -> dict[str, Any]:
     """Return the success of each instruction in simulation, in so many episodes of each on average."""
     count = episodes * len(ASKED)
     env = TaskEnv(task, min(count, 100))
-    env.episodes.sampler.asked = [k for k, each in enumerate(task.interface.instructions) if each.text in ASKED]
+    texts = [each.text for each in task.interface.instructions]
+    env.episodes.sampler.instruction_ids = [k for k, text in enumerate(texts) if text in ASKED]
     found = evaluate(load_bundle(run).policy, env, count, SEEDS).summary()
     env.close()
     each = {

@@ -47,7 +47,7 @@ class ActorPolicy(Policy):
     @property
     def kept(self) -> ObservationSpec:
         """Return what a replay keeps of an observation besides observation.state."""
-        return ObservationSpec(()) if FEATURES in self.inputs else self.size.others
+        return ObservationSpec(()) if FEATURES in self.inputs else self.size.extra_inputs
 
     @property
     def latent(self) -> int:
@@ -123,7 +123,7 @@ class FeaturesOf:
 
     def __init__(self, base: Policy, encoder: EncoderConfig, frozen: bool):
         """`frozen`: read the base's features; else pictures and words by an encoder of its own."""
-        self.base = base if frozen and base.size.others and isinstance(base, ChunkPolicy) else None
+        self.base = base if frozen and base.size.extra_inputs and isinstance(base, ChunkPolicy) else None
         self.inputs = {} if self.base is None else {FEATURES: self.base.encoder.size}
         self.encoder = encoder.build(base.size) if self.base is None else BaseFeatures(base.size, self.inputs[FEATURES])
 

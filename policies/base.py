@@ -188,22 +188,22 @@ class Size:
     observation: int
     """Components of observation.state."""
     action: int
-    others: ObservationSpec = ObservationSpec(())
+    extra_inputs: ObservationSpec = ObservationSpec(())
     """Inputs besides observation.state."""
 
     @property
     def pictures(self) -> dict[str, tuple[int, ...]]:
         """Return (height, width, 3) of the pictures it reads, by key."""
-        return self.others.pictures
+        return self.extra_inputs.pictures
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; `others` is left out if it is empty."""
+        """Return a JSON object; "others" is left out if it is empty."""
         sizes = {"observation": self.observation, "action": self.action}
-        return sizes | ({"others": self.others.to_json()} if self.others else {})
+        return sizes | ({"others": self.extra_inputs.to_json()} if self.extra_inputs else {})
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Size:
-        return cls(**data | {"others": ObservationSpec.from_json(data.get("others", {}))})
+        return cls(data["observation"], data["action"], ObservationSpec.from_json(data.get("others", {})))
 
 
 def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: bool = False) -> nn.Sequential:

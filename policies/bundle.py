@@ -135,10 +135,10 @@ class Bundle:
                 f"{self.called} does not fit together: the policy reads {size.observation} numbers and writes "
                 f"{size.action}, its interface has {wanted[0]} and {wanted[1]}; train it again"
             )
-        if size.others != pipeline.others:
+        if size.extra_inputs != pipeline.extra_inputs:
             raise WrongBundle(
-                f"{self.called} does not fit together: besides numbers the policy reads {_listed(size.others)}, its "
-                f"interface has {_listed(pipeline.others)}; train it again"
+                f"{self.called} does not fit together: besides numbers the policy reads {_listed(size.extra_inputs)}, "
+                f"its interface has {_listed(pipeline.extra_inputs)}; train it again"
             )
 
     def check_task(self, interface: Interface) -> None:
@@ -255,7 +255,7 @@ def described(meta: dict[str, Any], task: str, size: Size) -> EnvInfo | None:
     if meta["interface"] is not None or meta.get("specs") is None:
         return None
     info = EnvInfo.from_json(task, meta["specs"])
-    if (info.observation, info.action, info.others) != (size.observation, size.action, size.others):
+    if (info.observation, info.action, info.extra_inputs) != (size.observation, size.action, size.extra_inputs):
         raise ValueError("its policy has other inputs or outputs than its specs")
     return info
 

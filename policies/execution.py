@@ -79,10 +79,10 @@ class ChunkExecutor:
         policy: RunnablePolicy,
         num_envs: int,
         execution: Execution | None = None,
-        still: Callable[[], Tensor] | None = None,
+        hold_action: Callable[[], Tensor] | None = None,
         execute: int | None = None,
     ):
-        """`still` returns the actions (num_envs, A) that hold; only receding execution without a delay needs none.
+        """`hold_action` returns actions (num_envs, A) that hold; only receding execution without a delay needs none.
 
         Raises:
             ConfigError: the chunks do not last through the delay, or the policy cannot continue a chunk (`realtime`).
@@ -90,7 +90,7 @@ class ChunkExecutor:
         """
         execution = execution or Execution()
         if set_base := getattr(policy, "set_base_execution", None):  # a residual acts every step; its base is slow
-            set_base(execution, still)
+            set_base(execution, hold_action)
             execution = Execution()
         self.policy, self.execution = policy, execution
         self.execute, self.horizon = execute or policy.execute, policy.horizon
@@ -106,9 +106,9 @@ class ChunkExecutor:
             raise ConfigError(
                 "realtime execution needs a policy that samples chunks (diffusion, flow); use asynchronous"
             )
-        if still is None and execution.delayed:
-            raise ValueError(f"{mode} execution with inference that takes time needs `still`")
-        self.still = still
+        if hold_action is None and execution.delayed:
+            raise ValueError(f"{mode} execution with inference that takes time needs `hold_action`")
+        self.hold_action = hold_action
         self.chunks: Tensor | None = None
         """(n, horizon, A) the chunks in execution"""
         self.used = torch.full((num_envs,), self.horizon)
@@ -167,8 +167,8 @@ class ChunkExecutor:
                 else self.chunks[torch.arange(len(here)), here.clamp_max(self.horizon - 1)]
             )
         if idle.any():
-            assert self.still is not None
-            held = self.still()
+            assert self.hold_action is not None
+            held = self.hold_action()
             action = held if self.chunks is None else torch.where(idle[:, None].to(held.device), held, action)
         self.idle = idle
         self.used, self.age = self.used + 1, torch.where(self.age < 0, -1, self.age + 1)

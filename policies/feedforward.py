@@ -90,8 +90,9 @@ class FeedforwardPolicy(Policy):
     def __init__(self, size: Size, config: FeedforwardConfig | None = None):
         super().__init__()
         self.size, self.config = size, config or FeedforwardConfig()
-        if size.others:
-            raise ConfigError(f"a feed-forward policy cannot read {next(iter(size.others))!r}; take another recipe")
+        if size.extra_inputs:
+            name = next(iter(size.extra_inputs))
+            raise ConfigError(f"a feed-forward policy cannot read {name!r}; take another recipe")
         c = self.config
         self.normalizer = RunningNormalizer(size.observation)
         self.actor = mlp([c.history * size.observation, *c.hidden, size.action], elu)

@@ -178,7 +178,7 @@ def graph_inputs(policy: Policy, observation: Observation, rng: torch.Generator)
     state = observation[STATE].cpu().float().contiguous()
     if is_feedforward(policy):
         return {"observation": state}
-    given = {STATE: state} | {key: observation[key].cpu().contiguous() for key in policy.size.others}
+    given = {STATE: state} | {key: observation[key].cpu().contiguous() for key in policy.size.extra_inputs}
     if LANGUAGE in given:
         given[LANGUAGE] = policy.read(given[LANGUAGE])
     if isinstance(policy, ChunkPolicy):
@@ -202,7 +202,7 @@ def example(policy: Policy, rows: int, rng: torch.Generator) -> Observation:
     if isinstance(policy, FeedforwardPolicy):  # around those that it was trained on
         state = policy.normalizer.mean + 2 * policy.normalizer.std * state
     found = {STATE: state}
-    for key, field in policy.size.others.items():
+    for key, field in policy.size.extra_inputs.items():
         shape = (rows, *field.shape)
         if key == LANGUAGE:
             found[key] = encode([f"move the thing {k}" for k in range(rows)])

@@ -80,10 +80,10 @@ class ResidualPolicy(ActorPolicy):
         if self.runner is not None:
             self.runner.reset(ids)
 
-    def set_base_execution(self, execution: Execution, still: Callable[[], Tensor] | None) -> None:
+    def set_base_execution(self, execution: Execution, hold_action: Callable[[], Tensor] | None) -> None:
         """Set how the base's chunks are executed, see `ChunkExecutor`. The residual actor still acts every period."""
-        ChunkExecutor(self.base, 1, execution, still)  # raises if they do not match, before anything moves
-        self.runner, self._execution = None, (execution, still)
+        ChunkExecutor(self.base, 1, execution, hold_action)  # raises if they do not match, before anything moves
+        self.runner, self._execution = None, (execution, hold_action)
 
     def _runner(self, observation: Observation) -> ChunkExecutor:
         count = len(observation["observation.state"])

@@ -48,7 +48,7 @@ class SteeredPolicy(ActorPolicy):
         self.encoder, self.inputs = self.seen.encoder, self.seen.inputs
         self.actor = GaussianActor(self.encoder.size, base.horizon * base.size.action, self.config.actor)
         self.explore = False
-        self.traceable = FEATURES in self.inputs or LANGUAGE not in base.size.others  # else both read, in two ways
+        self.traceable = FEATURES in self.inputs or LANGUAGE not in base.size.extra_inputs  # else both read
 
     def read(self, text: Tensor) -> Tensor:
         return self.base.read(text)

@@ -132,13 +132,13 @@ def evaluate(
     """Run `episodes` episodes of a vector environment: environment i plays seeds seed + i, seed + i + num_envs, ...
 
     Each environment runs a fixed list of episodes, so long episodes are not under-represented. If an error occurs, a
-    `result` that is passed in holds the finished episodes. Delayed `execution` needs `env.still()`.
+    `result` that is passed in holds the finished episodes. Delayed `execution` needs `env.hold_action()`.
     """
     env.info.require_end()
     env = on_device(env, "cpu")
     n = env.num_envs
     result = Evaluation() if result is None else result
-    runner = ChunkExecutor(policy, n, execution, getattr(env, "still", None))
+    runner = ChunkExecutor(policy, n, execution, getattr(env, "hold_action", None))
     request_images = getattr(env, "request_images", None)
     for first in range(0, episodes, n):
         wanted = min(n, episodes - first)

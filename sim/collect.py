@@ -76,7 +76,7 @@ def collect(
             "for example the time"
         )
     keep_failures = keep_failures or not info.reports_success
-    seen = {key.removeprefix(IMAGES): shape[:2] for key, shape in info.others.pictures.items()}
+    seen = {key.removeprefix(IMAGES): shape[:2] for key, shape in info.extra_inputs.pictures.items()}
     cameras = [c.name for c in env.task.scene.cameras if c.name not in seen] if image_size and ours else []
     for camera in cameras:  # without a renderer, fail before anything is on disk
         env.engine.render(0, camera, image_size, image_size)
@@ -157,7 +157,7 @@ def _settings(
     if isinstance(env, TaskEnv):
         where = {"mjcf": env.mjcf} | where
     else:
-        where = {name: value for name, value in where.items() if name in ("asks", "episode_steps")}
+        where = {name: value for name, value in where.items() if name in ("instruction_set", "episode_steps")}
     return {"task": env.info.task, "seed": seed} | options | where
 
 

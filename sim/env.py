@@ -68,13 +68,13 @@ class TaskEnv(VectorEnv):
         randomize: bool = True,
         without: Sequence[str] = (),
         diverged: Path | None = None,
-        asks: str = TRAINING,
+        instruction_set: str = TRAINING,
         changes: float = 0.0,
         success_ends: bool = True,
     ):
         """`without` names parameters that are not randomized; all are still sampled, so the others do not change.
-        `asks`: which of the interface's instructions episodes draw: "training", "held-out", "all", or those that begin
-        with it. `changes`: share of episodes in which another of them takes its place on the way.
+        `instruction_set`: the instructions that episodes draw: "training", "held-out", "all", or those that begin with
+        this text. `changes`: share of episodes whose instruction changes on the way.
         `success_ends`: success ends an episode; False leaves that to whoever judges it otherwise, and calls `restart`.
         `diverged` is the folder for episodes whose physics diverge, see `sim.replay.replay`; None keeps none.
         """
@@ -96,14 +96,15 @@ class TaskEnv(VectorEnv):
         self.device = self.engine.device
         self.pipeline = Pipeline(self.task.interface, self.robot, self.device)
         self.episodes = Episodes(self.task, self.pipeline, self.engine, columns, tick, ticks, seed)
-        told = [(each.text, each.held_out) for each in self.task.interface.instructions]
-        self.episodes.sampler.asked = chosen(self.task.name, told, asks)
-        if changes and len(self.episodes.sampler.asked) < 2:
+        instruction_ids = [(each.text, each.held_out) for each in self.task.interface.instructions]
+        self.episodes.sampler.instruction_ids = chosen(self.task.name, instruction_ids, instruction_set)
+        if changes and len(self.episodes.sampler.instruction_ids) < 2:
             raise ConfigError(f"task {self.task.name!r} has no other instruction to change to; leave out --changes")
-        self.episodes.sampler.changes = changes
+        self.episodes.sampler.instruction_change_prob = changes
         self.episodes.judge.success_ends = success_ends
         self.simulation: dict[str, Any] = {"engine": engine, "device": self.device.type, "without": without}
-        self.simulation |= ({} if asks == TRAINING else {"asks": asks}) | ({"changes": changes} if changes else {})
+        self.simulation |= {} if instruction_set == TRAINING else {"instruction_set": instruction_set}
+        self.simulation |= {"changes": changes} if changes else {}
         """Return the settings of this simulation, to report with its results."""
         self.mjcf = str(Path(mjcf).resolve()) if mjcf else ""
         self.privileged_size = self.observation_spec[PRIVILEGED].shape[0]
@@ -191,9 +192,9 @@ class TaskEnv(VectorEnv):
         self.episodes.act(actions)
         verdict = self.episodes.perceive()
         infos, done = verdict.infos, verdict.terminated | verdict.truncated
-        if self.episodes.sampler.changes:
+        if self.episodes.sampler.instruction_change_prob:
             texts = [each.text for each in self.task.interface.instructions]
-            infos["instruction"] = [texts[k] for k in self._told()]
+            infos["instruction"] = [texts[k] for k in self._instruction_ids()]
         ended, diverged = torch.stack([done, infos["diverged"]]).sum(1).tolist()
         if self.recorder:
             self.recorder.step(actions)
@@ -220,7 +221,7 @@ class TaskEnv(VectorEnv):
     @cached_property
     def prefetched(self) -> PrefetchedResets | None:
         """Return the prefetched resets; None if the engine has no siblings."""
-        ahead = self.episodes.sibling()
+        ahead = self.episodes.clone()
         return PrefetchedResets(ahead) if ahead else None
 
     def _pictures(self, rows: np.ndarray) -> dict[str, Tensor]:
@@ -252,33 +253,35 @@ class TaskEnv(VectorEnv):
         interface = self.task.interface
         if not interface.instructions:
             return interface.instruction
-        return interface.instructions[self._told()[index]].text
+        return interface.instructions[self._instruction_ids()[index]].text
 
-    def _told(self) -> list[int]:
+    def _instruction_ids(self) -> list[int]:
         """Return the index of each running episode's instruction."""
         return self.episodes.sampler.instruction(self.episodes.steps)[:, 0].int().tolist()
 
-    def asking(self) -> list[int]:
+    def instruction_positions(self) -> list[int]:
         """Return each running episode's instruction, as its position among those that episodes draw."""
-        return [self.episodes.sampler.asked.index(k) for k in self._told()]
+        return [self.episodes.sampler.instruction_ids.index(k) for k in self._instruction_ids()]
 
     @property
-    def chances(self) -> Tensor:
-        """Return the chance (K,) of each instruction that is asked."""
+    def instruction_weights(self) -> Tensor:
+        """Return the probability (K,) of each instruction that episodes draw."""
         sampler = self.episodes.sampler
-        count = len(sampler.asked)
-        return torch.full((count,), 1 / max(1, count)) if sampler.chances is None else torch.tensor(sampler.chances)
+        count = len(sampler.instruction_ids)
+        if sampler.instruction_weights is None:
+            return torch.full((count,), 1 / max(1, count))
+        return torch.tensor(sampler.instruction_weights)
 
-    def prefer(self, chances: Tensor) -> None:
-        """Draw by these chances (K,) what the next episodes ask for."""
-        shares = chances.double().numpy()
-        self.episodes.sampler.chances = shares / shares.sum()
+    def set_instruction_weights(self, instruction_weights: Tensor) -> None:
+        """Draw the instructions of the next episodes with these weights (K,)."""
+        shares = instruction_weights.double().numpy()
+        self.episodes.sampler.instruction_weights = shares / shares.sum()
         if prefetched := vars(self).get("prefetched"):
             prefetched.forget()
 
-    def still(self) -> Tensor:
+    def hold_action(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold position, with the gripper as it is."""
-        return self.pipeline.controller.still(self.episodes.chain.last_action, self.episodes.chain.gripper)
+        return self.pipeline.controller.hold_action(self.episodes.chain.last_action, self.episodes.chain.gripper)
 
     def render(self) -> tuple[np.ndarray, ...]:
         """Return one 480x640 frame of each environment, from the task's first camera."""

@@ -39,24 +39,24 @@ def describe(task: str, env_python: Path | None = None, episode_steps: int | Non
 def make(
     task: str, num_envs: int, env_python: Path | None = None, episode_steps: int | None = None, **simulation: Any
 ) -> VectorEnv:
-    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`, of which only `asks` counts for tasks
-    without a robot. `episode_steps` is the longest episode of another package's environment; None: as it says.
+    """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`. Tasks without a robot use only
+    `instruction_set` of them. `episode_steps` is the longest episode of another package's environment; None: as it says.
     ConfigError for what they cannot do."""
     if task.startswith(DATASET):
         raise ConfigError(
             f"{task} is a dataset, where nothing can be tried out; `robot-rl evaluate RUN --dataset DIR` compares a "
             "policy's actions with those in it"
         )
-    asks = simulation.get("asks", TRAINING)
+    instruction_set = simulation.get("instruction_set", TRAINING)
     _check_steps(task, episode_steps)
     if simulation.get("changes") and task.startswith((TESTBED, FOREIGN)):
         raise ConfigError(f"the instructions of {task} do not change on the way; leave out --changes")
-    if asks != TRAINING and task.startswith(TESTBED):
+    if instruction_set != TRAINING and task.startswith(TESTBED):
         raise ConfigError(f"{task} has no instructions; leave out --instructions")
     if task.startswith(TESTBED):
         return testbed.TestbedEnv(_testbed(task), num_envs)
     if task.startswith(FOREIGN):
-        return GymEnv(task, num_envs, env_python, asks, steps=episode_steps or 0)
+        return GymEnv(task, num_envs, env_python, instruction_set, steps=episode_steps or 0)
     from sim.env import TaskEnv
 
     env: Any = TaskEnv(task, num_envs, **simulation)

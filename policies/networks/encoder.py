@@ -59,9 +59,9 @@ class Encoder(nn.Module):
     def __init__(self, reads: Size, config: EncoderConfig):
         super().__init__()
         self.config, self.shapes = config, reads.pictures
-        if other := [key for key in reads.others if key not in self.shapes and key != LANGUAGE]:
+        if other := [key for key in reads.extra_inputs if key not in self.shapes and key != LANGUAGE]:
             raise ConfigError(f"this policy cannot read {other[0]!r}; take a task without it, or another recipe")
-        self.words = WORDS * (LANGUAGE in reads.others)
+        self.words = WORDS * (LANGUAGE in reads.extra_inputs)
         self.vision = None
         if config.vision.model and self.shapes:  # one for all cameras
             self.vision = PretrainedVision(config.vision)

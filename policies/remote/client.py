@@ -31,7 +31,7 @@ class RemotePolicy(Policy):
 
     def seen(self, observation: Observation) -> Observation:
         """Return what the policy reads: a simulation's observation also has what only critics and experts may see."""
-        return {key: observation[key] for key in (STATE, *self.size.others)}
+        return {key: observation[key] for key in (STATE, *self.size.extra_inputs)}
 
     def numbers(self, answer: Mapping[str, Any], key: str, shape: tuple[int | None, ...]) -> Tensor:
         """Return finite float32 numbers of an answer; RemoteFailure unless they have the shape (None: any size)."""
@@ -109,7 +109,7 @@ class ForeignPolicy(RemotePolicy):
         super().__init__(connection, size, 1, 1)
         self.actions, self.names = actions, dict(keys)
         nothing = torch.zeros(size.observation)
-        zeros = {STATE: nothing} | {key: field[0] for key, field in size.others.zeros(1).items()}
+        zeros = {STATE: nothing} | {key: field[0] for key, field in size.extra_inputs.zeros(1).items()}
         self.horizon = len(self._ask(zeros, None))
         if not 1 <= (execute or self.horizon) <= self.horizon:
             raise ConfigError(

@@ -61,17 +61,17 @@ class Terms:
 
 def size_of(pipeline: Pipeline) -> Size:
     """Return the sizes of a policy that fits an interface."""
-    return Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.others)
+    return Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs)
 
 
 def spec_of(bundle: Bundle) -> ObservationSpec:
     """Return what a bundle's policy observes."""
     if bundle.contract is None and bundle.described:
-        return ObservationSpec.from_vector(bundle.described.state) | bundle.described.others
+        return ObservationSpec.from_vector(bundle.described.state) | bundle.described.extra_inputs
     if bundle.contract is not None:
         return Pipeline(bundle.contract).observation_spec
     state = ObservationField((bundle.policy.size.observation,))
-    return ObservationSpec.of(**{STATE: state}) | bundle.policy.size.others
+    return ObservationSpec.of(**{STATE: state}) | bundle.policy.size.extra_inputs
 
 
 def describe(bundle: Bundle, version: str) -> dict[str, Any]:

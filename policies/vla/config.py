@@ -62,8 +62,8 @@ class BackboneConfig:
 
 def pictures_of(reads: Size) -> dict[str, tuple[int, ...]]:
     """Return the pictures' shapes; ConfigError if there are none, or no instructions."""
-    if LANGUAGE not in reads.others or not reads.pictures:
-        lacks = "pictures" if LANGUAGE in reads.others else "instructions"
+    if LANGUAGE not in reads.extra_inputs or not reads.pictures:
+        lacks = "pictures" if LANGUAGE in reads.extra_inputs else "instructions"
         raise ConfigError(f"this task has no {lacks}, which a vision-language policy reads; take another recipe")
     return reads.pictures
 

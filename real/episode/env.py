@@ -127,7 +127,7 @@ class RobotEnv(Rig, VectorEnv):
         """Execute the policy's action (1, A), or the person's in its place, for one control period."""
         wanted = torch.as_tensor(actions, dtype=torch.float32)
         self.inference.add(time.monotonic() - self._observed)
-        decision = self.arbiter.decide(wanted, self.still())
+        decision = self.arbiter.decide(wanted, self.hold_action())
         self._note_change("operator", decision.phase.value)
         if decision.operator is not None or self._noted.get("teleop") == "heard":
             self._note_change("teleop", "silent" if decision.operator is None else "heard")
@@ -146,7 +146,7 @@ class RobotEnv(Rig, VectorEnv):
             self.reference = target.reference if posted else self.reference
         self.note_grip()
         before = self.state
-        self.last_action = action.clamp(-1, 1) if posted else self.still()
+        self.last_action = action.clamp(-1, 1) if posted else self.hold_action()
         self.ticker.wait()
         self.steps += 1
         self._steer(decision.operator)
@@ -217,7 +217,7 @@ class RobotEnv(Rig, VectorEnv):
         if self.steering is not None and self.steering.schedule is not None:
             self.steering.schedule(self.seed, self.interface.horizon)
         self.pipeline.observer(state)
-        self.pipeline.target(state, self.still())
+        self.pipeline.target(state, self.hold_action())
         self.judge.rehearse(state)
 
     def _steer(self, operator: Operator | None) -> None:

@@ -50,7 +50,7 @@ class Homing:
     def end(self) -> None:
         """Do nothing: the loop brakes and holds."""
 
-    def _heed_stop(self) -> Operator | None:
+    def _check_stop(self) -> Operator | None:
         """Read the operator's input; the stop counts between episodes too, when the arm moves fastest."""
         operator = self.env.look()
         if operator is not None and operator.stop:
@@ -69,7 +69,7 @@ class Homing:
         rate = Ticker(env.period)
         twist, shut = torch.zeros(1, 6), -torch.ones(1, 1)
         while time.monotonic() < deadline:
-            self._heed_stop()
+            self._check_stop()
             state = env.read()
             above = float(state.tool_position[0, 2]) - env.lowest_grip_height
             if above < NEAR or float(state.gripper_width) < EMPTY:
@@ -98,7 +98,7 @@ class Homing:
                     f"the robot did not reach its home position within {timeout:g} s, although it moved; is something "
                     "in its way?"
                 )
-            self._heed_stop()
+            self._check_stop()
             state = env.read()
             error = self.home - state.joint_position
             farthest = max(farthest, float((state.joint_position - start).abs().max()))
@@ -153,7 +153,7 @@ class Homing:
         """Keep the goal fresh at home while waiting."""
         rate = Ticker(self.env.period)
         deadline = time.monotonic() + timeout
-        while not ready(self._heed_stop()):  # one reader: a press is reported once
+        while not ready(self._check_stop()):  # one reader: a press is reported once
             if time.monotonic() > deadline:
                 raise NotReady(f"waited {timeout:g} s for the {what}")
             self.env.read()

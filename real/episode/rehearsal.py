@@ -28,7 +28,7 @@ class _Hands:
         self.arbiter.reset()
 
     def __call__(self, view: OperatorView, step: float) -> tuple[bool, Tensor]:
-        hold = self.env.still()
+        hold = self.env.hold_action()
         self.decision = self.arbiter.decide(hold, hold)
         return self.decision.phase is Phase.CORRECTING, self.decision.action
 

@@ -128,7 +128,7 @@ class Rig:
             self._watched = now
             self.driver.warn_of_mismatches()  # of those that have joined since the start, too
             self.foreign_publisher = self.driver.foreign_publisher() or self._second_device()
-            if found := self.foreign_publisher or self.driver.unheard():
+            if found := self.foreign_publisher or self.driver.unmatched_topics():
                 self.note("foreign_publisher" if self.foreign_publisher else "unheard", found)
                 self.loop.stop(found)
                 raise NotReady(f"stopped: {found}")
@@ -219,9 +219,9 @@ class Rig:
         self.loop.events.add("stale picture", stale)
         return stale
 
-    def still(self) -> Tensor:
+    def hold_action(self) -> Tensor:
         """Return the action (1, A) that holds, recorded as executed if a goal is rejected."""
-        return self.pipeline.controller.still(self.last_action, torch.tensor([[self.loop.width]]))
+        return self.pipeline.controller.hold_action(self.last_action, torch.tensor([[self.loop.width]]))
 
     def note_grip(self) -> None:
         """Keep the lowest height of a closed gripper, for `Homing.set_down`."""

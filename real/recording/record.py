@@ -93,7 +93,8 @@ class Recording:
         facts, over, discarded = self._facts(), False, False
         progress.asked = facts["instruction"] if env.pipeline.interface.instructions else ""
         while not (over or discarded):
-            self._pictures, self._hold, self._width = self.look(), env.still(), float(env.state.gripper_width.sum())
+            self._pictures, self._hold = self.look(), env.hold_action()
+            self._width = float(env.state.gripper_width.sum())
             _, _, terminated, truncated, infos = env.step(self._hold)
             over, discarded = bool(terminated | truncated), bool(infos["discarded"])
             self.on_step(env)

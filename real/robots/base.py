@@ -229,8 +229,8 @@ class Driver(ABC):
             if others := publisher.other_writers():
                 raise NotReady(f"{', '.join(others)} already sends commands on {publisher.topic}; stop it first")
         self.check_single_publisher(deadline - time.monotonic())  # a killed publisher is remembered for some seconds
-        if not self.node.wait_for(lambda: not self.unheard(), max(1.0, deadline - time.monotonic())):
-            raise NotReady(self.unheard())
+        if not self.node.wait_for(lambda: not self.unmatched_topics(), max(1.0, deadline - time.monotonic())):
+            raise NotReady(self.unmatched_topics())
 
     def warn_of_mismatches(self) -> None:
         """Log each peer that cannot talk with this node, once."""
@@ -258,7 +258,7 @@ class Driver(ABC):
                 return f"{' and '.join(others)} sends commands on {publisher.topic} too"
         return self._crowded(process=True)
 
-    def unheard(self) -> str:
+    def unmatched_topics(self) -> str:
         """Return that nobody subscribes to the commands, and what to look at; empty if somebody does."""
         deaf = [publisher.topic for publisher in self.commands if not publisher.matched]
         return f"nobody listens on {' and '.join(deaf)}; {self.executor(deaf[0])}" if deaf else ""

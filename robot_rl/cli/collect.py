@@ -72,7 +72,7 @@ class Collect:
         out = self.out or Path("datasets") / file_name(self.task)
         env: Any = make(
             self.task, self.num_envs, self.env_python, self.episode_steps, engine=self.engine, mjcf=self.mjcf,
-            device=self.device, without=self.without, diverged=out / "diverged", asks=self.instructions,
+            device=self.device, without=self.without, diverged=out / "diverged", instruction_set=self.instructions,
             changes=self.changes,
         )  # fmt: skip
         where = {} if without_robot(self.task) else env.simulation

@@ -141,7 +141,7 @@ class Evaluate:
         }  # fmt: skip
         if self.video and self.video.suffix != ".mp4":
             raise ConfigError(f"--video {self.video}: videos are written as mp4; give a name that ends with .mp4")
-        simulation |= {} if self.instructions == "training" else {"asks": self.instructions}
+        simulation |= {} if self.instructions == "training" else {"instruction_set": self.instructions}
         simulation |= {"changes": self.changes} if self.changes else {}
         out = self.out or self._beside_run(bundle_path)
         diverged = out.parent / "diverged" if out else None

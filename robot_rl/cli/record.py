@@ -169,7 +169,9 @@ class Record:
                 inputs = DeviceInput(device)
             stack.enter_context(closing(inputs))
             simulation = stack.enter_context(
-                closing(TaskEnv(task, 1, mjcf=self.mjcf, without=self.without, asks=self.instruction or TRAINING))
+                closing(TaskEnv(
+                    task, 1, mjcf=self.mjcf, without=self.without, instruction_set=self.instruction or TRAINING
+                ))
             )
             env = RehearsalEnv(simulation, inputs, self.image_size)
             yield env, env, {"image_size": self.image_size, "where": "simulation", "mjcf": env.mjcf} | env.simulation

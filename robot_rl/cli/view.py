@@ -124,7 +124,7 @@ class View:
         task, kind, bundle = self._task()
         env: Any = TaskEnv(
             task, 1, engine=self.engine, device=self.device, mjcf=self.mjcf, without=self.without,
-            asks=self.instructions, changes=self.changes,
+            instruction_set=self.instructions, changes=self.changes,
         )  # fmt: skip
         say_nominal(self.engine, [name for name in env.simulation["without"] if name not in self.without])
         actor, acting = self._actor(env, kind, bundle)
@@ -180,13 +180,14 @@ class View:
         from sim.experts.policy import ExpertPolicy
 
         if bundle is not None:
-            return ChunkExecutor(bundle.policy, 1, still=env.still), str(self.what)
+            return ChunkExecutor(bundle.policy, 1, hold_action=env.hold_action), str(self.what)
         if kind == "expert":
             if not env.task.expert:
                 raise UserError(f"task {env.task.name!r} has no scripted demonstrator; watch zero:{env.task.name}")
-            return ChunkExecutor(ExpertPolicy(env, "STEADY", self.seed), 1, still=env.still), "scripted demonstrator"
+            expert = ExpertPolicy(env, "STEADY", self.seed)
+            return ChunkExecutor(expert, 1, hold_action=env.hold_action), "scripted demonstrator"
         policy = RandomPolicy(env.pipeline.actions.size, 1.0 if kind == "random" else 0.0)
-        return ChunkExecutor(policy, 1, still=env.still), f"{kind} actions"
+        return ChunkExecutor(policy, 1, hold_action=env.hold_action), f"{kind} actions"
 
 
 def _say(address: str) -> None:

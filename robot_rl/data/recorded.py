@@ -78,7 +78,7 @@ class RecordedEnv:
         """Do nothing: tensors need no release."""
 
     def _observation(self) -> dict[str, Tensor]:
-        return {key: self._rows(key) for key in (STATE, *self.info.others)}
+        return {key: self._rows(key) for key in (STATE, *self.info.extra_inputs)}
 
     def _rows(self, key: str) -> Tensor:
         return torch.stack([self.episodes[k][key][t] for k, t in self._at])

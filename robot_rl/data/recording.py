@@ -73,7 +73,7 @@ def check(dataset: Dataset, info: EnvInfo) -> None:
     close = abs(dataset.fps - info.rate) <= RATE_TOLERANCE * info.rate
     rows = [] if close else [("rate", f"{dataset.fps:g} Hz", f"{info.rate:g} Hz")]
     named = _other_names(dataset, info)
-    for key, field in info.others.items():
+    for key, field in info.extra_inputs.items():
         if field.kind == "text":  # every episode has its task
             continue
         found = dataset.features.get(key)
@@ -104,7 +104,7 @@ def _other_names(dataset: Dataset, info: EnvInfo) -> list[str]:
     """Return what --rename might say of a dataset: OLD=NEW of columns, and of the first number of each, of the same
     size."""
     theirs, wanted = dataset.features, {STATE: (info.state.size,), ACTION: (info.actions.size,)}
-    shapes = wanted | info.others.pictures
+    shapes = wanted | info.extra_inputs.pictures
     free = [key for key in theirs if key not in {*shapes, *READ, *DEFAULT_FEATURES, "action.policy"}]
     pairs = []
     for key, shape in shapes.items():
@@ -185,7 +185,7 @@ def episodes_of(
     ends = ["next.done", TRUNCATED] if {"next.done", TRUNCATED} <= dataset.features.keys() else []
     corrected = [name for name in INTERVENTIONS if name in dataset.features][:1]
     rewards = ["next.reward"] if reward == "task" else []
-    reads = LANGUAGE in info.others
+    reads = LANGUAGE in info.extra_inputs
     told = ["task_index"] if reads else []
     marks = [name for name in MARKS if name in dataset.features][:1]
     columns = dataset.columns(dict.fromkeys([STATE, ACTION, *marks, *rewards, *ends, *corrected, *told]))
@@ -215,7 +215,7 @@ def episodes_of(
         rows = slice(episode.start, episode.start + episode.length)
         if bool(success[rows].any()) or not successes:
             kept.append(rows)
-    pictures = _pictures(dataset, list(info.others.pictures), kept)
+    pictures = _pictures(dataset, list(info.extra_inputs.pictures), kept)
     texts = _texts(dataset, columns["task_index"].flatten(), kept) if reads else None
     out = []
     for number, rows in enumerate(kept):

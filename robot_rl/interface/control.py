@@ -47,7 +47,7 @@ class Controller(Protocol):
     def __call__(self, state: RobotState, action: Tensor) -> JointTarget:
         """Return joint targets for physical actions (n, A) at measured states of n robots."""
 
-    def still(self, last: Tensor, gripper: Tensor) -> Tensor:
+    def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
         """Return actions (n, A) in [-1, 1] that hold position.
 
         `last` (n, A) are the previous actions; `gripper` (n, 1) the target widths to keep, m.
@@ -60,7 +60,7 @@ class Controller(Protocol):
             twist: (n, 6) translation x y z and rotation vector x y z in the base frame, each a share in [-1, 1] of
                 `twist_limit`. Directions that the controller lacks are dropped.
             gripper: (n, 1) -1 shut to 1 open; 0 keeps the gripper of `hold`.
-            hold: (n, A) the result of `still`; None where no gripper value is 0.
+            hold: (n, A) the result of `hold_action`; None where no gripper value is 0.
 
         Raises:
             ConfigError: the controller does not move a tool.
@@ -167,7 +167,7 @@ class ToolDeltaController:
         lead = lead / (lead.norm(dim=-1, keepdim=True) / self.config.turn).clamp_min(1)
         return rotation_matrix(turn) @ rotation_matrix(lead) @ rotation
 
-    def still(self, last: Tensor, gripper: Tensor) -> Tensor:
+    def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
         """Return zero motion, with the gripper unchanged."""
         moves = last.new_zeros(len(last), self.moves)
         return self.actions.to_unit(torch.cat([moves, gripper], -1)[:, : self.actions.size])
@@ -280,7 +280,7 @@ class JointOffsetController:
             (posture + action).clamp(self.low, self.high), torch.zeros(len(action), 1, device=action.device)
         )
 
-    def still(self, last: Tensor, gripper: Tensor) -> Tensor:
+    def hold_action(self, last: Tensor, gripper: Tensor) -> Tensor:
         """Return the previous actions, which keep the setpoints."""
         return last
 

@@ -29,7 +29,7 @@ class EnvInfo:
     """Actions in physical units, as datasets hold them."""
     rate: float = 30.0
     """Control rate, Hz; where an environment has none, the frame rate of its datasets."""
-    others: ObservationSpec = ObservationSpec(())
+    extra_inputs: ObservationSpec = ObservationSpec(())
     """What a policy observes besides observation.state."""
     interface: Interface | None = None
     """The contract with a robot; None for an environment without a robot."""
@@ -51,7 +51,7 @@ class EnvInfo:
         """Return the facts of a contract with a robot."""
         interface, robot = pipeline.interface, pipeline.robot.fingerprint()
         return cls(
-            interface.task, pipeline.observer.spec, pipeline.actions, interface.controller.rate, pipeline.others,
+            interface.task, pipeline.observer.spec, pipeline.actions, interface.controller.rate, pipeline.extra_inputs,
             interface, robot, demonstrator, rewards=rewards, horizon=interface.horizon,
         )  # fmt: skip
 
@@ -65,7 +65,7 @@ class EnvInfo:
         return {
             "rate": self.rate,
             "state": self.state.to_json(),
-            "others": self.others.to_json(),
+            "others": self.extra_inputs.to_json(),
             "actions": self.actions.to_json(),
         }
 
@@ -130,7 +130,7 @@ class VectorEnv(Protocol):
     def step(self, actions: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Return observation, reward (n,), terminated (n,), truncated (n,) and infos for actions (n, A) in [-1, 1]."""
 
-    def still(self) -> Tensor:
+    def hold_action(self) -> Tensor:
         """Return the actions (n, A) in [-1, 1] that hold position, for an executor with nothing else to execute."""
 
     def close(self) -> None:
@@ -186,9 +186,9 @@ class DeviceWrapper(EnvWrapper):
         stepped: tuple[Any, ...] = move(self.env.step(actions.to(self.physics)), self.device)
         return stepped
 
-    def still(self) -> Tensor:
+    def hold_action(self) -> Tensor:
         """Return the environment's actions that hold."""
-        held: Tensor = self.env.still().to(self.device)
+        held: Tensor = self.env.hold_action().to(self.device)
         return held
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:

@@ -171,10 +171,10 @@ class Pipeline:
     @property
     def observation_spec(self) -> ObservationSpec:
         """Return the spec of a policy's observations, in simulation and on a robot."""
-        return ObservationSpec.from_vector(self.observer.spec) | self.others
+        return ObservationSpec.from_vector(self.observer.spec) | self.extra_inputs
 
     @property
-    def others(self) -> ObservationSpec:
+    def extra_inputs(self) -> ObservationSpec:
         """Return the spec of a policy's inputs besides observation.state."""
         fields = {p.key: picture_field(p.height, p.width) for p in self.interface.pictures}
         return ObservationSpec.of(**fields | ({LANGUAGE: LANGUAGE_FIELD} if self.interface.instructions else {}))

@@ -36,7 +36,7 @@ class HilbertSkills(Recipe):
     needs: ClassVar[tuple[Need, ...]] = ("demonstrations",)
 
     def build(self, job: Job, env: Any = None) -> HILP:
-        if job.info.others:
+        if job.info.extra_inputs:
             raise ConfigError(f"recipe hilp reads observation.state alone; {job.info.task} shows more")
         torch.manual_seed(job.seed)
         policy = HilbertPolicy(job.size, self.policy, Goals(self.goal, job.info.state).indices).to(job.device)

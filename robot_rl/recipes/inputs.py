@@ -59,7 +59,7 @@ def dataset_inputs(data: Dataset, info: EnvInfo, began: Inputs) -> Inputs:
         "episodes": data.num_episodes,
         "of": began.get("dataset", {}).get("of", data.info["total_episodes"]),
         "numbers": numbers_digest(data),
-        "pictures": pictures_digest(data, list(info.others.pictures)),
+        "pictures": pictures_digest(data, list(info.extra_inputs.pictures)),
     }
 
 

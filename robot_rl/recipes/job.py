@@ -68,7 +68,7 @@ class Job:
 
     @property
     def size(self) -> Size:
-        return Size(self.info.observation, self.info.action, self.info.others)
+        return Size(self.info.observation, self.info.action, self.info.extra_inputs)
 
     def counting(self, what: str, total: int) -> Callable[[int, dict[str, float]], None]:
         """Return the progress of a loop that counts `what`."""
@@ -185,7 +185,7 @@ def open_job(
     physics = {name: settings[name] for name in ("engine", "mjcf", "without")}
     device = find_device(settings["device"])
     physics |= {"device": device if engines.get(settings["engine"]).takes_device else "cpu", "diverged": diverged}
-    physics |= {"asks": settings["instructions"]} if "instructions" in settings else {}
+    physics |= {"instruction_set": settings["instructions"]} if "instructions" in settings else {}
     physics |= {"changes": settings["changes"]} if "changes" in settings else {}
     python, steps, began = Path(python) if python else None, settings.get("episode_steps"), began or {}
     physics |= {"episode_steps": steps}

@@ -38,7 +38,7 @@ class SOAR(Recipe):
         return Cloning(GaussianPolicy(job.size, self.policy).to(job.device), self.agent, self.training.updates)
 
     def train(self, job: Job) -> Bundle:
-        if job.info.others:
+        if job.info.extra_inputs:
             raise ConfigError(f"recipe soar practises on observation.state alone; {job.info.task} shows more")
         env = job.make_env(self.training.num_envs)
         agent = improve_alone(

@@ -163,7 +163,7 @@ class Classifier:
     def require_fit(self, seen: ObservationSpec, rate: float, interface: Interface | None) -> None:
         """Raise ConfigError where observations `seen` at `rate` Hz, or what is asked, are not what it was fitted to."""
         reads = self.network.reads
-        wanted = {key: field.shape for key, field in reads.others.items()}
+        wanted = {key: field.shape for key, field in reads.extra_inputs.items()}
         wanted |= {STATE: (reads.observation,)} if reads.observation else {}
         for key, shape in wanted.items():
             found = seen[key].shape if key in seen else None
@@ -195,7 +195,7 @@ class Classifier:
         return {
             "reads": ", ".join(f"{key} {size}" for key, size in seen.items())
             + (f", {STATE} of {reads.observation} numbers" if reads.observation else "")
-            + (f", {LANGUAGE}" if LANGUAGE in reads.others else ""),
+            + (f", {LANGUAGE}" if LANGUAGE in reads.extra_inputs else ""),
             "instructions": list(self.instructions),
             "threshold": self.threshold,
             "hold": self.hold,

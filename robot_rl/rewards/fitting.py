@@ -115,7 +115,7 @@ class Frames:
     def __init__(self, dataset: Dataset, reads: Size, episodes: Sequence[MarkedEpisode]):
         self.dataset, self.reads, self.episodes = dataset, reads, episodes
         self.starts = torch.tensor([e.start for e in episodes])
-        self.texts = encode([e.instruction for e in episodes]) if LANGUAGE in reads.others else None
+        self.texts = encode([e.instruction for e in episodes]) if LANGUAGE in reads.extra_inputs else None
 
     def of(self, rows: Tensor) -> Observation:
         """Return what was seen in rows (n,)."""

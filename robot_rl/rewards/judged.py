@@ -22,7 +22,7 @@ def judged_info(info: EnvInfo, classifier: Classifier) -> EnvInfo:
         raise ConfigError(
             f"{info.task} ends its episodes by itself, so no classifier can judge them: take a robot's task"
         )
-    classifier.require_fit(ObservationSpec.from_vector(info.state) | info.others, info.rate, info.interface)
+    classifier.require_fit(ObservationSpec.from_vector(info.state) | info.extra_inputs, info.rate, info.interface)
     return replace(info, rewards=(), reports_success=True, success_terminates=True)
 
 

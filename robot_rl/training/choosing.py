@@ -26,16 +26,16 @@ class InstructionCurriculum(EnvWrapper):
 
     def __init__(self, env: Any, temperature: float):
         """ConfigError for an environment that cannot choose between instructions."""
-        if not hasattr(env, "prefer") or len(env.chances) < 2:
+        if not hasattr(env, "set_instruction_weights") or len(env.instruction_weights) < 2:
             env.close()
             raise ConfigError(f"{env.info.task} has no instructions that can be chosen; leave out --choose")
         super().__init__(env)
         self.temperature, self.ended = temperature, 0
         self.begun: list[bool] = [True] * env.num_envs
         """Whether the running episode began at its first step; a staggered one does not tell what its policy can do."""
-        self.rate = torch.full((len(env.chances),), 0.5, dtype=torch.double)
+        self.rate = torch.full((len(env.instruction_weights),), 0.5, dtype=torch.double)
         """(K,) success of late of each instruction that is asked."""
-        env.prefer(self.chances)
+        env.set_instruction_weights(self.instruction_weights)
 
     def reset(self, *, options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
         """Start episodes everywhere."""
@@ -44,7 +44,7 @@ class InstructionCurriculum(EnvWrapper):
 
     def step(self, actions: Tensor) -> tuple[Any, ...]:
         """Step the environment; count what ended, and choose anew whenever as many episodes as environments have."""
-        asked = self.env.asking()
+        asked = self.env.instruction_positions()
         result: tuple[Any, ...] = self.env.step(actions)
         _, _, terminated, truncated, infos = result
         for i in (terminated | truncated).nonzero().flatten().tolist():
@@ -53,20 +53,20 @@ class InstructionCurriculum(EnvWrapper):
             self.begun[i] = True
             self.ended += 1
             if self.ended % self.env.num_envs == 0:
-                self.env.prefer(self.chances)
+                self.env.set_instruction_weights(self.instruction_weights)
         return result
 
     @property
-    def chances(self) -> Tensor:
+    def instruction_weights(self) -> Tensor:
         """Return the chance (K,) of each instruction."""
         return (-(self.rate - 0.5).abs() / self.temperature).softmax(0)
 
     def wrapper_state(self) -> dict[str, Any]:
         """Return the success rates, and by which of them instructions are drawn."""
-        state = {"rate": self.rate.clone(), "ended": self.ended, "chances": self.env.chances.clone()}
+        state = {"rate": self.rate.clone(), "ended": self.ended, "chances": self.env.instruction_weights.clone()}
         return state | {"begun": list(self.begun)}
 
     def load_wrapper_state(self, state: dict[str, Any]) -> None:
         """Restore `wrapper_state`."""
         self.rate, self.ended, self.begun = state["rate"].clone(), state["ended"], list(state["begun"])
-        self.env.prefer(state["chances"])
+        self.env.set_instruction_weights(state["chances"])

@@ -37,5 +37,6 @@ class Person:
             self._reset_pressed()
         self._down = operator.reset
         twist = torch.tensor([[*operator.motion, *operator.rotation]])
-        action = self.env.pipeline.controller.from_twist(twist, torch.tensor([[operator.gripper]]), self.env.still())
+        gripper = torch.tensor([[operator.gripper]])
+        action = self.env.pipeline.controller.from_twist(twist, gripper, self.env.hold_action())
         return operator.held, action

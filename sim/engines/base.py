@@ -124,7 +124,7 @@ class Engine(ABC):
     def reset(self, ids: np.ndarray, joints: np.ndarray, objects: dict[str, np.ndarray]) -> None:
         """Reset robots `ids`: at rest at joints (k, J), gripper open, trunk upright; objects at (k, 7)."""
 
-    def sibling(self) -> Engine | None:
+    def clone(self) -> Engine | None:
         """Return another engine with as many simulations of the scene, not yet reset; None if that costs too much. It
         has the spec's springs, even after `set_springs` here.
         """

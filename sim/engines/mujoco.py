@@ -78,7 +78,7 @@ class MujocoEngine(Engine):
         """Masses or inertias have changed, so MuJoCo's derived constants must be computed again."""
         self.parameters = self._make_parameters()
 
-    def sibling(self) -> MujocoEngine:
+    def clone(self) -> MujocoEngine:
         other = copy.copy(self)
         other._allocate()
         return other

@@ -100,7 +100,7 @@ class TabletopExpert:
         """Control periods (n,) since it began."""
         self.base = torch.zeros(num_envs, 3)
         """Where its object was when it began (n, 3)."""
-        self.told = torch.full((num_envs,), -1)
+        self.instruction = torch.full((num_envs,), -1)
         """Instruction (n,) that is followed; -1: none yet."""
         self.reset(torch.arange(num_envs))
 
@@ -114,21 +114,21 @@ class TabletopExpert:
     def act(self, observation: dict[str, Tensor]) -> Tensor:
         """Return actions (n, A) in [-1, 1] for observations (n, D)."""
         state = observation["observation.state"]
-        rows, told = torch.arange(len(state)), state[:, self.index.start].long()
+        rows, instruction = torch.arange(len(state)), state[:, self.index.start].long()
         places = torch.stack([state[:, where] for where in self.things], 1)
-        off = (places[rows, self.near[told, 0]] - state[:, self.tool]).norm(dim=1)
-        again = (told != self.told) | (self.carries[told, self.at] & (off > LOST))
+        off = (places[rows, self.near[instruction, 0]] - state[:, self.tool]).norm(dim=1)
+        again = (instruction != self.instruction) | (self.carries[instruction, self.at] & (off > LOST))
         self.at, self.since = torch.where(again, 0, self.at), torch.where(again, 0, self.since)
-        self.told = told
-        here = places[rows, self.near[told, self.at]]
+        self.instruction = instruction
+        here = places[rows, self.near[instruction, self.at]]
         self.base = torch.where((self.since == 0)[:, None], here, self.base)
-        anchor = torch.where(self.fixed[told, self.at][:, None], self.base, here)
-        goal = anchor + self.offset[told, self.at] + self.aim - state[:, self.tool]
+        anchor = torch.where(self.fixed[instruction, self.at][:, None], self.base, here)
+        goal = anchor + self.offset[instruction, self.at] + self.aim - state[:, self.tool]
         self.since = self.since + 1
-        away, tired = goal.norm(dim=1), self.since > PATIENCE + self.hold[told, self.at]
+        away, tired = goal.norm(dim=1), self.since > PATIENCE + self.hold[instruction, self.at]
         arrived = (away < ARRIVED) | (tired & (away < 0.03))
-        done = arrived & (self.since > self.hold[told, self.at])
-        gripper = self.gripper[told, self.at]
+        done = arrived & (self.since > self.hold[instruction, self.at])
+        gripper = self.gripper[instruction, self.at]
         motion = self.skill.gain * goal / self.step
         motion = self.speed * motion / motion.abs().amax(-1, keepdim=True).clamp_min(1)
         self.noise = 0.7 * self.noise + 0.7 * self.skill.tremor * torch.randn(self.noise.shape, generator=self.rng)

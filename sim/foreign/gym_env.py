@@ -122,11 +122,11 @@ class GymEnv:
     mirror: Mirror | None = None
 
     def __init__(
-        self, task: str, num_envs: int = 1, python: Path | None = None, asks: str = TRAINING, filmed: bool = False,
+        self, task: str, num_envs: int = 1, python: Path | None = None, instruction_set: str = TRAINING,
+        filmed: bool = False,
         steps: int = 0,
     ):  # fmt: skip
-        """`asks`: which of the environment's instructions episodes ask for, as in `TaskEnv`; `filmed`: for `frame`;
-        `steps`: longest episode, 0: as the environment says."""
+        """`instruction_set`: the instructions that episodes draw, as in `TaskEnv`; `filmed`: for `frame`; `steps`: longest episode, 0: as the environment says."""
         self.num_envs, name = num_envs, task.removeprefix(FOREIGN)
         try:
             how = name, num_envs, steps, filmed
@@ -151,12 +151,12 @@ class GymEnv:
             horizon=facts["horizon"] or None,
         )  # fmt: skip
         self.simulation: dict[str, Any] = {"engine": "gymnasium", "without": ()}
-        self.simulation |= {} if asks == TRAINING else {"asks": asks}
+        self.simulation |= {} if instruction_set == TRAINING else {"instruction_set": instruction_set}
         self.simulation |= {"episode_steps": steps} if steps else {}
         """Settings of this simulation, to report with its results."""
-        if asks != TRAINING:
+        if instruction_set != TRAINING:
             try:
-                self.batch.ask(*chosen(task, [(text, False) for text in self.instructions], asks))
+                self.batch.ask(*chosen(task, [(text, False) for text in self.instructions], instruction_set))
             except ConfigError:
                 self.batch.close()
                 raise
@@ -249,7 +249,7 @@ class GymEnv:
         """Return the environment's own demonstrator."""
         return Script(self.batch, seed, skill)
 
-    def still(self) -> Tensor:
+    def hold_action(self) -> Tensor:
         """Return zero actions (n, A): what holds an unknown environment cannot be told."""
         return torch.zeros(self.num_envs, self.info.action)
 

@@ -97,9 +97,9 @@ class Batch:
         if filmed:
             self._follow()
             self._check_frame(name)
-        self.asked = list(range(len(self.facts["instructions"])))
+        self.instruction_ids = list(range(len(self.facts["instructions"])))
         """Indices of the instructions that episodes ask for."""
-        self.turn, self.told = [0] * count, [0] * count
+        self.turn, self.instruction = [0] * count, [0] * count
         """Number of each running episode in the order of instructions, and the index of its instruction."""
         self.seen: list[Any] = [None] * count
         """Observation and info that each environment returned last."""
@@ -155,7 +155,7 @@ class Batch:
 
     def ask(self, *indices: int) -> dict[str, np.ndarray]:
         """Ask for these instructions alone, from the next episodes on."""
-        self.asked = list(indices)
+        self.instruction_ids = list(indices)
         return {}
 
     def reset(self, seeds: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -171,17 +171,18 @@ class Batch:
         equally often.
         """
         options = None
-        if self.asked:
+        if self.instruction_ids:
             self.turn[i] = self.turn[i] + 1 if seed is None else seed
-            number, place = divmod(self.turn[i], len(self.asked))
-            self.told[i] = self.asked[np.random.RandomState(number).permutation(len(self.asked))[place]]
-            options = {"instruction": self.told[i]}
+            number, place = divmod(self.turn[i], len(self.instruction_ids))
+            order = np.random.RandomState(number).permutation(len(self.instruction_ids))
+            self.instruction[i] = self.instruction_ids[order[place]]
+            options = {"instruction": self.instruction[i]}
         self.seen[i], self.begins[i] = self.envs[i].reset(seed=seed, options=options), True
         return self.reader.numbers_of(self.seen[i][0])
 
     def _told(self) -> dict[str, np.ndarray]:
         """Return the index of every running episode's instruction."""
-        return {"instruction": np.array(self.told)} if self.asked else {}
+        return {"instruction": np.array(self.instruction)} if self.instruction_ids else {}
 
     def _look(self, i: int) -> dict[str, np.ndarray]:
         """Return the pictures of environment i: parts of its observation, or what it draws."""

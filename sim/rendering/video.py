@@ -45,7 +45,7 @@ def record(
     env, draw = filmed(task, python, **simulation)
     every = max(1, round(env.info.rate / MOST))
     policy = policy.beside(env) if isinstance(policy, ExpertPolicy) else policy
-    runner = ChunkExecutor(policy, 1, execution, env.still)
+    runner = ChunkExecutor(policy, 1, execution, env.hold_action)
     asked: list[str] = []
     write_video(_frames(env, draw, runner, episodes, seed, every, asked), path, env.info.rate / every)
     env.close()
@@ -59,7 +59,8 @@ def filmed(
     if task.startswith(TESTBED):
         raise ConfigError(f"{task} has no pictures; leave out --video")
     if task.startswith(FOREIGN):
-        gym = GymEnv(task, 1, python, simulation.get("asks", TRAINING), filmed=True, steps=episode_steps or 0)
+        drawn = simulation.get("instruction_set", TRAINING)
+        gym = GymEnv(task, 1, python, drawn, filmed=True, steps=episode_steps or 0)
         return gym, gym.frame
     env = TaskEnv(task, 1, **simulation)
     camera = env.task.scene.cameras[0].name

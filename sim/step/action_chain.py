@@ -60,15 +60,15 @@ class ActionChain(Rows):
     def decide(self, state: RobotState, actions: Tensor) -> Tensor:
         """Return joint commands (n, ticks, J) for actions (n, A) at measured states, after the shield.
 
-        A non-finite action leaves goal and gripper unchanged; the executed action is then `still`.
+        A non-finite action leaves goal and gripper unchanged; the executed action is then `hold_action`.
         """
         pipeline = self.pipeline
         target = pipeline.target(state, actions)
         goal, events = pipeline.shield.admit(target.position, self.goal)
         refused = events["nonfinite"][:, None]
         gripper = torch.where(refused, self.gripper, target.gripper)
-        still = pipeline.controller.still(self.last_action, gripper)
-        executed = torch.where(refused, still, actions.clamp(-1, 1))
+        hold_action = pipeline.controller.hold_action(self.last_action, gripper)
+        executed = torch.where(refused, hold_action, actions.clamp(-1, 1))
         if target.reference is not ABSENT:
             self.reference = torch.where(refused, self.reference, target.reference)
         # Robots are the fastest axis: each tick reduces over joints.

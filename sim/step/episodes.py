@@ -92,9 +92,9 @@ class Episodes(Rows):
             self.true, self.state = self.true.put(ids, true), self.state.put(ids, state)
         return self.observe(true, state, self.sampler.sampled[ids])
 
-    def sibling(self) -> Episodes | None:
+    def clone(self) -> Episodes | None:
         """Return a second set of simulations, not yet reset; None if the engine has no siblings."""
-        engine = self.engine.sibling()
+        engine = self.engine.clone()
         if engine is None:
             return None
         other = copy.copy(self)

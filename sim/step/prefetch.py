@@ -39,7 +39,8 @@ class PrefetchedResets:
     def _prepare(self, episodes: Episodes, rows: np.ndarray) -> None:
         ahead, ids = self.ahead, torch.as_tensor(rows, device=episodes.device)
         self.ready[rows] = -1  # in case Ctrl-C interrupts
-        ahead.sampler.seed, ahead.sampler.chances = episodes.sampler.seed, episodes.sampler.chances
+        ahead.sampler.seed = episodes.sampler.seed
+        ahead.sampler.instruction_weights = episodes.sampler.instruction_weights
         ahead.sampler.next_episode[rows] = episodes.sampler.next_episode[rows]
         first = ahead.begin(ids)
         if len(rows) < len(self.ready):

@@ -29,17 +29,17 @@ CHANGE_WINDOW = (0.03, 0.4)
 _HELD_OUT = {TRAINING: (False,), "held-out": (True,), "all": (False, True)}
 
 
-def chosen(task: str, instructions: Sequence[tuple[str, bool]], asks: str) -> list[int]:
+def chosen(task: str, instructions: Sequence[tuple[str, bool]], instruction_set: str) -> list[int]:
     """Return the indices of the instructions to draw from, given as text and whether it is held out; [] for a task
-    without. `asks` is as of `TaskEnv`; a text never means one that is held out where another begins so too."""
-    if asks in _HELD_OUT:
-        found = [k for k, (_, held_out) in enumerate(instructions) if held_out in _HELD_OUT[asks]]
+    without. `instruction_set` is that of `TaskEnv`; a text means a held-out one only where no other begins with it."""
+    if instruction_set in _HELD_OUT:
+        found = [k for k, (_, held_out) in enumerate(instructions) if held_out in _HELD_OUT[instruction_set]]
     else:
-        begin = [k for k, (text, _) in enumerate(instructions) if text.startswith(asks)]
+        begin = [k for k, (text, _) in enumerate(instructions) if text.startswith(instruction_set)]
         found = [k for k in begin if not instructions[k][1]] or begin
-    if asks != TRAINING and not found:
+    if instruction_set != TRAINING and not found:
         has = f"; it has: {', '.join(text for text, _ in instructions)}" if instructions else ""
-        raise ConfigError(f"task {task!r} has no instruction of {asks!r}{has}")
+        raise ConfigError(f"task {task!r} has no instruction of {instruction_set!r}{has}")
     return found
 
 
@@ -88,11 +88,11 @@ class EpisodeSampler(Rows):
         """m/s"""
         self.push_every = torch.zeros(num_envs, dtype=torch.long, device=device)
         """Control periods between two pushes; 0: never."""
-        self.asked = list(range(len(task.interface.instructions)))
+        self.instruction_ids = list(range(len(task.interface.instructions)))
         """Instructions that episodes draw from."""
-        self.chances: np.ndarray | None = None
+        self.instruction_weights: np.ndarray | None = None
         """The chance of each of them; None: all alike."""
-        self.changes = 0.0
+        self.instruction_change_prob = 0.0
         """Share of episodes whose instruction changes on the way."""
         self.horizon = task.interface.horizon
         self.instructions = torch.zeros(num_envs, 2, device=device)
@@ -133,28 +133,29 @@ class EpisodeSampler(Rows):
         if len(self.places):  # drawn last: the numbers above are those of a task without places
             dealt = np.stack([self.places[rng.permutation(len(self.places))] for rng in rngs], 1)
             objects = {p.box.name: p.poses(values, len(ids), dealt[k]) for k, p in enumerate(self.placements)}
-        if self.asked:
+        if self.instruction_ids:
             first = [self._draw(rng) for rng in rngs]
             second, changes_at = first, [self.horizon] * len(first)
-            if self.changes:
-                changes = [rng.random() < self.changes for rng in rngs]
+            if self.instruction_change_prob:
+                changes = [rng.random() < self.instruction_change_prob for rng in rngs]
                 low, high = (int(share * self.horizon) for share in CHANGE_WINDOW)
                 when = [int(rng.integers(low, high)) for rng in rngs]
                 second = [self._draw(rng, k) if c else k for rng, k, c in zip(rngs, first, changes, strict=True)]
                 changes_at = [w if c else self.horizon for w, c in zip(when, changes, strict=True)]
-            drawn = [[self.asked[a], self.asked[b]] for a, b in zip(first, second, strict=True)]
+            drawn = [[self.instruction_ids[a], self.instruction_ids[b]] for a, b in zip(first, second, strict=True)]
             self.instructions[at] = torch.tensor(drawn, dtype=torch.float, device=self.device)
             self.changes_at[at] = torch.tensor(changes_at, device=self.device)
         return EpisodeSample(values, home, objects, direction)
 
     def _draw(self, rng: np.random.Generator, but: int | None = None) -> int:
         """Draw one of the instructions that are asked, `but` one."""
-        if self.chances is None and but is None:
-            return int(rng.integers(len(self.asked)))
-        shares = np.ones(len(self.asked)) if self.chances is None else self.chances.copy()
+        if self.instruction_weights is None and but is None:
+            return int(rng.integers(len(self.instruction_ids)))
+        weights = self.instruction_weights
+        shares = np.ones(len(self.instruction_ids)) if weights is None else weights.copy()
         if but is not None:
             shares[but] = 0.0
-        return int(rng.choice(len(self.asked), p=shares / shares.sum()))
+        return int(rng.choice(len(self.instruction_ids), p=shares / shares.sum()))
 
     def instruction(self, steps: Tensor, ids: Tensor | None = None) -> Tensor:
         """Return the indices (k, 1) of the instructions at control periods `steps` (k,) of environments `ids`."""

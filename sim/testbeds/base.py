@@ -44,7 +44,7 @@ class Testbed(ABC):
     """What is to be done, and what an action does, in words."""
     fields: ClassVar[tuple[Field, ...]] = ()
     """Names of the parts of observation.state; (): numbers."""
-    others: ClassVar[ObservationSpec] = ObservationSpec(())
+    extra_inputs: ClassVar[ObservationSpec] = ObservationSpec(())
     """Spec of `observe_others`: pictures, instructions, and privileged state for critics and demonstrators."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Testbed(ABC):
         episode."""
 
     def observe_others(self, s: Tensor) -> dict[str, Tensor]:
-        """Return what is observed besides observation.state (n, ...), by the keys of `others`."""
+        """Return what is observed besides observation.state (n, ...), by the keys of `extra_inputs`."""
         return {}
 
     def terms(self, s: Tensor, a: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class TestbedEnv:
         self.testbed, self.num_envs, self.device = testbed, num_envs, torch.device(device)
         self.info, self.rate = describe(testbed), testbed.rate
         self.seed, self.episode, self.steps = (torch.zeros(num_envs, dtype=torch.long, device=device) for _ in range(3))
-        privileged = testbed.others.get(PRIVILEGED)
+        privileged = testbed.extra_inputs.get(PRIVILEGED)
         self.privileged_size = privileged.shape[0] if privileged else 0
         self.state = testbed.start(self._draw())
 
@@ -154,7 +154,7 @@ class TestbedEnv:
         self.state = torch.where(done[:, None], self.testbed.start(self._draw()), state)
         return self._observation(self.state), reward, terminated, truncated, infos
 
-    def still(self) -> Tensor:
+    def hold_action(self) -> Tensor:
         """Return zero actions (n, A), which hold position in every testbed but the pendulum."""
         return torch.zeros(self.num_envs, self.info.action, device=self.device)
 
@@ -213,7 +213,7 @@ def describe(testbed: Testbed) -> EnvInfo:
         VectorSpec(testbed.fields) if testbed.fields else numbered("state", [-limit for limit in wide], wide),
         numbered("action", [-limit for limit in unit], unit),
         testbed.rate,
-        ObservationSpec(tuple((key, field) for key, field in testbed.others.items() if key != PRIVILEGED)),
+        ObservationSpec(tuple((key, field) for key, field in testbed.extra_inputs.items() if key != PRIVILEGED)),
         demonstrator=True,
         reports_success=testbed.reports_success,
         rewards=testbed.rewards,

@@ -33,7 +33,7 @@ class Discs(Testbed):
     """State: point (2), discs of each colour on the left (3 x 2) and on the right (3 x 2), m; the instruction (1)."""
 
     name, horizon, observation, action, draws = "discs", 30, 2, 2, 21
-    others = ObservationSpec.of(
+    extra_inputs = ObservationSpec.of(
         **{
             PRIVILEGED: ObservationField((15,), kind="privileged"),
             TOP: picture_field(PIXELS, PIXELS),

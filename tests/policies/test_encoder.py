@@ -120,9 +120,9 @@ def test_a_description_from_before_pictures_still_builds() -> None:
 
 
 def test_what_a_policy_reads_survives_json_text_included() -> None:
-    size = Size(3, 2, SEES.others | {LANGUAGE: LANGUAGE_FIELD})
+    size = Size(3, 2, SEES.extra_inputs | {LANGUAGE: LANGUAGE_FIELD})
     assert Size.from_json(json.loads(json.dumps(size.to_json()))) == size and size.pictures == SEES.pictures
-    smell = SEES.others | {"observation.smell": ObservationField((2,))}
+    smell = SEES.extra_inputs | {"observation.smell": ObservationField((2,))}
     with pytest.raises(ConfigError, match="cannot read 'observation.smell'"):
         Encoder(Size(3, 2, smell), SMALL)
     with pytest.raises(ConfigError, match="feed-forward policy cannot read 'observation.images.front'"):

@@ -209,7 +209,7 @@ def test_what_cannot_be_executed_is_refused() -> None:
         ChunkExecutor(Clock(1, 1), 1, Execution("asynchronous", background=True), still_of(1))
     with pytest.raises(ConfigError, match="samples chunks"):
         ChunkExecutor(Clock(), 1, Execution("realtime"), still_of(1))
-    with pytest.raises(ValueError, match="needs `still`"):
+    with pytest.raises(ValueError, match="needs `hold_action`"):
         ChunkExecutor(Clock(), 1, Execution(delay=1))
 
 

@@ -121,7 +121,7 @@ def test_policy_yaml_is_all_that_another_program_reads(name: str, tmp_path: Path
 
     interface, folder = tasks.get(name).interface, tmp_path / "bundle"
     pipeline = Pipeline(interface)
-    size = Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.others)
+    size = Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs)
     if name == "tabletop":
         words = words_of([each.text for each in interface.instructions])
         made: Policy = VLAFlowPolicy(size, VLAFlowConfig(**SMALL, encoder=replace(MIND, words=words)))

@@ -162,7 +162,7 @@ def _tool(robot: str, turn: float) -> Any:
 def test_a_takeover_has_every_dimension_and_a_hold_moves_nothing(robot: str, turn: float, taken: list[float]) -> None:
     controller = _tool(robot, turn)
     policy = torch.full((1, len(taken)), 0.5)
-    hold = controller.still(policy, torch.full((1, 1), controller.width))
+    hold = controller.hold_action(policy, torch.full((1, 1), controller.width))
     assert hold.shape == policy.shape and not hold[:, : controller.moves].any()
     assert (hold[:, controller.moves :] == 1).all(), "the gripper stays open"
     arbiter = Arbiter(_fixed(replace(HELD, rotation=(0.1, -0.2, 0.3))), controller)
@@ -176,6 +176,6 @@ def test_a_robot_without_a_tool_to_move_is_not_taken_over_but_stops(caplog: pyte
     arbiter = Arbiter(_fixed(HELD), go2)
     assert caplog.records, "the person is told before"
     policy = torch.full((1, 12), 0.3)
-    assert arbiter.decide(policy, go2.still(policy, torch.zeros(1, 1))).action is policy
+    assert arbiter.decide(policy, go2.hold_action(policy, torch.zeros(1, 1))).action is policy
     arbiter.operator = _fixed(STOP)
     assert arbiter.decide(policy, policy).phase is S

@@ -38,7 +38,7 @@ class Cameras:
 
     def __init__(self, node: Any, frames: dict[str, np.ndarray]):
         self.node, self.frames, self.names = node, dict(frames), set(frames)
-        self.still = False
+        self.hold_action = False
         """Say the same again under a new stamp."""
         self.stamped = True
         """Give each frame a new stamp."""
@@ -58,7 +58,7 @@ class Cameras:
                 frame = self.frames[name].copy()
                 height, width = frame.shape[:2]
                 # Noise never stands still.
-                frame[height // 2, width // 2] = 0 if self.still else 37 * self.count % 200
+                frame[height // 2, width // 2] = 0 if self.hold_action else 37 * self.count % 200
                 self.publishers[name].publish(
                     make(
                         "sensor_msgs/msg/Image",
@@ -109,7 +109,7 @@ def env(robot_env: Build) -> Build:
 def test_the_policy_sees_every_camera_at_its_pictures_size(env: Build, topic_robot: Build, cameras: Build) -> None:
     topic_robot()
     shown = cameras()
-    shown.still = True
+    shown.hold_action = True
     e = env()
     observation, _ = e.reset(seed=0)
     for _ in range(2):
@@ -136,7 +136,7 @@ def test_a_simulated_frame_of_the_right_size_is_seen_pixel_by_pixel(
     for frame in frames.values():
         frame[frame.shape[0] // 2, frame.shape[1] // 2] = 0
     topic_robot()
-    cameras(**frames).still = True
+    cameras(**frames).hold_action = True
     observation, _ = env().reset(seed=0)
     for name, key in (("front", FRONT), ("wrist", WRIST)):
         assert np.array_equal(observation[key][0].numpy(), frames[name])
@@ -218,7 +218,7 @@ def test_a_picture_that_stays_the_same_is_trusted_until_the_arm_has_moved(
 ) -> None:
     robot = topic_robot()
     shown = cameras()
-    shown.still = True
+    shown.hold_action = True
     e = env()
     e.reset(seed=0)
     shows = shown.count
@@ -232,7 +232,7 @@ def test_a_picture_that_stays_the_same_is_trusted_until_the_arm_has_moved(
         for _ in range(100):
             e.pictures.read(0.3)
             e.ticker.wait()
-    shown.still = False
+    shown.hold_action = False
     eventually(lambda: e.pictures.age() < 0.3)
 
 

@@ -44,7 +44,7 @@ def test_a_diffusion_policy_from_two_cameras_runs_an_episode_on_the_twin(
     monkeypatch.setattr(clock, "bare_loop", partial(clock.bare_loop, seconds=0.5))
     pipeline = Pipeline(TASK.interface)
     config = DiffusionConfig(horizon=8, execute=4, hidden=32, layers=1, train_steps=10, sample_steps=2)
-    policy = DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.others), config)
+    policy = DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs), config)
     save_bundle(Bundle(policy, TASK.interface, pipeline.robot.fingerprint()), tmp_path / "bundle")
     seen: list[Observation] = []
     condition: Callable[..., torch.Tensor] = DiffusionPolicy.condition

@@ -78,7 +78,8 @@ def test_in_simulation_a_hold_is_still_and_control_changes_hands_without_a_jump(
 
     def step(operator: Operator) -> tuple[bool, Tensor]:
         hands.now = operator
-        decision = arbiter.decide(policy, controller.still(env.episodes.chain.last_action, env.episodes.chain.gripper))
+        chain = env.episodes.chain
+        decision = arbiter.decide(policy, controller.hold_action(chain.last_action, chain.gripper))
         env.step(decision.action)
         positions.append(env.true.joint_position.clone())
         speeds.append(env.episodes.chain.velocity.clone())

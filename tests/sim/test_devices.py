@@ -103,7 +103,7 @@ def test_predicates_and_actions_stay_on_the_device(name: str) -> None:
         assert predicate(state).device == CUDA
     unit = torch.zeros(N, pipeline.actions.size, device=CUDA)
     physical = pipeline.actions.to_physical(unit)
-    for out in (physical, pipeline.actions.to_unit(physical), pipeline.controller.still(unit, unit[:, :1])):
+    for out in (physical, pipeline.actions.to_unit(physical), pipeline.controller.hold_action(unit, unit[:, :1])):
         assert out.device == CUDA
     assert pipeline.actions.bounds(CUDA)[0] is pipeline.actions.bounds(CUDA)[0], "copied to the device once"
 
@@ -131,4 +131,4 @@ def test_an_action_chain_alone_follows_its_pipeline() -> None:
         assert all(t.device == CUDA for t in chain.state_dict().values())
         zeros = chain.pipeline.observation_spec.zeros(N, CUDA)
         chain.pipeline.observation_spec.check(zeros, CUDA)
-        assert set(zeros) == {"observation.state", *chain.pipeline.others} and len(zeros) > 1
+        assert set(zeros) == {"observation.state", *chain.pipeline.extra_inputs} and len(zeros) > 1

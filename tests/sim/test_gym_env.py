@@ -238,7 +238,8 @@ def test_a_goal_is_read_part_by_part() -> None:
 def test_numbers_of_any_kind_are_one_vector_and_pictures_are_pictures(python: Path | None) -> None:
     env = GymEnv(NAME.format("Nested"), 2, python)
     grey, camera = "observation.images.both_1", "observation.images.camera"
-    assert env.info.observation == 2 + 3 + 2 and env.info.others.pictures == {grey: (16, 20, 3), camera: (16, 20, 3)}
+    assert env.info.observation == 2 + 3 + 2
+    assert env.info.extra_inputs.pictures == {grey: (16, 20, 3), camera: (16, 20, 3)}
     ended = False
     for answer in played(env):
         seen, infos = answer[0], answer[-1]

@@ -59,7 +59,7 @@ def policy_of(task: Any) -> DiffusionPolicy:
         horizon=4, execute=2, hidden=16, layers=1, train_steps=10, sample_steps=5,
         encoder=EncoderConfig(channels=(4, 4), embedding=8),
     )  # fmt: skip
-    return DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.others), config)
+    return DiffusionPolicy(Size(pipeline.observer.spec.size, pipeline.actions.size, pipeline.extra_inputs), config)
 
 
 def test_what_is_recorded_is_what_the_policy_saw(seeing: Any, dataset: Path) -> None:
@@ -83,9 +83,9 @@ def test_what_is_recorded_is_what_the_policy_saw(seeing: Any, dataset: Path) -> 
 
 
 def test_a_learner_is_told_of_the_pictures() -> None:
-    others = Pipeline(tasks.get("panda-lift-cameras").interface).others
-    assert describe("panda-lift-cameras").others == others and list(others) == [FRONT, WRIST]
-    assert not describe("panda-lift").others
+    others = Pipeline(tasks.get("panda-lift-cameras").interface).extra_inputs
+    assert describe("panda-lift-cameras").extra_inputs == others and list(others) == [FRONT, WRIST]
+    assert not describe("panda-lift").extra_inputs
 
 
 def test_the_demonstrator_sees_more_than_the_policy() -> None:

@@ -95,13 +95,13 @@ def steps(observation: dict[str, Any]) -> list[int]:
 
 def test_pictures_and_words_are_observed_in_any_python(same: Callable[..., bool]) -> None:
     here, there = GymEnv(SIDE, 3), GymEnv(SIDE, 3, Path(sys.executable))
-    assert here.info == there.info and here.info.others.pictures == {PICTURE: (16, 24, 3)}
+    assert here.info == there.info and here.info.extra_inputs.pictures == {PICTURE: (16, 24, 3)}
     seen = []
     for env in (here, there):
         seen.append([env.reset(seed=6)])
         seen[-1] += [env.step(torch.full((3, 1), 0.7)) for _ in range(12)]
         for observation, *_ in seen[-1]:
-            env.info.others.check({key: observation[key] for key in env.info.others})
+            env.info.extra_inputs.check({key: observation[key] for key in env.info.extra_inputs})
             assert set(observation) == {"observation.state", PICTURE, LANGUAGE}
         assert decode(seen[-1][-1][0][LANGUAGE]) == told(env)
     assert same(seen[0], seen[1])
@@ -127,19 +127,20 @@ def test_instructions_come_in_rounds_and_those_asked_for_alone() -> None:
         if "final_obs" in infos and infos["_final_obs"][0]:
             assert decode(infos["final_obs"][LANGUAGE])[0] != told(env)[0] not in following
             following.add(told(env)[0])
-    env = GymEnv(SIDE, 4, asks="go to")
+    env = GymEnv(SIDE, 4, instruction_set="go to")
     env.reset(seed=6)
-    assert sorted(told(env)) == 2 * ["go to the left"] + 2 * ["go to the right"] and env.simulation["asks"] == "go to"
+    assert sorted(told(env)) == 2 * ["go to the left"] + 2 * ["go to the right"]
+    assert env.simulation["instruction_set"] == "go to"
     with pytest.raises(ConfigError, match="no instruction of 'jump'; it has: go to the left, "):
         GymEnv(SIDE, 1, Path(sys.executable), "jump")
     with pytest.raises(ConfigError, match="'gym:Pendulum-v1' has no instruction of 'held-out'"):
-        GymEnv("gym:Pendulum-v1", asks="held-out")
+        GymEnv("gym:Pendulum-v1", instruction_set="held-out")
     with pytest.raises(ConfigError, match="'go far far .* 202 bytes.*128"):
         GymEnv("gym:told_side:Wordy-v0")
 
 
 def test_pictures_are_drawn_for_those_who_look_and_of_every_first_moment() -> None:
-    env, still = GymEnv(SIDE, 3, asks="go to the left"), torch.zeros(3, 1)
+    env, still = GymEnv(SIDE, 3, instruction_set="go to the left"), torch.zeros(3, 1)
     drawn = lambda: [one.unwrapped.drawn for one in env.batch.envs]  # type: ignore[union-attr]  # noqa: E731
     observation, _ = env.reset(seed=0)
     first = drawn()
@@ -158,11 +159,11 @@ def test_pictures_are_drawn_for_those_who_look_and_of_every_first_moment() -> No
 
 
 def test_recorded_episodes_are_labelled_and_learned_from_with_what_was_seen(tmp_path: Path) -> None:
-    env = GymEnv(SIDE, 3, asks="go to")
+    env = GymEnv(SIDE, 3, instruction_set="go to")
     made = collect(env, tmp_path / "data", 6, seed=1, skill="STEADY")
     recorded = Dataset(tmp_path / "data")
     assert made.successes == 6 and {e.task for e in recorded.episodes} == {"go to the left", "go to the right"}
-    assert json.loads((tmp_path / "data/meta/collect.json").read_text())["asks"] == "go to"
+    assert json.loads((tmp_path / "data/meta/collect.json").read_text())["instruction_set"] == "go to"
     for ours, theirs in zip(load_episodes(tmp_path / "data", env.info), recorded.episodes, strict=True):
         assert decode(ours[LANGUAGE]) == [theirs.task] * theirs.length
         assert (ours["action"] > 0).all() == ("right" in theirs.task)
@@ -177,9 +178,9 @@ def test_a_vla_is_trained_and_evaluated_by_instruction(tmp_path: Path, capsys: A
     train = ["train", SIDE, "--recipe", "vla-sft", "--dataset", data, *small]
     assert main([*train, "--training.updates", "3", "--training.batch", "8", "--out", str(run)]) == 0
     capsys.readouterr()
-    for asks in ("training", "go to"):
-        words = ["evaluate", str(run), "--episodes", "6", "--num-envs", "3", "--instructions", asks, "--json"]
+    for drawn in ("training", "go to"):
+        words = ["evaluate", str(run), "--episodes", "6", "--num-envs", "3", "--instructions", drawn, "--json"]
         assert main(words) == 0
         found = json.loads(capsys.readouterr().out)["by_instruction"]
-        assert len(found) == (3 if asks == "training" else 2) and sum(each["episodes"] for each in found.values()) == 6
+        assert len(found) == (3 if drawn == "training" else 2) and sum(each["episodes"] for each in found.values()) == 6
     assert (run / "evaluation.json").exists() and (run / "evaluation-go.to.json").exists()

@@ -93,7 +93,7 @@ class PPO:
         self.device = next(policy.parameters()).device
         self.unit: float | Tensor = 1.0
         """Unit of the critic's squared error, for each term."""
-        self.reads = size.observation + privileged + WORDS * (LANGUAGE in size.others)
+        self.reads = size.observation + privileged + WORDS * (LANGUAGE in size.extra_inputs)
         """Numbers that the critic reads."""
         self.critic = StateValue(self.reads, config.hidden, terms).to(self.device)
         if config.weights and len(config.weights) != (terms or 1):
@@ -129,7 +129,7 @@ class PPO:
         parts = [observation["observation.state"]]
         if self.privileged:
             parts.append(observation["observation.environment_state"])
-        if LANGUAGE in self.policy.size.others:
+        if LANGUAGE in self.policy.size.extra_inputs:
             parts.append(hashed_words(observation[LANGUAGE]))
         state = torch.cat(parts, -1)
         if state.shape[-1] != self.reads:

@@ -64,7 +64,8 @@ class ValueBased:
         self.noise = Noise(config.exploration.noise_memory, self.device)
         size = policy.size
         self.columns = {"observation.state": Column((size.observation,), observed=True)}
-        self.columns |= {key: Column(field.shape, torch.uint8, observed=True) for key, field in size.others.items()}
+        extra = size.extra_inputs.items()
+        self.columns |= {key: Column(field.shape, torch.uint8, observed=True) for key, field in extra}
         self.columns |= {"action": Column((size.action,)), DEMONSTRATION: Column(dtype=torch.bool)}
         self.sampling = Sampling(config.n_step, config.discount)
 

@@ -157,7 +157,7 @@ def _behaviour(name: str, env: Any, expert: Demonstrator, lengths: Tensor, rng: 
     until = lengths * {"given up": 0.2 + 0.6 * share, "given up late": 0.8 + 0.15 * share}.get(name, torch.inf)
 
     def act(observation: Observation, steps: Tensor) -> Tensor:
-        still = env.still().cpu()
+        still = env.hold_action().cpu()
         if name == "still":
             return still
         uniform = 2 * torch.rand(shape, generator=rng) - 1

@@ -274,7 +274,7 @@ def test_metadata_that_only_look_like_ours_are_refused(foreign: Foreign) -> None
 
 
 def _spec() -> ObservationSpec:
-    return ObservationSpec.of(**{"observation.state": ObservationField((3,))}) | SIZE.others
+    return ObservationSpec.of(**{"observation.state": ObservationField((3,))}) | SIZE.extra_inputs
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def observation(policy: Policy, n: int, seed: int = 0) -> dict[str, Tensor]:
     made = {"observation.state": torch.randn(n, policy.size.observation, generator=rng)}
     for key, shape in policy.size.pictures.items():
         made[key] = torch.randint(0, 256, (n, *shape), generator=rng, dtype=torch.uint8)
-    return made | ({LANGUAGE: encode([TOLD[k % 2] for k in range(n)])} if LANGUAGE in policy.size.others else {})
+    return made | ({LANGUAGE: encode([TOLD[k % 2] for k in range(n)])} if LANGUAGE in policy.size.extra_inputs else {})
 
 
 @pytest.mark.parametrize("name", ["diffusion", "seeing"])

@@ -75,7 +75,7 @@ def test_features_stand_for_pictures_and_words(make: Callable[..., ActorPolicy])
 @both
 def test_a_policy_may_learn_to_see_by_itself(make: Callable[..., ActorPolicy]) -> None:
     policy = make(False)
-    assert FEATURES not in policy.inputs and policy.kept == SIZE.others
+    assert FEATURES not in policy.inputs and policy.kept == SIZE.extra_inputs
     assert policy.act(seen(), torch.Generator()).shape[0] == 6
 
 

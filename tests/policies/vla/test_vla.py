@@ -101,9 +101,9 @@ def test_unknown_words_are_alike_and_an_empty_instruction_is_finite() -> None:
 
 def test_a_task_without_pictures_or_instructions_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no pictures"):
-        Backbone(Size(3, 2, SIZE.others.only([LANGUAGE])), SMALL)
+        Backbone(Size(3, 2, SIZE.extra_inputs.only([LANGUAGE])), SMALL)
     with pytest.raises(ConfigError, match="has no instructions"):
-        Backbone(Size(3, 2, SIZE.others.only([FRONT])), SMALL)
+        Backbone(Size(3, 2, SIZE.extra_inputs.only([FRONT])), SMALL)
     with pytest.raises(ValueError, match="width 12"):
         BackboneConfig(width=12, heads=8)
     with pytest.raises(ValueError, match="each must be a multiple of 8"):

@@ -192,7 +192,7 @@ def test_every_recipe_that_clones_takes_a_dataset_with_pictures_and_instructions
     code, _, err = run("train", "--dataset", seen, "--recipe", recipe, *FEW, "--out", "r", "--image-size", 32)
     assert code == 0, err
     info = load_bundle("r").info
-    assert info.others.pictures == {WRIST: (32, 32, 3)} and "observation.language" in info.others
+    assert info.extra_inputs.pictures == {WRIST: (32, 32, 3)} and "observation.language" in info.extra_inputs
     code, out, err = run("evaluate", "r", "--dataset", seen, "--json")
     assert code == 0 and json.loads(out)["episodes"] == 1, err
 
@@ -201,7 +201,7 @@ def test_one_instruction_is_read_only_by_policies_that_need_one(run: Call, plain
     one = write(tmp_path / "one", 2, camera=True)
     for recipe, reads in (("bc", False), ("vla-sft", True)):
         assert run("train", "--dataset", one, "--recipe", recipe, *FEW, "--out", recipe)[0] == 0
-        assert ("observation.language" in load_bundle(recipe).info.others) == reads
+        assert ("observation.language" in load_bundle(recipe).info.extra_inputs) == reads
     refused(run("train", "--dataset", plain, "--recipe", "vla-sft", *FEW), "pictures")
 
 
@@ -257,7 +257,7 @@ def test_renamed_columns_are_kept_for_resume_and_evaluate(run: Call, seen: Path)
     words = ["train", "--dataset", seen, "--recipe", "bc", *FEW, "--image-size", 32, "--out", "r"]
     assert run(*words, *names)[0] == 0
     info = load_bundle("r").info
-    assert list(info.others.pictures) == [HAND] and info.actions.names == ["shoulder.pos", "forearm.pos"]
+    assert list(info.extra_inputs.pictures) == [HAND] and info.actions.names == ["shoulder.pos", "forearm.pos"]
     before = config("r")
     assert before["rename"] == names[1::2]
     shutil.rmtree("r/bundle")
@@ -440,4 +440,5 @@ def test_an_option_that_is_left_out_on_resume_is_missed(run: Call, option: list[
 def test_infos_of_bundles_survive_their_files(plain: Path) -> None:
     info = describe("testbed:reach")
     again = EnvInfo.from_json(info.task, json.loads(json.dumps(info.to_json(), allow_nan=False)))
-    assert (again.state, again.actions, again.rate, again.others) == (info.state, info.actions, info.rate, info.others)
+    assert (again.state, again.actions, again.rate) == (info.state, info.actions, info.rate)
+    assert again.extra_inputs == info.extra_inputs

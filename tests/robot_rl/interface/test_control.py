@@ -142,7 +142,7 @@ def test_an_arm_without_gripper_moves_its_tool_alone(panda: Any, state_at: Build
     bare, q = replace(panda, gripper=None), around_home(panda, 4)
     controller = ToolDeltaController(bare, ToolDeltaConfig())
     assert controller.actions.names == ["tool_delta.x", "tool_delta.y", "tool_delta.z"]
-    assert not controller.still(torch.rand(4, 3), torch.zeros(4, 1)).any()
+    assert not controller.hold_action(torch.rand(4, 3), torch.zeros(4, 1)).any()
     alone = controller(state_at(q), steps(4)[:, :3])
     with_gripper = ToolDeltaController(panda, ToolDeltaConfig())(state_at(q), steps(4))
     assert torch.equal(alone.position, with_gripper.position)
@@ -200,7 +200,8 @@ def test_a_hold_is_still_for_ten_seconds_with_noisy_encoders_and_slow_servos(arm
             q = controller(RobotState(q, q, q), twist(controller, step / controller.twist_limit.clamp_min(1))).position
             assert q.shape == (32, joints)
         state = RobotState(q, torch.zeros_like(q), q)
-    hold = controller.actions.to_physical(controller.still(torch.rand(32, controller.actions.size), torch.zeros(32, 1)))
+    held = controller.hold_action(torch.rand(32, controller.actions.size), torch.zeros(32, 1))
+    hold = controller.actions.to_physical(held)
     for noise, tolerance, angle in ((0.0, 1e-3, 5e-3), (0.0006, 0.01, 6e-3)):
         rng, now, q = torch.Generator().manual_seed(0), state, state.joint_position
         before = pose(controller, q)
@@ -251,7 +252,7 @@ shares = st.lists(st.floats(-2, 2, width=32), min_size=7, max_size=7)
 def test_a_twist_becomes_a_clipped_action_and_comes_back(values: list[float], arm: str, turn: float) -> None:
     controller = ToolDeltaController(robots.get(arm), ToolDeltaConfig(turn=turn))
     asked, gripper = torch.tensor([values[:6]]), torch.tensor([values[6:]])
-    hold = controller.still(torch.zeros(1, controller.actions.size), torch.full((1, 1), controller.width))
+    hold = controller.hold_action(torch.zeros(1, controller.actions.size), torch.full((1, 1), controller.width))
     action = controller.from_twist(asked, gripper, hold)
     assert action.shape == hold.shape and action.abs().max() <= 1
     back, fingers = controller.to_twist(action)

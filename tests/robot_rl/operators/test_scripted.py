@@ -154,7 +154,7 @@ def test_a_person_helps_a_policy_that_does_nothing(task: str) -> None:
     """Any task with a demonstrator: the executed action is theirs, and the episode succeeds."""
     env: InterventionWrapper = job(task).operated(OperatorConfig(patience=3, length=200))
     env.reset(seed=3)
-    action, won = env.still(), []
+    action, won = env.hold_action(), []
     for _ in range(600):
         *_, terminated, truncated, infos = env.step(action)
         theirs = not torch.equal(infos["executed"], action)

@@ -52,12 +52,12 @@ def test_actions_go_where_the_physics_is_and_results_where_the_learner_is(
     copied: list[Any] = []
     real = Tensor.to
     here, there = places[physics], places[learner]
-    physics_env = SimpleNamespace(num_envs=3, device=here, still=lambda: torch.zeros(3, 2, device=here))
-    physics_env.step = lambda actions: (actions + physics_env.still(), {"final": {"a": actions}})
+    physics_env = SimpleNamespace(num_envs=3, device=here, hold_action=lambda: torch.zeros(3, 2, device=here))
+    physics_env.step = lambda actions: (actions + physics_env.hold_action(), {"final": {"a": actions}})
     env = on_device(physics_env, there)
     monkeypatch.setattr(Tensor, "to", lambda x, *to: copied.append(to) or real(x, *to))
     monkeypatch.setattr(Tensor, "cpu", lambda x: copied.append("cpu") or real(x, "cpu"))
     seen, infos = env.step(torch.zeros(3, 2, device=there))
     assert seen.device == infos["final"]["a"].device == there and env.num_envs == 3
     assert here != there or not copied
-    assert env.still().device == there
+    assert env.hold_action().device == there

@@ -186,7 +186,7 @@ def test_what_is_asked_is_shown_and_changes_with_the_episode() -> None:
     view.page.text = text  # type: ignore[method-assign]
     observation, _ = env.reset(seed=3)
     view.begin(0, 3)
-    first, still = env.instruction(0), env.still()
+    first, still = env.instruction(0), env.hold_action()
     while env.instruction(0) == first:
         assert view.asked == first and first in shown[-1]
         observation, *_ = env.step(still)
@@ -250,7 +250,7 @@ def test_a_person_takes_over_and_resets() -> None:
         show(observation, action)
 
     view.show = shows  # type: ignore[method-assign]
-    actor = ChunkExecutor(RandomPolicy(env.pipeline.actions.size, 0.0), 1, still=env.still)
+    actor = ChunkExecutor(RandomPolicy(env.pipeline.actions.size, 0.0), 1, hold_action=env.hold_action)
     with pytest.raises(Finished):
         play(InterventionWrapper(env, Person(env, Hands(), view.reset)), actor, view, seed=5)
     first = [height for number, height in heights if number == 0]

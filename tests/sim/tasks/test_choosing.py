@@ -19,8 +19,8 @@ BRIEF = replace(TASK, interface=replace(TASK.interface, pictures=(), horizon=4))
 """Without pictures, which take time; an episode takes four steps."""
 
 
-def made(asks: str = "touch", num_envs: int = 20) -> Any:
-    env: Any = InstructionCurriculum(TaskEnv(BRIEF, num_envs, threads=1, asks=asks), 0.1)
+def made(instruction_set: str = "touch", num_envs: int = 20) -> Any:
+    env: Any = InstructionCurriculum(TaskEnv(BRIEF, num_envs, threads=1, instruction_set=instruction_set), 0.1)
     return env
 
 
@@ -51,7 +51,8 @@ def test_what_half_succeeds_is_asked_most() -> None:
     played(env, 200, lambda text: text.endswith("ball") or (text.endswith("red cube") and next(turn) % 2 == 0))
     later = played(env, 40, lambda text: text.endswith("red cube") and next(turn) % 2 == 0)
     assert later["touch the red cube"] > 0.8 * sum(later.values())
-    assert env.chances.sum() == pytest.approx(1) and env.chances.argmax() == env.rate.sub(0.5).abs().argmin()
+    weights = env.instruction_weights
+    assert weights.sum() == pytest.approx(1) and weights.argmax() == env.rate.sub(0.5).abs().argmin()
     env.close()
 
 
@@ -69,7 +70,7 @@ def test_a_resumed_run_asks_the_same(same: Any) -> None:
 
 
 def test_where_there_is_nothing_to_choose_it_is_refused() -> None:
-    for env in (TaskEnv("panda-lift", 1), TaskEnv(BRIEF, 1, asks="touch the red cube")):
+    for env in (TaskEnv("panda-lift", 1), TaskEnv(BRIEF, 1, instruction_set="touch the red cube")):
         with pytest.raises(ConfigError, match="no instructions that can be chosen; leave out --choose"):
             InstructionCurriculum(env, 0.2)
         env.close()

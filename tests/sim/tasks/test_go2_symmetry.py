@@ -61,7 +61,7 @@ def symmetrize(env: TaskEnv) -> float:
     return away
 
 
-def asks(command: Tensor) -> Callable[..., Tensor]:
+def instruction_set(command: Tensor) -> Callable[..., Tensor]:
     """A schedule that asks for one thing all the time."""
     return lambda spec, keys, steps, rate: command.expand(len(keys), -1)
 
@@ -69,7 +69,7 @@ def asks(command: Tensor) -> Callable[..., Tensor]:
 def pair(walk: Build, symmetric: bool) -> tuple[TaskEnv, TaskEnv]:
     """A robot and the one in the mirror, each told to walk its way."""
     reflected = COMMAND * torch.tensor([1.0, -1.0, -1.0])
-    envs = [TaskEnv(walk((), commands=asks(c)), 1, threads=1) for c in (COMMAND, reflected)]
+    envs = [TaskEnv(walk((), commands=instruction_set(c)), 1, threads=1) for c in (COMMAND, reflected)]
     # The mirror exchanges the diagonals of a trot: its clock is half a cycle ahead.
     clock = envs[1].pipeline.phase
     envs[1].pipeline.phase = lambda steps: (clock(steps) + 0.5) % 1.0  # type: ignore[method-assign]

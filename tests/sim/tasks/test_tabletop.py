@@ -40,14 +40,14 @@ def test_held_out_instructions_are_never_asked_in_training_and_have_known_words(
     known = {word for i in TOLD if not i.held_out for word in i.text.split()}
     asked: dict[str, set[str]] = {}
     for which in ("training", "held-out", "all"):
-        env = TaskEnv(BLIND, 100, threads=1, asks=which)
+        env = TaskEnv(BLIND, 100, threads=1, instruction_set=which)
         asked[which] = {text for seed in (0, 1000, 2000) for text in (env.reset(seed=seed), told(env))[1]}
         env.close()
     assert asked["training"] == {i.text for i in TOLD if not i.held_out}
     assert asked["held-out"] == {i.text for i in TOLD if i.held_out}
     assert asked["all"] == asked["training"] | asked["held-out"]
     assert {word for text in asked["held-out"] for word in text.split()} <= known
-    env = TaskEnv(BLIND, 20, threads=1, asks="push the")
+    env = TaskEnv(BLIND, 20, threads=1, instruction_set="push the")
     env.reset(seed=0)
     assert len(set(told(env))) > 3 and all(text.startswith("push the ") for text in told(env))
     apart = next(i.text for i in TOLD if i.held_out)
@@ -56,9 +56,9 @@ def test_held_out_instructions_are_never_asked_in_training_and_have_known_words(
     assert all(not TOLD[k].held_out for k in chosen("tabletop", texts, begins)), "a beginning never means it"
     assert [TOLD[k].text for k in chosen("tabletop", texts, apart)] == [apart], "but its whole text does"
     with pytest.raises(ConfigError, match="no instruction of 'jump'; it has: touch the red cube, "):
-        TaskEnv(BLIND, 1, asks="jump")
+        TaskEnv(BLIND, 1, instruction_set="jump")
     with pytest.raises(ConfigError, match="'panda-lift' has no instruction of 'held-out'"):
-        TaskEnv("panda-lift", 1, asks="held-out")
+        TaskEnv("panda-lift", 1, instruction_set="held-out")
 
 
 def test_policies_read_the_instruction_of_their_own_episode_from_its_first_step_on() -> None:
@@ -121,7 +121,7 @@ def test_an_instruction_changes_on_the_way_and_the_new_one_is_then_judged(same: 
     with pytest.raises(ConfigError, match="no other instruction to change to; leave out --changes"):
         TaskEnv("panda-lift", 1, changes=0.5)
     with pytest.raises(ConfigError, match="no other instruction to change to"):
-        TaskEnv(BLIND, 1, asks="touch the red cube", changes=0.5)
+        TaskEnv(BLIND, 1, instruction_set="touch the red cube", changes=0.5)
 
 
 def test_the_demonstrator_follows_a_change_and_grasps_again_what_it_lost() -> None:
@@ -143,7 +143,7 @@ def test_the_demonstrator_follows_a_change_and_grasps_again_what_it_lost() -> No
 @pytest.mark.parametrize("notices", [True, False])
 def test_the_demonstrator_grasps_again_what_it_lost(notices: bool) -> None:
     """Its fingers open once while they carry; one that does not notice lifts nothing."""
-    env = TaskEnv(BLIND, 8, threads=1, asks="lift the red cube")
+    env = TaskEnv(BLIND, 8, threads=1, instruction_set="lift the red cube")
     made = make_expert(env, "STEADY", 0)
     made.expert.carries &= notices
     env.reset(seed=3)
@@ -192,7 +192,7 @@ def test_layouts_deal_every_object_to_every_place_and_nothing_overlaps() -> None
 
 
 def test_the_demonstrator_does_what_it_is_told_and_something_else_is_no_success() -> None:
-    env = TaskEnv(BLIND, 120, threads=2, asks="all")
+    env = TaskEnv(BLIND, 120, threads=2, instruction_set="all")
     expert = make_expert(env, "STEADY", 0)
     env.reset(seed=0)
     asked, won, still_open = told(env), torch.zeros(120, dtype=torch.bool), torch.ones(120, dtype=torch.bool)
@@ -246,8 +246,8 @@ def test_a_small_vla_learns_is_evaluated_by_instruction_and_says_what_it_was_ask
     words = load_bundle(run).policy.config.encoder.words
     assert {"cube", "touch", "tray"} <= set(words)
     capsys.readouterr()
-    for asks, wanted in (("training", False), ("held-out", True)):
-        evaluate = ["evaluate", str(run), "--episodes", "3", "--num-envs", "3", "--instructions", asks, "--json"]
+    for drawn, wanted in (("training", False), ("held-out", True)):
+        evaluate = ["evaluate", str(run), "--episodes", "3", "--num-envs", "3", "--instructions", drawn, "--json"]
         assert main(evaluate) == 0
         found = json.loads(capsys.readouterr().out)["by_instruction"]
         assert sum(each["episodes"] for each in found.values()) == 3
