@@ -40,7 +40,7 @@ def make(
     task: str, num_envs: int, env_python: Path | None = None, episode_steps: int | None = None, **simulation: Any
 ) -> VectorEnv:
     """Return `num_envs` copies of a task; `simulation` are keywords of `TaskEnv`. Tasks without a robot use only
-    `instruction_set` of them. `episode_steps` is the longest episode of another package's environment; None: as it says.
+    `instruction_set` of them. `episode_steps` is the longest episode of another package's environment; None: its own.
     ConfigError for what they cannot do."""
     if task.startswith(DATASET):
         raise ConfigError(

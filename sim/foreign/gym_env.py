@@ -126,7 +126,8 @@ class GymEnv:
         filmed: bool = False,
         steps: int = 0,
     ):  # fmt: skip
-        """`instruction_set`: the instructions that episodes draw, as in `TaskEnv`; `filmed`: for `frame`; `steps`: longest episode, 0: as the environment says."""
+        """`instruction_set`: the instructions that episodes draw, as in `TaskEnv`; `filmed`: for `frame`;
+        `steps`: longest episode, 0: the environment's own."""
         self.num_envs, name = num_envs, task.removeprefix(FOREIGN)
         try:
             how = name, num_envs, steps, filmed
