@@ -2,7 +2,7 @@
 
     python -m benchmarks.bus --json
 
-Both send the same 532 bytes and alternate. The bus encodes and decodes at every hop; the bare echo moves bytes.
+Both send the same 532 bytes, in turn. The bus encodes and decodes at every hop; the bare echo only copies bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def state(number: int) -> Any:
 
 @contextmanager
 def bus(here: str, there: str, handle: Callable[[int, Any], Any], depth: int) -> Iterator[Any]:
-    """Open both topics on the bus; gives `send(number)`. The handler's result, if any, is sent on."""
+    """Open both topics on the bus; yields `send(number)`. The handler's result, if any, is forwarded."""
     from real.bus import QoS, Stamped, open_node
 
     with open_node(f"bench_{here}", backend="dds") as node:
@@ -67,7 +67,7 @@ def bus(here: str, there: str, handle: Callable[[int, Any], Any], depth: int) ->
 
 @contextmanager
 def bare(here: str, there: str, handle: Callable[[int, Any], Any], depth: int) -> Iterator[Any]:
-    """Open the same on CycloneDDS alone: bytes, a wait set, no codec, no bus."""
+    """Open both topics on bare CycloneDDS: bytes and a wait set, without codec and bus."""
     from cyclonedds._clayer import ddspy_take, ddspy_write
     from cyclonedds.core import ReadCondition, WaitSet
     from cyclonedds.domain import Domain, DomainParticipant
@@ -125,7 +125,7 @@ WAYS: dict[str, Callable[..., Any]] = {"bus": bus, "bare": bare}
 
 
 def measure(send: Callable[[int], None], times: list[tuple[float, float]], rate: float, seconds: float) -> np.ndarray:
-    """Send at a rate on absolute deadlines; gives the duration of each send call in microseconds."""
+    """Send at a rate with absolute deadlines; return the duration of each send call, microseconds."""
     calls = []
     begin = time.perf_counter()
     for i in range(int(rate * seconds)):

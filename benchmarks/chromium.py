@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its DevTools protocol: for measures and tests of pages that are alive."""
+"""A headless Chromium, controlled through its DevTools protocol, for benchmarks and tests of live pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 
 
 class Browser:
-    """One page; `profile` is an empty folder of its own. WebGL is drawn in software."""
+    """Browser with one page; `profile` is an empty folder. WebGL is rendered in software."""
 
     def __init__(self, profile: Path, width: int = 1200, height: int = 800):
         from websockets.sync.client import connect
@@ -63,7 +63,7 @@ class Browser:
         return str(self.evaluate("document.body ? document.body.innerText : ''"))
 
     def click(self, label: str) -> None:
-        """Press the button that is labelled so."""
+        """Click the button with this label."""
         found = "[...document.querySelectorAll('button')].find(b => b.innerText.trim() === " + json.dumps(label) + ")"
         self.evaluate(f"{found}.click()")
 

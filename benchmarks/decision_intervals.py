@@ -1,11 +1,11 @@
-"""Measure what deciding seldom costs: the frequency-averaged score (FAS) of policies that plan or hold actions.
+"""Measure the cost of few decisions: the frequency-averaged score (FAS) of policies that plan or hold actions.
 
     robot-rl train testbed:swing --recipe srl --training.steps 10000 --seeds 0..2 --out runs/srl
     robot-rl train testbed:swing --recipe sac --training.steps 10000 --seeds 0..2 --out runs/sac
     python -m benchmarks.decision_intervals runs/srl runs/sac
 
 Each policy plays the same held-out episodes and decides at every 1st, 2nd, 4th, 8th and 16th control period; it
-executes what it planned, and then holds its last action. The score is the area under return against interval, over the
+executes its planned actions, then holds the last one. The score is the area under return against interval, over the
 range of intervals, where 0 is the return of random actions and 1 the best of the study (Patel and Siegelmann 2025,
 arXiv 2410.08979). Results go to benchmarks/results/decision_intervals.json.
 """

@@ -1,8 +1,8 @@
-"""How far the fast default comes in 200,000 steps of four Gymnasium tasks, and in how many minutes.
+"""Measure returns and minutes of the fast default recipe after 200,000 steps of four Gymnasium tasks.
 
     python -m benchmarks.fast_default --work /tmp/fast [--only HalfCheetah-v5] [--recipe sac] [--steps 20000]
 
-Runs that --work holds already go on, or are not run again. The curves, returns on held-out episodes, shares of
+Unfinished runs in --work are continued, finished ones kept. The curves, returns on held-out episodes, shares of
 FlashSAC's published returns, minutes, machine and versions go to benchmarks/results/fast_default.json, by recipe and
 task, once a task has run its 200,000 steps.
 """
@@ -27,7 +27,7 @@ tasks)."""
 
 
 def run(task: str, recipe: str, steps: int, seed: int, episodes: int, work: Path) -> dict[str, Any]:
-    """Return the curve, the return and the minutes of one run, after running what is missing."""
+    """Finish one run if necessary; return its curve, return and minutes."""
     folder = work / f"{recipe}-{task}-{steps}-{seed}"
     result = folder / "evaluation.json"
     robot_rl("train", f"gym:{task}", "--recipe", recipe, "--training.steps", steps, "--seed", seed, "--threads", 1,

@@ -1,8 +1,8 @@
-"""Measure a small vision-language-action policy on Meta-World: one policy for ten tasks, told apart by what is said.
+"""Measure a small vision-language-action policy on Meta-World: one policy for ten tasks, distinguished by instructions.
 
     python -m benchmarks.mt10 --work runs/mt10 --env-python PYTHON [--tasks mt50]
 
-Collects scripted demonstrations, trains `vla-sft` on them from nothing, and evaluates held-out episodes of every task,
+Collects scripted demonstrations, trains `vla-sft` on them from scratch, and evaluates held-out episodes of every task,
 with goals and objects drawn anew. Stages that --work holds are not run again. Results go to benchmarks/results.
 Passed: the lower end of the interval over all tasks is above 0.3.
 

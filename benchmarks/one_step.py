@@ -1,4 +1,4 @@
-"""Measure what one distilled step costs and saves: success and latency against the base that it is distilled from.
+"""Measure one-step distillation: success and latency, compared with the base.
 
     python -m benchmarks.one_step --seeds 3
 
@@ -45,7 +45,7 @@ def command(*words: object) -> None:
 
 
 def latencies(policies: list[ChunkPolicy], inferences: int) -> list[float]:
-    """Return each policy's median time of one inference for one robot, ms; they take turns."""
+    """Return each policy's median inference time for one robot, ms, measured in turn."""
     rng, times = torch.Generator().manual_seed(0), [[0.0] * inferences for _ in policies]
     seen = {"observation.state": torch.zeros(1, policies[0].size.observation)}
     for policy in policies:

@@ -3,8 +3,8 @@
     python -m benchmarks.panda_lift --seeds 3
 
 Each seed runs `robot-rl demo --no-robot`, the commands a user would type: collect, clone, improve, evaluate both on the
-same 200 held-out episodes. Then it takes the shortest way to a success of surely 0.95: demonstrations without pictures,
-a clone, and practice until nearly all its episodes succeed. Results go to benchmarks/results/panda_lift.json
+same 200 held-out episodes. Then it measures the fastest way to 0.95 success: demonstrations without pictures, a clone,
+and `resfit` until nearly all training episodes succeed. Results go to benchmarks/results/panda_lift.json
 with machine, versions and commit.
 """
 
@@ -24,7 +24,7 @@ from robot_rl.util.seeds import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "panda_lift.json"
 ENOUGH = 0.99
-"""Success rate of the last 200 episodes of training at which it may stop; at 0.98 one of three policies fell short."""
+"""Training stops at this success rate of the last 200 episodes; with 0.98 one of three policies missed 0.95."""
 KEYS = ("success", "success_low", "success_high", "steps_of_successes", "action_change")
 
 
@@ -44,7 +44,7 @@ def one_seed(seed: int, folder: Path) -> dict[str, Any]:
 
 
 def early(seed: int, folder: Path, first: int = HELD_OUT) -> dict[str, Any]:
-    """Take the shortest way for one seed; seconds count from the start of `collect`, episodes from `first` on."""
+    """Take the fastest way for one seed; seconds count from the start of `collect`, episodes from `first` on."""
     data, clone, run, begun = folder / "data", folder / "clone", folder / "early", time.monotonic()
     robot_rl("collect", "panda-lift", "--episodes", 15, "--image-size", 0, "--seed", seed, "--out", data)
     collected = time.monotonic() - begun

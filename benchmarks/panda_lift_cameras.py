@@ -1,4 +1,4 @@
-"""Measure panda-lift from two cameras, looks randomized: a clone of demonstrations, and what practice makes of it.
+"""Measure panda-lift from two cameras with randomized appearance: a clone, and the clone improved by `resfit`.
 
     python -m benchmarks.panda_lift_cameras --seeds 1 --work runs/cameras
 

@@ -1,11 +1,11 @@
-"""What 20 demonstrations typed on a keyboard are worth.
+"""Measure a clone of 20 demonstrations typed on a keyboard.
 
     python -m benchmarks.record
 
-A scripted person types on a terminal: one key at a time, with the repeats of a keyboard, a reaction time, and an eye
-that is 3 mm off. The terminal is the keyboard of `robot-rl record`, in real time; `diffusion-bc` learns from the
-dataset with its defaults, and 200 held-out episodes are counted: in the task's 5 s, and in 15 s, since a person who
-types is slower than the demonstrator that the limit was made for. The figures stand in docs/train.md.
+A simulated person types on a terminal: one key at a time, with keyboard repeats, a reaction time, and position
+estimates that are 3 mm off. The terminal is the keyboard of `robot-rl record`, in real time; `diffusion-bc` learns from the
+dataset with its defaults, and 200 held-out episodes are counted: in the task's 5 s, and in 15 s, since typing
+is slower than the demonstrator for which the limit was set. The figures are in docs/train.md.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ REACTION = 0.25
 REPEAT_AFTER, REPEAT = 0.4, 1 / 30
 """Delay of a held key's first repeat, and time between repeats, s."""
 TAP = 0.3
-"""Shortest time from one decision to the next, s."""
+"""Minimum time between decisions, s."""
 EYE = 0.003
-"""Standard deviation of the person's estimate of where the cube is, sampled per episode, m."""
+"""Standard deviation of the person's estimate of the cube position, sampled per episode, m."""
 COAST = 0.10
-"""Distance from the goal at which a held key is released, m: it moves for 0.2 s more, seen after the reaction time."""
+"""Distance from the goal at which a held key is released, m; motion continues for 0.2 s plus the reaction time."""
 AXES = (("w", "s"), ("a", "d"), ("r", "f"))
 
 
@@ -68,7 +68,7 @@ class Typist:
         self.frames: list[np.ndarray] = []
 
     def __call__(self, env: Any) -> None:
-        """Look at the simulation and type."""
+        """Observe the simulation and type."""
         now, steps = time.monotonic(), int(env.steps)
         if steps < self.steps or self.steps < 0:  # another episode
             self.seen.clear()
@@ -153,7 +153,7 @@ def record(out: Path, episodes: int, seed: int, film: Path | None) -> tuple[dict
 
 
 def success(bundle: Path, horizon: int, episodes: int) -> dict[str, Any]:
-    """Return the figures of held-out episodes of `horizon` control periods."""
+    """Evaluate held-out episodes of `horizon` control periods."""
     task = tasks.get("panda-lift")
     env = TaskEnv(replace(task, interface=replace(task.interface, horizon=horizon)), min(100, episodes))
     result = evaluate(load_bundle(bundle).policy, env, episodes).summary()

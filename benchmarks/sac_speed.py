@@ -30,7 +30,7 @@ OBSERVATION, ACTION, ROWS, BATCH = 17, 6, 50_000, 256
 
 
 class Blank(gym.Env):  # type: ignore[type-arg]
-    """Spaces without a world: only the buffer's contents matter."""
+    """Environment with spaces only: just the buffer's contents matter."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (OBSERVATION,), np.float32)
     action_space = gym.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)

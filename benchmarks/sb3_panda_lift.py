@@ -1,10 +1,10 @@
-"""Time until panda-lift succeeds for sure: SAC of stable-baselines3 beside our shortest way.
+"""Measure the time to reliable success in panda-lift: SAC of stable-baselines3 against our fastest way.
 
     python -m benchmarks.sb3_panda_lift --seeds 3 --work /tmp/sb3
 
-Both have the same task, reward (1 for success, which ends the episode) and demonstrations, which are in SAC's replay
-before it begins. Ours is the shortest way of `benchmarks.panda_lift`. SAC has its defaults, but as many environments as
-ours, stepped as one batch, and --updates-per-step. It is stopped every --every seconds, and evaluated on the 200
+Both have the same task, reward (1 for success, which ends the episode) and demonstrations; SAC starts with these in its
+replay. Ours is the fastest way of `benchmarks.panda_lift`. SAC has its defaults, except for the number of
+environments, which is ours, stepped as one batch, and --updates-per-step. It is stopped every --every seconds, and evaluated on the 200
 held-out episodes until the lower end of the 95 % interval reaches 0.95, at most --limit seconds. Evaluation is not
 counted, and stopping at the first time that it succeeds favours SAC. Runs that --work holds are not run again.
 """
@@ -38,7 +38,7 @@ TASK, STATE, ENOUGH = "panda-lift", "observation.state", 0.95
 
 
 class Batched(VecEnv):
-    """Our batch of environments as one of stable-baselines3, with success as the reward."""
+    """Adapter of our batched environment to stable-baselines3, with success as the reward."""
 
     def __init__(self, env: TaskEnv, seed: int):
         self.env, self.first = env, seed
@@ -52,7 +52,7 @@ class Batched(VecEnv):
         self.actions = torch.from_numpy(actions)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Step all; infos have the last observation of an episode, and whether time ended it."""
+        """Step all; infos have an episode's last observation, and whether it was truncated."""
         observation, _, terminated, truncated, infos = self.env.step(self.actions)
         told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i in (terminated | truncated).nonzero().flatten().tolist():
@@ -78,7 +78,7 @@ class Batched(VecEnv):
 
 
 class Mode(Policy):
-    """The mean action of SAC."""
+    """Policy that takes SAC's mean action."""
 
     horizon = execute = 1
 
@@ -92,7 +92,7 @@ class Mode(Policy):
 
 
 def remember(model: SAC, episodes: list[dict[str, torch.Tensor]]) -> int:
-    """Put demonstrations into the replay; return how many transitions. The last ones do not bootstrap."""
+    """Put demonstrations into the replay; return the number of transitions. Terminal ones do not bootstrap."""
     rows = [(e[STATE], torch.cat([e[STATE][1:], e[STATE][-1:]]), e["action"], e["reward"], e["terminated"].float())
             for e in episodes]  # fmt: skip
     columns = [torch.cat(part).numpy() for part in zip(*rows, strict=True)]
@@ -105,7 +105,7 @@ def remember(model: SAC, episodes: list[dict[str, torch.Tensor]]) -> int:
 
 
 class Clock(BaseCallback):
-    """Evaluate every so often, and stop when it is enough or time is over; evaluation stops the clock."""
+    """Evaluate periodically; stop at the target success or the time limit. Evaluation time does not count."""
 
     def __init__(self, every: float, limit: float, since: float, first: int):
         """Evaluation is of the episodes from `first` on."""

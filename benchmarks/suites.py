@@ -1,7 +1,7 @@
 """Run one suite: collect with its demonstrators, train, and evaluate after several numbers of environment steps.
 
-Used by `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a command that a user would type. What --work
-holds already is not run again, and training goes on from its last checkpoint.
+Used by `benchmarks.ogbench` and `benchmarks.metaworld`. Every stage is a command that a user would type. Finished
+stages in --work are not repeated, and training continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from robot_rl.util.files import file_name
 from robot_rl.util.seeds import evaluation_seed
 
 CURVE = 40
-"""Most rows of a curve, about."""
+"""Approximate maximum number of rows of a curve."""
 CORRECTED = (
     "resfit --training.num-envs 4 --agent.discount 0.99 --agent.n-step 5 --training.updates-per-step 0.5 "
     "--training.keep-successes --training.warmup 5000 --agent.exploration.warmup-noise 0.1 --agent.pooling min "
@@ -35,31 +35,31 @@ KEPT = ("episodes", "success", "success_low", "success_high", "return", "steps_o
 
 @dataclass(frozen=True)
 class Method:
-    """A way to learn a task: recipe, demonstrations, and the policy to start from."""
+    """Learning method for a task: recipe, demonstrations, and initial policy."""
 
     train: str
     """Recipe and options, without the number of steps."""
     collect: str
     """Options of `collect`."""
     base: str = ""
-    """Recipe and options of the policy that it starts from, which is trained on the same data; none: from nothing."""
+    """Recipe and options of the initial policy, trained on the same data; empty: from scratch."""
     reads_demos: bool = True
-    """It reads the demonstrations, too, and not only its base does."""
+    """Whether the method itself reads the demonstrations, not only its base."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks of a suite, and the commands that each is measured by."""
+    """Tasks of a suite, and the commands that measure them."""
 
     name: str
     tasks: tuple[str, ...]
-    """gym: tasks without that prefix."""
+    """Task names without the prefix gym:."""
     methods: dict[str, Method]
-    """The first is the default."""
+    """Methods by name; the first is the default."""
     points: tuple[int, ...]
     """Environment steps after which the policy is evaluated."""
     own_python: bool = False
-    """The suite needs a Python of its own."""
+    """Whether the suite needs a separate Python."""
 
 
 def robot_rl(*words: object) -> None:
@@ -68,19 +68,19 @@ def robot_rl(*words: object) -> None:
 
 
 def first_episode(out: Path, published: Path) -> int:
-    """Return the first seed to evaluate at: held-out episodes are for the file of the published results."""
+    """Return the first evaluation seed: held-out only if the output is the published file."""
     return evaluation_seed(out.resolve() == published.resolve())
 
 
 class Stages:
-    """Run stages once, and keep how long each took."""
+    """Run each stage once and keep its duration."""
 
     def __init__(self, folder: Path):
         self.file = folder / "stages.json"
         self.seconds: dict[str, float] = json.loads(self.file.read_text()) if self.file.exists() else {}
 
     def __call__(self, name: str, *words: object) -> None:
-        """Run a stage's command of robot-rl unless it is done."""
+        """Run a stage's robot-rl command unless it is finished."""
         if name not in self.seconds:
             begun = time.monotonic()
             robot_rl(*words)
@@ -104,7 +104,7 @@ def measure(
     suite: Suite, task: str, work: Path, name: str, points: Sequence[int], episodes: int, first: int, seed: int,
     python: Path | None, more: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return data, curve and evaluations of one task, from episode `first` on, after running what is missing."""
+    """Finish the stages of one task; return data, curve and evaluations, from episode `first` on."""
     called, method = f"gym:{task}", suite.methods[name]
     folder = work / file_name(task)
     data, base, run = folder / f"data-{seed}", folder / f"{name}-base-{seed}", folder / f"{name}-{seed}"

@@ -1,10 +1,10 @@
-"""Measure a small vision-language-action policy on the tabletop: instructions that it has seen, and held-out ones.
+"""Measure a small vision-language-action policy on the tabletop, on training and held-out instructions.
 
     python -m benchmarks.tabletop --work runs/tabletop
 
-Collects, trains `vla-sft` and the same policy that does not read (`--policy.encoder.blind`), and asks each verb's seen
-instructions, the held-out ones, and some that change on the way, in --episodes episodes each. Stages that --work holds
-are not run again. Results go to benchmarks/results/tabletop.json. Passed: touch and lift each above 0.5, the policy
+Collects, trains `vla-sft` with and without reading instructions (`--policy.encoder.blind`), and evaluates each verb's
+training instructions, the held-out ones, and changing ones, in --episodes episodes each. Finished stages in --work are
+not repeated. Results go to benchmarks/results/tabletop.json. Passed: touch and lift each above 0.5, the policy
 above the blind one.
 """
 
@@ -24,13 +24,13 @@ from sim.tasks.tabletop import HELD_OUT
 RESULTS = Path(__file__).parent / "results" / "tabletop.json"
 VERBS = ("touch", "lift", "push", "put")
 CHANGES = 0.4
-"""Share of demonstrations in which another instruction takes the place of the first."""
+"""Share of demonstrations whose instruction changes."""
 CHANGED = "changed"
-"""Seen instructions of which each is to change on the way; those that did before the first was done count."""
+"""Training instructions that all change; episodes count if the change came before success of the first."""
 
 
 def ask(run: Path, instructions: str, episodes: int, first: int) -> dict[str, Any]:
-    """Return how a policy does what is asked, after measuring it if that is missing; of a verb, what it has seen."""
+    """Return a policy's success on instructions, measuring it if necessary; a verb means its training instructions."""
     out = run / f"asked-{instructions}-{first}.json"
     if not out.exists():
         how = ("--changes", 1) if instructions == CHANGED else ("--instructions", instructions)

@@ -1,4 +1,4 @@
-"""Measure a policy that sees and reads on the twin, over the robot's own topics, against simulation.
+"""Measure a vision-language-action policy on the twin, over the robot's topics, against simulation.
 
     python -m benchmarks.tabletop_twin runs/vla --work runs/tabletop-twin
 
@@ -97,7 +97,7 @@ def total(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def simulated(run: Path, task: Task, episodes: int) -> dict[str, Any]:
-    """Return the success of each instruction in simulation, in so many episodes of each on average."""
+    """Return the success of each instruction in simulation, with this mean number of episodes each."""
     count = episodes * len(ASKED)
     env = TaskEnv(task, min(count, 100))
     texts = [each.text for each in task.interface.instructions]
@@ -130,7 +130,7 @@ TWINS = {
 
 @contextmanager
 def process(*command: object, environment: dict[str, str], ready: str) -> Iterator[re.Match[str]]:
-    """Run a command beside; yield the match of the line that says that it is ready."""
+    """Run a command in the background; yield the match of its ready line."""
     started = subprocess.Popen(
         [*map(str, command)], env=environment, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True
     )
@@ -152,7 +152,7 @@ def process(*command: object, environment: dict[str, str], ready: str) -> Iterat
 def deployed(
     policy: object, out: Path, text: str, episodes: int, environment: dict[str, str], *more: object
 ) -> dict[str, Any]:
-    """Run a policy on the twin that is up; return its success, and what its control loop says of the machine."""
+    """Run a policy on the running twin; return its success and the timing of its control loop."""
     ros, remaps = robots.get(TASK.interface.robot).ros, []
     for thing in TASK.scene.objects:
         remaps += ["-r", f"{ros.object_pose.format(object=thing.name)}:={TRUTH_TOPIC.format(object=thing.name)}"]
@@ -169,7 +169,7 @@ def deployed(
 
 
 def changed(policy: Path, out: Path, first: str, second: str, episodes: int, environment: Any) -> dict[str, Any]:
-    """Return how often a second instruction came before the first was done, and how often it was then followed."""
+    """Return the number of changes before the first instruction was done, and the successes of the second one."""
     words = (*ROBOT_RL, "tell", first, second, "--after", CHANGED_AFTER)
     longer = ("--seconds", CHANGED_AFTER + TASK.interface.horizon / TASK.interface.controller.rate)
     with process(*words, environment=environment, ready="tells"):
@@ -180,7 +180,7 @@ def changed(policy: Path, out: Path, first: str, second: str, episodes: int, env
 
 
 def served(run: Path, chunks: int) -> dict[str, Any]:
-    """Return how many chunks of a server's policy equal those of the local one, along episodes in simulation."""
+    """Return how many chunks of a served policy equal the local policy's, along simulated episodes."""
     torch.set_num_threads(1)
     local, count = load_bundle(run).policy, 4
     words = (*ROBOT_RL, "serve", run, "--port", 0, "--threads", 1)
@@ -218,7 +218,7 @@ def on_twin(name: str, hidden: HiddenArm, run: Path, work: Path, simulations: in
 
 
 def once(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a file holds, after making it if it is missing."""
+    """Return a JSON file's content, creating it if it is missing."""
     if not file.exists():
         write_json(file, make())
     found: dict[str, Any] = json.loads(file.read_text())

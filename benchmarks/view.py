@@ -1,10 +1,10 @@
-"""Measure the live view beside a twin: scene updates that the page gets, frames that it draws, late ticks of the twin.
+"""Measure the live view of a twin: scene updates received, frames drawn, late ticks of the twin.
 
     python -m benchmarks.view --out benchmarks/results/view.json
 
-A twin runs in a process of its own: alone; an arm's with a listener on its cameras, which it then renders; beside a
-view that nobody has open; and beside one that a headless Chromium shows. These take turns, so that noise of the machine
-hits all. The browser has no GPU: what it draws is limited by the software rasterizer, what it gets is not.
+A twin runs in its own process: alone; for an arm, with a camera subscriber, so that it renders; with a view without a
+browser; and with a view in a headless Chromium. These cases alternate, so that machine noise affects all. The browser
+has no GPU, so software rendering limits drawn frames, but not received updates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.chromium import Browser
 
 BAR = 20.0
-"""Scene updates per second that the page must get."""
+"""Minimum scene updates per second."""
 CASES = ("alone", "cameras", "view", "browser")
 TWIN = """
 import json, signal, sys, torch

@@ -1,9 +1,9 @@
-"""Kill, fill the disk, forge files; count what comes of it.
+"""Inject kills, full disks and forged files; count the outcomes.
 
     python -m benchmarks.faults                        # all: hours on two cores; a kill takes 5 s, a full disk 15 s
     python -m benchmarks.faults --only forged --count 200
 
-Goes on where it was stopped: each attempt is a line of WORK/attempts.jsonl. The table goes to
+Continues where it was stopped: each attempt is a line of WORK/attempts.jsonl. The table goes to
 benchmarks/results/faults.json; the exit status is 1 if anything was lost, left half-written or answered by a traceback.
 """
 
@@ -64,7 +64,7 @@ def attempts(kind: str, count: int, work: Path, done: Counter[str]) -> Iterator[
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return how often each case ended how."""
+    """Return the count of each outcome, by case."""
     found: dict[str, Counter[str]] = {}
     for row in rows:
         result = row["result"] if row["result"].startswith(GOOD) else "failure"
@@ -73,7 +73,7 @@ def table(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def main() -> int:
-    """Run what is missing, then write the table."""
+    """Run the missing attempts, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("runs/faults"), help="folder for everything that is made")
     parser.add_argument("--only", choices=COUNTS, help="one kind")

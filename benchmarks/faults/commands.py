@@ -1,4 +1,4 @@
-"""The commands under test, small enough for hundreds of runs, and how one runs in a process of its own."""
+"""The commands under test, small enough for hundreds of runs, each in a separate process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OFF_POLICY = [
     "--training.num-envs", "4", "--training.checkpoint-every", "80", "--training.log-every", "40",
     "--training.warmup", "80", "--training.learning-starts", "80", "--training.capacity", "600", *NETWORK,
 ]  # fmt: skip
-"""Offline updates and environment steps, on replay that is full and overwritten."""
+"""Offline updates and environment steps, with a replay that overflows."""
 ON_POLICY = [
     "train", PUSH, "--recipe", "ppo", "--training.num-envs", "16", "--training.steps", "12000",
     "--training.checkpoint-every", "800", "--threads", "1",
@@ -37,7 +37,7 @@ PRELOAD = [
     "torch.utils.tensorboard", "robot_rl.recipes.rlpd", "robot_rl.recipes.hil_serl", "robot_rl.recipes.ppo",
     "robot_rl.cli.collect", "robot_rl.cli.train", "robot_rl.cli.evaluate", "plotly.offline", "sim.testbeds.push",
 ]  # fmt: skip
-"""Imports of the server that processes are forked from: they start in milliseconds."""
+"""Imports of the fork server, so that processes start in milliseconds."""
 
 _server: Any = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(PRELOAD)

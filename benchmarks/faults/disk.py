@@ -1,7 +1,7 @@
-"""A full disk in the midst of each writer: it says so in one sentence; with space again, the work goes on.
+"""Full disk during each writing command: it must report this in one sentence, and continue once there is space.
 
-Each command writes to a small tmpfs in a mount namespace of its own, which needs no root where the kernel lets users
-make namespaces (`unshare --user --map-root-user --mount`): the usual case on Ubuntu before 24.04, Debian and Fedora.
+Each command writes to a small tmpfs in its own mount namespace. This needs no root if the kernel lets users create
+namespaces (`unshare --user --map-root-user --mount`), as usual on Ubuntu before 24.04, Debian and Fedora.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def writers(work: Path) -> dict[str, list[str | Path]]:
 
 
 def attempt(name: str, work: Path, seed: int) -> str:
-    """Fill the disk under a writer in a namespace of its own; return how that ended."""
+    """Run a writer on a full disk in a new namespace; return the outcome."""
     (work / "mount").mkdir(parents=True, exist_ok=True)
     words = [*UNSHARE, sys.executable, "-m", "benchmarks.faults.disk", name, str(work), str(seed)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
@@ -50,7 +50,7 @@ def attempt(name: str, work: Path, seed: int) -> str:
 
 
 def inside(name: str, work: Path, rng: random.Random) -> str:
-    """Run a writer on a disk of a random size, then again with space."""
+    """Run a writer on a disk of a random size, then again with enough space."""
     argv, disk, log = writers(work)[name], work / "mount", work / "disk.log"
     single = name in ("evaluate", "report")
     sizes = work / "sizes.json"

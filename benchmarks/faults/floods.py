@@ -1,9 +1,9 @@
-"""Measure what floods cost an arm's command loop: operator input and joint states at 5 kHz, pictures of 640x480.
+"""Measure an arm's command loop under floods: operator input and joint states at 5 kHz, pictures of 640x480.
 
     python -m benchmarks.faults.floods --seconds 10 --out floods.json
 
-A process is the robot on its topics, another floods; this one runs driver, operator input and command loop, and posts a
-goal every control period. Quiet and flooded stretches take turns, and a bare loop shows what the machine costs alone.
+One process publishes the robot's topics, another floods. This one runs driver, operator input and command loop, and
+posts a goal every control period. Quiet and flooded intervals alternate; a bare loop measures the machine's own lateness.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RATES = {"quiet": 200.0, "joy": 5000.0, "joint states": 5000.0, "pictures": 200.
 
 
 def _steadily(rate: float) -> Any:
-    """Yield at a rate, and as often as was missed: a flood catches up."""
+    """Yield at a rate; after a delay, catch up the missed times."""
     due = time.monotonic()
     while True:
         due += 1 / rate
@@ -32,7 +32,7 @@ def _steadily(rate: float) -> Any:
 
 
 def send(kind: str) -> None:
-    """Flood until the pipe to stdin closes or the process is ended; the robot itself floods joint states."""
+    """Send until stdin closes or the process is terminated; the robot process itself floods joint states."""
     import numpy as np
 
     from real.bus import encode, make, open_node, qos
@@ -61,7 +61,7 @@ def send(kind: str) -> None:
 
 
 def measure(kind: str, seconds: float) -> dict[str, Any]:
-    """Return the loop's timing beside one flood, and how many messages came."""
+    """Return the loop's timing during one flood, and the number of received messages."""
     import torch
 
     from real.bus import open_node

@@ -1,7 +1,7 @@
-"""Random mutations of a valid dataset and of a valid bundle; each is read, or refused in one sentence.
+"""Random mutations of a valid dataset and a valid bundle: each must be read, or refused with one sentence.
 
-Every mutation is tried in a process of its own, with a time limit and a memory limit. An audit hook sees what Python
-opens for writing, removes, renames or starts outside of the folder; a canary beside it must stay as it is.
+Every mutation is tried in its own process, with limits of time and memory. An audit hook reports what Python opens for
+writing, removes, renames or starts outside the folder; a canary file beside it must not change.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 
 
 def nasty(rng: random.Random, canary: Path) -> Any:
-    """Return a value that no valid file has there."""
+    """Return a random invalid value."""
     deep: Any = []
     for _ in range(rng.choice((1, 50, 300))):
         deep = [deep]
@@ -160,7 +160,7 @@ def mutate(folder: Path, rng: random.Random, canary: Path) -> str:
 
 
 def use_dataset(folder: Path) -> None:
-    """Do what `verify`, `train` and `collect --resume` do with a dataset."""
+    """Use a dataset like `verify`, `train` and `collect --resume`."""
     verify(folder)
     data = Dataset(folder)
     data.columns([key for key, feature in data.features.items() if feature.dtype in DTYPES])
@@ -172,13 +172,13 @@ def use_dataset(folder: Path) -> None:
 
 
 def use_bundle(folder: Path) -> None:
-    """Do what `evaluate` and `deploy` do with a bundle before anything runs."""
+    """Load a bundle like `evaluate` and `deploy`."""
     bundle = load_bundle(folder)
     bundle.check_robot(robots.get("panda"))
 
 
 def child(use: Callable[[Path], None], folder: Path, said: Path) -> None:
-    """Use a mutated folder, and write down how it ended: read, refused, or a failure."""
+    """Use a mutated folder and write the outcome: read, refused, or a failure."""
     home, outside = os.path.realpath(folder), []
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,7 +1,7 @@
-"""kill -9 at random moments, then the same command with --resume, until it is done: nothing finished is lost.
+"""kill -9 at random moments, then --resume, until the command finishes: nothing recorded may be lost.
 
-Training in simulation must come to the same weights as a run that nobody killed; with a person in the loop, whose
-operator begins anew after a kill, it must go on from its checkpoint. Demonstrations that were counted stay as they are.
+Training in simulation must end with the weights of an uninterrupted run. With a human in the loop, whose operator
+starts again after a kill, it must continue from its checkpoint. Counted demonstrations must not change.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def counted(folder: Path) -> list[str]:
 
 
 def check_collect(folder: Path, before: list[str]) -> list[str]:
-    """Check that the episodes of before are still there; return those of now."""
+    """Check that the earlier episodes are unchanged; return all current ones."""
     now = counted(folder)
     assert now[: len(before)] == before, f"{len(before)} episodes were counted, and now are others"
     return now
 
 
 def check_training(folder: Path, before: int) -> int:
-    """Check that the checkpoint can be read and is none of an earlier step; return its step."""
+    """Check that the checkpoint is readable and not of an earlier step; return its step."""
     from robot_rl.training.checkpoint import load_state
 
     file = folder / "checkpoint.safetensors"
@@ -79,7 +79,7 @@ def check_single_publisher(group: int) -> None:
 
 
 def session(name: str, argv: list[str | Path], work: Path, rng: random.Random, wanted: int) -> Iterator[dict[str, Any]]:
-    """Start a command, kill it at a random moment, resume, until it is done; yield each kill, and at most `wanted`."""
+    """Start a command, kill it at a random moment and resume it until it finishes; yield up to `wanted` kills."""
     reference, out = work / "reference", work / "victim"
     took = work / "seconds"
     if not took.exists():

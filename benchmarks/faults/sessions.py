@@ -1,4 +1,4 @@
-"""kill -9 of one process of `launch finetune` on the twin: what was recorded stays, and no process is left over."""
+"""kill -9 of one process of `launch finetune` on the twin: recorded episodes stay, and no process is left running."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def victim(found: dict[int, str], name: str) -> int | None:
 
 
 def attempt(work: Path, number: int) -> tuple[int, str]:
-    """Kill one process of a session at a random moment; return how many episodes were counted by then, and how it
-    ended."""
+    """Kill one process of a session at a random moment; return the count of episodes before, and the outcome."""
     rng, made, out = random.Random(number), prepare(work), work / "session"
     name = VICTIMS[number % len(VICTIMS)]
     before: list[str] = []
