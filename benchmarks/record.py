@@ -3,9 +3,9 @@
     python -m benchmarks.record
 
 A simulated person types on a terminal: one key at a time, with keyboard repeats, a reaction time, and position
-estimates that are 3 mm off. The terminal is the keyboard of `robot-rl record`, in real time; `diffusion-bc` learns from the
-dataset with its defaults, and 200 held-out episodes are counted: in the task's 5 s, and in 15 s, since typing
-is slower than the demonstrator for which the limit was set. The figures are in docs/train.md.
+estimates that are 3 mm off. The terminal is the keyboard of `robot-rl record`, in real time; `diffusion-bc` learns from
+the dataset with its defaults, and 200 held-out episodes are counted: in the task's 5 s, and in 15 s, since typing is
+slower than the demonstrator for which the limit was set. The figures are in docs/train.md.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python -m benchmarks.sb3_panda_lift --seeds 3 --work /tmp/sb3
 
 Both have the same task, reward (1 for success, which ends the episode) and demonstrations; SAC starts with these in its
-replay. Ours is the fastest way of `benchmarks.panda_lift`. SAC has its defaults, except for the number of
-environments, which is ours, stepped as one batch, and --updates-per-step. It is stopped every --every seconds, and evaluated on the 200
-held-out episodes until the lower end of the 95 % interval reaches 0.95, at most --limit seconds. Evaluation is not
-counted, and stopping at the first time that it succeeds favours SAC. Runs that --work holds are not run again.
+replay. Ours is the fastest way of `benchmarks.panda_lift`. SAC has its defaults, except for the number of environments,
+which is ours, stepped as one batch, and --updates-per-step. It is stopped every --every seconds, and evaluated on the
+200 held-out episodes until the lower end of the 95 % interval reaches 0.95, at most --limit seconds. Evaluation is not
+counted, and stopping at the first time that it succeeds favours SAC. Finished runs in --work are not repeated.
 """
 
 from __future__ import annotations

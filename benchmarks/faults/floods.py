@@ -3,7 +3,8 @@
     python -m benchmarks.faults.floods --seconds 10 --out floods.json
 
 One process publishes the robot's topics, another floods. This one runs driver, operator input and command loop, and
-posts a goal every control period. Quiet and flooded intervals alternate; a bare loop measures the machine's own lateness.
+posts a goal every control period. Quiet and flooded intervals alternate; a bare loop measures the machine's own
+lateness.
 """
 
 from __future__ import annotations
