@@ -1,10 +1,10 @@
-"""Policies that act every step through a tanh-Gaussian actor and an action transform, for actor-critics.
+"""Policies of actor-critics: an encoder, an actor and an action transform.
 
 features = encoder(observation)       the critic's input
 u        = actor(features, base)      in [-1, 1]
 action   = T(u; base)                 identity, or a residual on a frozen base policy
 
-Where `horizon` is above 1, u and action are chunks, flat: (B, horizon * A).
+With a `horizon` above 1, u and action are flattened chunks (B, horizon * A).
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ from robot_rl.util.errors import ConfigError
 
 
 class ActorPolicy(Policy):
-    """An actor behind an action transform.
-
-    `inputs` are the sizes of further inputs of actor and transform by name. `sample_inputs` computes them when acting,
-    the replay keeps them, and the observation dict contains them. One of them may be `FEATURES`, those of a frozen base
-    that sees, which the encoder then reads in place of pictures and words.
-    """
+    """An actor followed by an action transform."""
 
     horizon: int = 1
     execute: int = 1
     inputs: Mapping[str, int] = MappingProxyType({})
+    """Sizes of further inputs of actor and transform, by key of the observation dict. `sample_inputs` computes these
+    inputs when acting, and the replay stores them. `FEATURES`, the features of a frozen visual base, replace pictures
+    and instruction in the encoder."""
     actor: Actor
     normalizer: Normalizer
     encoder: Encoder | BaseFeatures
@@ -46,7 +44,7 @@ class ActorPolicy(Policy):
 
     @property
     def kept(self) -> ObservationSpec:
-        """Return what a replay keeps of an observation besides observation.state."""
+        """Return the spec of the observations that a replay stores besides observation.state."""
         return ObservationSpec(()) if FEATURES in self.inputs else self.size.extra_inputs
 
     @property
@@ -56,7 +54,7 @@ class ActorPolicy(Policy):
 
     @property
     def grasps(self) -> bool:
-        """Return whether it opens and shuts its gripper by values."""
+        """Return whether a gripper critic opens and closes the gripper."""
         return isinstance(self.actor, GaussianActor) and self.actor.values is not None
 
     def features(self, observation: Observation) -> Tensor:
@@ -73,7 +71,7 @@ class ActorPolicy(Policy):
         self.normalizer.fit(columns["observation.state"])
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return the environment's actions for actor outputs u (B, latent), both in [-1, 1]; here the identity."""
+        """Return environment actions for actor outputs u (B, latent), both in [-1, 1]; the identity by default."""
         return u
 
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
@@ -81,15 +79,15 @@ class ActorPolicy(Policy):
         return action
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
-        """Return the `inputs` of every environment's next step; advances the policy's memory."""
+        """Return the `inputs` of every environment's next step, and advance the policy's state."""
         return {}
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        """Return the `inputs` that `sample_inputs` would return for rows (n,) bool, without advancing; others are 0."""
+        """Return `sample_inputs` for rows (n,) bool, 0 for the other rows, without advancing the policy's state."""
         return {}
 
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
-        """Return the `inputs` along one recorded episode, whose observations are the rows of `observation`."""
+        """Return the `inputs` of every step of a recorded episode; each row of `observation` is a step."""
         return {}
 
     @torch.no_grad()
@@ -108,40 +106,40 @@ class ActorPolicy(Policy):
         return self.transform(u, observation).unflatten(1, (self.horizon, -1))
 
     def memory(self) -> dict[str, Any]:
-        """Return the policy's state per environment, for a checkpoint."""
+        """Return the policy's per-environment state for a checkpoint."""
         return {}
 
     def load_memory(self, memory: dict[str, Any], observation: Observation) -> None:
-        """Restore what `memory` returned; `observation` is the current one."""
+        """Restore the result of `memory`; `observation` is the current observation."""
 
 
 class FeaturesOf:
-    """The features of a frozen base that sees, as an input of the policy on it."""
+    """Encoder of a policy on a frozen base: the features of a visual base, or an own encoder."""
 
     ROWS = 256
-    """Observations of an episode that are encoded at once."""
+    """Batch size for encoding an episode."""
 
     def __init__(self, base: Policy, encoder: EncoderConfig, frozen: bool):
-        """`frozen`: read the base's features; else pictures and words by an encoder of its own."""
+        """Build the encoder; with `frozen`, and a base that reads pictures or instructions, read the base's features."""
         self.base = base if frozen and base.size.extra_inputs and isinstance(base, ChunkPolicy) else None
         self.inputs = {} if self.base is None else {FEATURES: self.base.encoder.size}
         self.encoder = encoder.build(base.size) if self.base is None else BaseFeatures(base.size, self.inputs[FEATURES])
 
     @torch.no_grad()
     def __call__(self, observation: Observation, rows: Tensor | None = None) -> Observation:
-        """Return the features of rows (n,) bool, or of all; others are 0."""
+        """Return the base's features for rows (n,) bool, 0 for the other rows; None: all rows."""
         if self.base is None:
             return {}
         if rows is None:
             parts = zip(*(v.split(self.ROWS) for v in observation.values()), strict=True)
             return {FEATURES: torch.cat([self.base.condition(dict(zip(observation, p, strict=True))) for p in parts])}
-        found = observation["observation.state"].new_zeros(len(rows), self.inputs[FEATURES])
-        found[rows] = self.base.condition({k: v[rows] for k, v in observation.items()})
-        return {FEATURES: found}
+        features = observation["observation.state"].new_zeros(len(rows), self.inputs[FEATURES])
+        features[rows] = self.base.condition({k: v[rows] for k, v in observation.items()})
+        return {FEATURES: features}
 
 
 class GaussianPolicy(ActorPolicy):
-    """A tanh-Gaussian of the observation (SAC: learned standard deviation; TD3: fixed; behaviour cloning: its mean)."""
+    """Tanh-Gaussian policy (SAC: learned standard deviation; TD3: fixed; behaviour cloning: mean only)."""
 
     class_name, config_class = "gaussian", GaussianConfig
     traceable = True
@@ -151,10 +149,10 @@ class GaussianPolicy(ActorPolicy):
         super().__init__()
         self.size, self.config = size, config or GaussianConfig()
         self.horizon = self.execute = self.config.horizon
-        self.normalizer = Normalizer(size.observation, math.inf)  # without demonstrations it is the identity
+        self.normalizer = Normalizer(size.observation, math.inf)  # the identity until it is fitted
         self.encoder = Encoder(size, self.config.encoder)
-        features, kind = self.encoder.size, type(self) is GaussianPolicy
-        self.actor = GaussianActor(features, self.horizon * size.action, self.config, may_grasp=kind)
+        features, plain = self.encoder.size, type(self) is GaussianPolicy
+        self.actor = GaussianActor(features, self.horizon * size.action, self.config, may_grasp=plain)
         self.explore = False
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
@@ -170,15 +168,15 @@ class GaussianPolicy(ActorPolicy):
 
 
 def gaussian_from(policy: Policy, initial_std: float, grasp: bool = False) -> GaussianPolicy:
-    """Return a Gaussian that goes on from a Gaussian policy's mean with a learned standard deviation; with `grasp` it
-    decides on the gripper. ConfigError for other policies."""
-    if type(policy) is not GaussianPolicy:  # one on an embedding has more than an actor
+    """Return a Gaussian policy with a learned standard deviation, initialized from another one's mean; `grasp` adds a
+    gripper critic. ConfigError for other policy classes."""
+    if type(policy) is not GaussianPolicy:  # subclasses have further networks
         raise ConfigError(
             f"a {policy.class_name} policy has no Gaussian to go on from; take one of bc, sac, td3 or rlpd"
         )
     grasp |= policy.config.grasp
     made = GaussianPolicy(policy.size, replace(policy.config, std=None, initial_std=initial_std, grasp=grasp))
-    made.load_state_dict(made.state_dict() | policy.state_dict())  # values of the gripper may be new
+    made.load_state_dict(made.state_dict() | policy.state_dict())  # the gripper critic may be new
     head = made.actor.trunk[-1]
     assert isinstance(head, nn.Linear)
     with torch.no_grad():

@@ -1,6 +1,6 @@
-"""A Gaussian on the noise of a flow that decodes it into actions: the policy of GoRL (arXiv 2512.02581).
+"""Gaussian on the noise of a flow: the policy of GoRL (arXiv 2512.02581).
 
-u ~ N(mean(s), std^2)       action = clip(flow(s, u), -1, 1), and before the flow's first fit clip(u, -1, 1)
+u ~ N(mean(s), std^2)       action = clip(flow(s, u), -1, 1), before the flow's first fit clip(u, -1, 1)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from policies.flow import FlowConfig, FlowPolicy
 
 @dataclass(frozen=True)
 class DecodedConfig(FeedforwardConfig):
-    """A Gaussian actor and a flow behind it, which reads the newest observation."""
+    """Gaussian actor, followed by a flow that is conditioned on the newest observation."""
 
     decoder: FlowConfig = field(default_factory=lambda: FlowConfig(horizon=1, execute=1, hidden=64, layers=4))
 
@@ -27,12 +27,12 @@ class DecodedConfig(FeedforwardConfig):
 
 
 class DecodedPolicy(FeedforwardPolicy):
-    """A feed-forward policy whose output is the noise of a flow, once that was fitted."""
+    """Feed-forward policy whose output becomes the noise of a flow once the flow is fitted."""
 
     class_name, config_class = "decoded", DecodedConfig
     config: DecodedConfig
     fits: Tensor
-    """How often the flow was fitted; with 0 it is left out."""
+    """Number of fits of the flow; at 0 the flow is not used."""
 
     def __init__(self, size: Size, config: DecodedConfig | None = None):
         config = config or DecodedConfig()
@@ -47,7 +47,7 @@ class DecodedPolicy(FeedforwardPolicy):
 
     @torch.no_grad()
     def anchor(self) -> None:
-        """Count a fit, and make the noise N(0, I) everywhere: the policy is then the flow itself."""
+        """Count a fit and reset the actor to N(0, I), so the policy's distribution is the flow's."""
         self.fits += 1
         head = self.actor[-1]
         assert isinstance(head, nn.Linear)

@@ -1,4 +1,4 @@
-"""Diffusion policy on low-dimensional observations (Chi et al. 2023, "Diffusion Policy"; Ho et al. 2020; DDIM: Song
+"""Diffusion policy over action chunks (Chi et al. 2023, "Diffusion Policy"; Ho et al. 2020; DDIM: Song
 et al. 2020), with diffusers' schedulers."""
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from robot_rl.util.limits import Interval, NonNegativeInt
 
 @dataclass(frozen=True)
 class DiffusionConfig(ChunkConfig):
-    """A chunked diffusion policy. `sample_steps` must divide `train_steps`, or DDIM leaves its time grid."""
+    """Diffusion policy over action chunks. DDIM's time grid needs `sample_steps` to divide `train_steps`."""
 
     train_steps: Annotated[int, Interval(ge=1, le=10_000)] = 100
     """Noise levels in training."""
     prediction: Literal["sample", "epsilon"] = "sample"
-    """The network's output: sample (the clean chunk) or epsilon (the noise). At the first denoising step epsilon is
-    divided by almost 0, which amplifies errors (success on panda-lift: 0.95 with sample, 0.01 with epsilon)."""
-
+    """Output of the network: sample (the clean chunk) or epsilon (the noise). The first denoising step divides epsilon
+    by almost 0, which amplifies errors (success on panda-lift: 0.95 with sample, 0.01 with epsilon)."""
     frozen_steps: NonNegativeInt = 0
-    """First denoising steps, which a frozen copy of the network makes; dppo learns the others."""
+    """Number of first denoising steps by a frozen copy of the network; dppo trains the remaining steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,8 +46,8 @@ class DiffusionConfig(ChunkConfig):
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """Hide `torch._dynamo` while diffusers is imported: importing it is slow and adds a third of the objects that the
-    garbage collector scans."""
+    """Hide `torch._dynamo` from the import of diffusers: its import is slow, and a third of all objects that the
+    garbage collector then scans are its own."""
     name = "torch._dynamo"
     if name in sys.modules:
         yield
@@ -80,14 +79,14 @@ class DiffusionPolicy(ChunkPolicy):
         )
         self.scheduler.set_timesteps(c.sample_steps)
         self.times: list[int] = self.scheduler.timesteps.tolist()
-        """Noise levels at which chunks are denoised, the noisiest first."""
+        """Noise levels of the denoising steps, in descending order."""
         self.frozen: Denoiser | None = None
         if c.frozen_steps:
             hidden = [c.hidden] * c.layers
             self.frozen = Denoiser(c.horizon * size.action, self.encoder.size, hidden).requires_grad_(False)
 
     def freeze_first(self) -> None:
-        """Make the frozen steps those of the network as it is now."""
+        """Copy the network's current weights to the frozen steps."""
         if self.frozen is not None:
             self.frozen.load_state_dict(self.denoiser.state_dict())
 
@@ -106,7 +105,7 @@ class DiffusionPolicy(ChunkPolicy):
 
     @torch.no_grad()
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
-        """DDIM with eta = 0 (Song et al. 2020)."""
+        """Denoise by DDIM with eta = 0 (Song et al. 2020)."""
         condition = self.condition(observation)
         chunk = noise
         for k, t in enumerate(self.times):
@@ -122,7 +121,7 @@ class DiffusionPolicy(ChunkPolicy):
     def _guide(
         self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None, signal: float, prefix: Prefix
     ) -> Tensor:
-        """Return what guidance adds to a prediction, where noise has left the share `signal` of the variance."""
+        """Return the guidance term of a prediction; `signal` is the signal's share of the variance."""
         alpha, sigma = math.sqrt(signal), math.sqrt(1 - signal)
         if self.config.prediction == "sample":
             return pull(lambda noisy: self._predict(noisy, time, condition, frozen), chunk, alpha, sigma, prefix)

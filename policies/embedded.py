@@ -16,14 +16,14 @@ from robot_rl.util.limits import PositiveInt
 
 @dataclass(frozen=True)
 class EmbeddedConfig(GaussianConfig):
-    """An actor network, and the embedding that it reads."""
+    """Gaussian actor on a state embedding."""
 
     embedding: PositiveInt = 128
-    """Features of a state, and widths of the network that makes them."""
+    """Size of the embedding and width of its network."""
 
 
 def embedding(inputs: int, width: int) -> nn.Sequential:
-    """Return a network of three layers, each with LayerNorm and ELU, from (B, inputs) to (B, width)."""
+    """Return three linear layers, each with LayerNorm and ELU, from (B, inputs) to (B, width)."""
     layers: list[nn.Module] = []
     for size in (inputs, width, width):
         layers += [nn.Linear(size, width), nn.LayerNorm(width, elementwise_affine=False), nn.ELU()]
@@ -31,7 +31,7 @@ def embedding(inputs: int, width: int) -> nn.Sequential:
 
 
 class StateEmbedding(Encoder):
-    """Embeddings (B, width) of observations."""
+    """Encoder of observations as embeddings (B, width)."""
 
     def __init__(self, reads: Size, config: EncoderConfig, width: int):
         super().__init__(reads, config)

@@ -1,4 +1,4 @@
-"""A feed-forward Gaussian policy with its own observation normalizer and history, for on-policy learning."""
+"""Feed-forward Gaussian policy with observation normalizer and history, for on-policy learning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp
+from policies.base import Observation, Policy, RunningNormalizer, Size, elu, mlp, normal
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import ActionStd, PositiveInt
 
@@ -19,15 +19,15 @@ class FeedforwardConfig:
     """An actor network."""
 
     hidden: tuple[PositiveInt, ...] = (256, 128, 64)
-    """Widths of the hidden layers, ELU between them."""
+    """Widths of the hidden layers, with ELU activations."""
     history: PositiveInt = 1
-    """Number of observations in the actor's input, the newest included."""
+    """Number of observations in the actor's input, including the newest."""
     initial_std: ActionStd = 0.5
     """Initial standard deviation of exploration, in units of the action range [-1, 1]."""
 
 
 class History:
-    """The last `length` frames of every environment, oldest first; an episode starts with copies of its first frame.
+    """Last `length` frames of every environment, oldest first; an episode starts with copies of its first frame.
 
     frames        A B C D|E F      (length = 3, a reset before E)
     oldest        A A A B|E E
@@ -76,16 +76,16 @@ class History:
 
 
 class FeedforwardPolicy(Policy):
-    """Action = clip(mean(normalized last observations), -1, 1); with `explore`, noise is added before the clip.
+    """Action = clip(mean(normalized last observations), -1, 1); with `explore`, Gaussian noise is added before the clip.
 
-    Normalization and history are part of the policy, so simulator and robot run the same code; only a learner updates
-    the statistics. The standard deviation is independent of the state.
+    Normalization and history belong to the policy, so simulator and robot run the same code. Only learners update the
+    normalizer. The standard deviation does not depend on the state.
     """
 
     class_name, config_class = "feedforward", FeedforwardConfig
     horizon = execute = 1
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
-    """Bounds of `log_std` for learners: if the std underflows, density ratios are infinite."""
+    """Bounds of `log_std` for learners: density ratios are infinite if the std underflows."""
 
     def __init__(self, size: Size, config: FeedforwardConfig | None = None):
         super().__init__()
@@ -107,7 +107,7 @@ class FeedforwardPolicy(Policy):
         """Sample actions instead of taking their mean."""
 
     def remember(self, observation: Observation) -> Tensor:
-        """Append the newest observation; return the raw history (B, history * D), oldest first."""
+        """Append the newest observation; return the unnormalized history (B, history * D), oldest first."""
         state = observation["observation.state"]
         if state.ndim != 2 or state.shape[1] != self.size.observation:
             raise ValueError(
@@ -116,21 +116,20 @@ class FeedforwardPolicy(Policy):
         return self.history.push(state)
 
     def features(self, frames: Tensor) -> Tensor:
-        """Return the actor's input: each of the frames (..., history * D) normalized."""
+        """Return the actor's input: frames (..., history * D), each normalized."""
         split = frames.unflatten(-1, (self.config.history, self.size.observation))
         return self.normalizer(split).flatten(-2)
 
     def mean(self, frames: Tensor) -> Tensor:
-        """Return the mean action (B, A), not clipped, for a raw history."""
+        """Return the mean action (B, A), not clipped, for an unnormalized history."""
         return self.actor(self.features(frames))
 
     def sample(self, mean: Tensor, rng: torch.Generator) -> Tensor:
-        """Return an action (B, A) sampled around the mean, not clipped."""
-        noise = torch.randn(mean.shape, generator=rng, device=rng.device)
-        return mean + self.log_std.exp() * noise.to(mean.device)
+        """Return a sampled action (B, A), not clipped."""
+        return mean + self.log_std.exp() * normal(mean.shape, rng, mean.device)
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        """Return the environment's actions (B, A) in [-1, 1] for outputs u (B, A) of the actor; here clipped ones."""
+        """Return environment actions (B, A) in [-1, 1] for actor outputs u (B, A); clipped u by default."""
         return u.clamp(-1, 1)
 
     def reset(self, ids: Tensor | None = None) -> None:

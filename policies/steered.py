@@ -1,5 +1,5 @@
-"""A frozen chunked policy whose initial noise an actor chooses: Wagenmaker et al. 2025, "Steering Your Diffusion Policy
-with Latent Space Reinforcement Learning" (DSRL, 2506.15799)."""
+"""Actor on the initial noise of a frozen chunked policy: Wagenmaker et al. 2025, "Steering Your Diffusion Policy with
+Latent Space Reinforcement Learning" (DSRL, 2506.15799)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from robot_rl.util.limits import NonNegativeFloat
 
 @dataclass(frozen=True)
 class SteeredConfig:
-    """An actor on a policy's noise."""
+    """Actor on a base policy's noise."""
 
     scale: NonNegativeFloat = 1.5
-    """Largest noise m; 0 is the base with noise 0."""
+    """Largest noise m; 0: the base with zero noise."""
     actor: GaussianConfig = field(default_factory=lambda: GaussianConfig(initial_std=0.5, layer_norm=False))
     frozen_features: bool = True
-    """Of a base that sees, read the features that it has; else learn to see (as published)."""
+    """Read the features of a visual base instead of training an encoder (as published)."""
 
 
 class SteeredPolicy(ActorPolicy):
-    """chunk = base(observation, noise = scale * actor(observation)); of it, `execute` actions are executed."""
+    """chunk = first `execute` actions of base(observation, noise = scale * actor(observation))."""
 
     class_name, config_class = "steered", SteeredConfig
 
@@ -48,7 +48,8 @@ class SteeredPolicy(ActorPolicy):
         self.encoder, self.inputs = self.seen.encoder, self.seen.inputs
         self.actor = GaussianActor(self.encoder.size, base.horizon * base.size.action, self.config.actor)
         self.explore = False
-        self.traceable = FEATURES in self.inputs or LANGUAGE not in base.size.extra_inputs  # else both read
+        # Otherwise both encoders would have to read the instruction.
+        self.traceable = FEATURES in self.inputs or LANGUAGE not in base.size.extra_inputs
 
     def read(self, text: Tensor) -> Tensor:
         return self.base.read(text)

@@ -1,4 +1,4 @@
-"""Generative policies of action chunks on low-dimensional observations: a network, and a map from noise to a chunk."""
+"""Base of generative policies over action chunks: a network, and a map from noise to a chunk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt
 
 @dataclass(frozen=True)
 class ChunkConfig:
-    """A policy that samples chunks of actions."""
+    """Generative policy over action chunks."""
 
     horizon: PositiveInt = 16
     """Actions predicted at once."""
@@ -31,8 +31,8 @@ class ChunkConfig:
     sample_steps: PositiveInt = 10
     """Evaluations of the network per chunk."""
     regression: NonNegativeFloat = 0.0
-    """Weight of predicting the chunk from the features alone: from a noisy chunk, much of the answer can be read
-    without looking at the pictures."""
+    """Weight of an auxiliary loss that predicts the chunk from the features alone, because a noisy chunk reveals much
+    of the target without the pictures."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class ChunkConfig:
 
 
 class Denoiser(nn.Sequential):
-    """An MLP on noisy actions, a condition and one or more times, as diffusion and flow policies train it."""
+    """MLP of noisy actions, a condition and one or more times, for diffusion and flow policies."""
 
     EMBED = 32
     """Size of a time's embedding."""
@@ -60,7 +60,7 @@ class Denoiser(nn.Sequential):
 
 
 class ChunkPolicy(Policy):
-    """A denoiser of action chunks, applied `sample_steps` times."""
+    """Policy that denoises action chunks in `sample_steps` steps."""
 
     inpaints = traceable = True
 
@@ -75,15 +75,15 @@ class ChunkPolicy(Policy):
         self.guess = nn.Linear(self.encoder.size, config.horizon * size.action) if config.regression else None
 
     def make_encoder(self) -> Any:
-        """Return the network that turns observations into features, with fresh weights."""
+        """Return an encoder of observations with fresh weights."""
         return self.config.encoder.build(self.size)
 
     def _predict(self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None = None) -> Tensor:
-        """Evaluate the network, or a frozen copy of it, on chunks (B, horizon, A) at times (B,)."""
+        """Evaluate the network or its frozen copy on chunks (B, horizon, A) at times (B,)."""
         return (frozen or self.denoiser)(chunk.flatten(1), condition, time).view_as(chunk)
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the error of cloning chunks (B, horizon, A) in [-1, 1], per row (B,)."""
+        """Return the training error (B,) for demonstrated chunks (B, horizon, A) in [-1, 1]."""
         condition = self.condition(self.encoder.augment(observation, rng))
         error = self._error(condition, chunk, rng)
         if self.guess is None:
@@ -92,10 +92,10 @@ class ChunkPolicy(Policy):
 
     @abstractmethod
     def _error(self, condition: Tensor, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the error of the network's output per row (B,) at random noise levels."""
+        """Return the error (B,) of the network's output at random noise levels."""
 
     def condition(self, observation: Observation) -> Tensor:
-        """Return the network's input (B, F) for an observation, which may have it already, as `FEATURES`."""
+        """Return the features (B, F) of an observation, taken from its `FEATURES` if present."""
         if FEATURES in observation:
             return observation[FEATURES]
         return self.encoder(self.normalizer(observation["observation.state"]), observation)
@@ -110,12 +110,12 @@ class ChunkPolicy(Policy):
 
     @abstractmethod
     def base(self, observation: Observation, noise: Tensor, prefix: Prefix | None = None) -> Tensor:
-        """Map noise to chunks (B, horizon, A) in [-1, 1], deterministically; they continue a prefix."""
+        """Map noise deterministically to chunks (B, horizon, A) in [-1, 1] that continue a prefix."""
 
     @abstractmethod
     def one_step(self, observation: Observation, noise: Tensor) -> Tensor:
-        """Return the network's output (B, horizon, A) for pure noise, with gradients, not clipped: the clean chunk if
-        `prediction` is sample, and then, clipped, what `base` returns with a single sample step."""
+        """Return the network's output (B, horizon, A) for pure noise, with gradients and not clipped. If `prediction`
+        is sample, it is the clean chunk; clipped, it equals `base` with one sample step."""
 
     def infer(self, observation: Observation, rng: torch.Generator, prefix: Prefix | None = None) -> Chunk:
         return Chunk(self.base(observation, self.noise(len(observation["observation.state"]), rng), prefix))
@@ -125,11 +125,11 @@ class ChunkPolicy(Policy):
 
 
 def pull(denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma: float, prefix: Prefix) -> Tensor:
-    """Return the guidance term for the clean chunk (B, horizon, A) that a sampler expects at one noise level.
+    """Return the guidance term (B, horizon, A) on the predicted clean chunk at one noise level.
 
-    Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4, whose weight
-    min(beta, (1 - t) / (t r^2)) on the velocity is min(beta sigma, (alpha^2 + sigma^2) / alpha) on the clean chunk for
-    any noise schedule noisy = alpha clean + sigma noise.
+    Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4. Their weight
+    min(beta, (1 - t) / (t r^2)) on the velocity becomes min(beta sigma, (alpha^2 + sigma^2) / alpha) on the clean chunk
+    for any noise schedule noisy = alpha clean + sigma noise.
     """
     weight = min(prefix.guidance * sigma, (alpha**2 + sigma**2) / max(alpha, 1e-6))
     with torch.enable_grad():
@@ -140,6 +140,6 @@ def pull(denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma
 
 
 def freeze(chunk: Tensor, prefix: Prefix | None) -> Tensor:
-    """Return the chunk in [-1, 1], with the frozen actions of the prefix."""
+    """Clip a chunk to [-1, 1] and replace its frozen actions by the prefix's."""
     chunk = chunk.clamp(-1, 1)
     return chunk if prefix is None else torch.where(prefix.weights[..., None] == 1, prefix.actions, chunk)

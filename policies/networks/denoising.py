@@ -1,9 +1,9 @@
-"""The denoising chain of a diffusion policy as Gaussian transitions: DDIM with noise (Song et al. 2020, equation 12).
+"""Denoising chain of a diffusion policy as Gaussian transitions: stochastic DDIM (Song et al. 2020, equation 12).
 
     x' = mean(x, k, s) + std_k noise        std_k = max(eta sqrt((1 - p) / (1 - q) (1 - q / p)), min_std)
 
-q and p are the shares of the signal's variance before and after step k. With eta and min_std 0 it is what the policy
-itself does.
+q and p are the signal's shares of the variance before and after step k. With eta = min_std = 0 the chain equals the
+policy's deterministic sampler.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from policies.diffusion import DiffusionPolicy
 
 
 class Chain:
-    """The transitions of the last denoising steps, those after `frozen_steps`."""
+    """Transitions of the denoising steps after `frozen_steps`."""
 
     def __init__(self, policy: DiffusionPolicy, eta: float, min_std: float):
-        """`eta` is the share of DDPM's noise, `min_std` the least standard deviation of every transition."""
+        """`eta` is the share of DDPM's noise, `min_std` the smallest standard deviation of a transition."""
         self.policy = policy
         scheduler, count, device = policy.scheduler, policy.config.sample_steps, policy.normalizer.mean.device
         self.times: Tensor = torch.tensor(policy.times, device=device)
@@ -34,10 +34,10 @@ class Chain:
         self.first = policy.config.frozen_steps
         self._every_std = drawn.clamp_min(min_std)
         self.std = self._every_std[self.first :]
-        """(K,) of the transitions that are learned"""
+        """(K,) standard deviations of the trained transitions"""
 
     def mean(self, noisy: Tensor, step: int | Tensor, condition: Tensor) -> Tensor:
-        """Return the means (B, horizon, A) of what follows noisy chunks at denoising step `step`, or steps (B,)."""
+        """Return means (B, horizon, A) of the transitions from noisy chunks at denoising step `step`, or steps (B,)."""
         time = self.times[step].expand(len(noisy))
         frozen = self.policy.frozen if isinstance(step, int) and step < self.first else None
         output = self.policy._predict(noisy, time, condition, frozen)
@@ -52,7 +52,7 @@ class Chain:
 
     @torch.no_grad()
     def sample(self, observation: Observation, noise: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the chains (B, K + 1, horizon, A) from noise (B, horizon, A), the last link not clipped."""
+        """Return chains (B, K + 1, horizon, A) from noise (B, horizon, A); the last element is not clipped."""
         condition, chunk = self.policy.condition(observation), noise
         links = [chunk]
         for step in range(len(self.times)):

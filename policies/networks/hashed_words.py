@@ -1,7 +1,7 @@
-"""Instructions as fixed features, for networks that need to tell them apart but not to understand them.
+"""Fixed features of instructions, for networks that only need to distinguish instructions.
 
-Each word, and each pair of words in a row, adds a random vector of signs that its spelling determines (feature hashing,
-Weinberger et al. 2009, arXiv 0902.2206): no vocabulary, nothing to learn.
+Each word and each pair of adjacent words adds a random sign vector, seeded by a hash of its spelling (feature hashing,
+Weinberger et al. 2009, arXiv 0902.2206). There is no vocabulary and no parameter.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WORDS = 64
 
 def hashed_words(text: Tensor, size: int = WORDS) -> Tensor:
     """Return features (B, size) of instructions (B, bytes) uint8."""
-    said, which = torch.unique(text, dim=0, return_inverse=True)
-    return torch.stack([_features(words, size) for words in decode(said)]).to(text.device)[which]
+    distinct, index = torch.unique(text, dim=0, return_inverse=True)
+    return torch.stack([_features(words, size) for words in decode(distinct)]).to(text.device)[index]
 
 
 @lru_cache(10_000)

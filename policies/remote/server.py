@@ -1,7 +1,7 @@
-"""A server of one policy for any number of robots, in openpi's websocket protocol.
+"""Serve one policy to any number of robots in openpi's websocket protocol.
 
-One inference runs at a time, in the order of the requests. A bad request gets an error as text and the end of its
-connection, and harms no other.
+Inferences run one at a time, in the order of the requests. An invalid request is answered with an error as text, and
+only its own connection is closed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyServer:
-    """Serves a bundle's policy until a signal, or `end`."""
+    """Server of a bundle's policy, until SIGINT or SIGTERM."""
 
     def __init__(self, bundle: Bundle, version: str, device: str = "cpu"):
-        """Check that the policy infers.
+        """Load the policy and infer once.
 
         Raises:
-            BundleError: it does not fit its interface or robot.
+            BundleError: the policy does not fit its interface or robot.
         """
         self.bundle, self.device = bundle, torch.device(device)
         bundle.policy.to(self.device)
@@ -48,12 +48,12 @@ class PolicyServer:
         PolicySession(bundle, self.device).warm_up()
 
     def run(self, host: str, port: int, ready: Callable[[str], None]) -> None:
-        """Serve until SIGINT or SIGTERM; `ready` gets the address. UserError if the port cannot be had."""
+        """Serve until SIGINT or SIGTERM; `ready` gets the address. UserError if the port is not available."""
         asyncio.run(self._run(host, port, ready))
 
     async def _run(self, host: str, port: int, ready: Callable[[str], None]) -> None:
         self._turn, end, loop = asyncio.Lock(), asyncio.Event(), asyncio.get_running_loop()
-        # Browsers name the page that asks: no page of the web gets at a server of this machine.
+        # Browsers send the Origin of a page: requests of web pages are refused.
         options: dict[str, Any] = dict(compression=None, max_size=LARGEST, origins=[None], process_request=_healthy)
         try:
             server = await serve(self._client, host, port, **options)
@@ -63,7 +63,7 @@ class PolicyServer:
 
         def stop() -> None:
             end.set()
-            for number in handled:  # a second one ends it at once
+            for number in handled:  # a second signal terminates the process immediately
                 loop.remove_signal_handler(number)
 
         handled = (signal.SIGINT, signal.SIGTERM)
@@ -90,18 +90,18 @@ class PolicyServer:
                 await connection.send(answer)
                 self.counts["requests"] += 1
                 previous = time.monotonic() - begun
-        except ConnectionClosed:  # it has gone without a word
+        except ConnectionClosed:  # the client left without a closing handshake
             self.counts["vanished"] += 1
 
     async def _refuse(self, connection: ServerConnection, error: Exception) -> None:
-        """Say what is wrong with a request, or with us, and close its connection."""
+        """Send an error as text and close the connection."""
         self.counts["refused"] += 1
-        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        logger.warning("a request of %s is refused: %s", (connection.remote_address or ["?"])[0], said)
-        await connection.send(said)
+        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        logger.warning("a request of %s is refused: %s", (connection.remote_address or ["?"])[0], text)
+        await connection.send(text)
         await connection.close(CloseCode.INTERNAL_ERROR, "the error is in the message before")
 
 
 def _healthy(connection: ServerConnection, request: Request) -> Response | None:
-    """Answer GET /healthz, by which load balancers ask."""
+    """Answer GET /healthz, the health check of load balancers."""
     return connection.respond(http.HTTPStatus.OK, "OK\n") if request.path == "/healthz" else None

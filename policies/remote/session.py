@@ -1,4 +1,4 @@
-"""One client's side of a server: a policy with a state of its own, and an answer for each of its messages."""
+"""Session of one client on a server: a policy with its own state, which answers the client's messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from robot_rl.util.errors import ConfigError
 
 
 class PolicySession:
-    """Answers requests in the order in which they come."""
+    """Answers one client's requests in order."""
 
     def __init__(self, bundle: Bundle, device: torch.device):
         self.policy, self.device = own(bundle.policy), device
@@ -27,15 +27,15 @@ class PolicySession:
         specs = bundle.specs
         self.actions = specs.actions if specs else NOTHING
         self.rng = torch.Generator().manual_seed(0)
-        """For requests without a generator of their own."""
+        """Generator for requests without seed or generator state."""
 
     def warm_up(self) -> None:
-        """Infer once, so that the first client does not wait for it."""
+        """Infer once, so that the first client need not wait."""
         warm_up(self.policy, self.spec.zeros(1, self.device), Execution())
 
     @torch.no_grad()
     def answer(self, message: bytes | str, previous: float | None = None) -> bytes:
-        """Return the answer to a message, with the time of the `previous` one, s; ConfigError for a wrong request."""
+        """Return the answer to a message, including the duration of the `previous` one, s; ConfigError if invalid."""
         if isinstance(message, str):
             raise ConfigError("a request is msgpack in a binary message, not a text")
         try:
@@ -55,14 +55,14 @@ class PolicySession:
         timing = {"infer_ms": 1e3 * (time.monotonic() - begun)}
         timing |= {} if previous is None else {"prev_total_ms": 1e3 * previous}
         one = request.robots is None
-        said: dict[str, Any] = {"actions": (physical[0] if one else physical).numpy(), "server_timing": timing}
+        answer: dict[str, Any] = {"actions": (physical[0] if one else physical).numpy(), "server_timing": timing}
         if not one:
-            said |= {"unit_actions": unit.numpy(), "start": chunk.start, "period": chunk.period}
-            said["rng"] = rng.get_state().numpy()
-        return pack(said)
+            answer |= {"unit_actions": unit.numpy(), "start": chunk.start, "period": chunk.period}
+            answer["rng"] = rng.get_state().numpy()
+        return pack(answer)
 
 
 def own(policy: Policy) -> Policy:
-    """Return the policy with a state of its own and the same weights: one client's history is not another's."""
+    """Return a copy of the policy with its own state, such as the history, and shared weights."""
     shared = [*policy.parameters(), *policy.buffers(), *filter(None, (getattr(policy, "session", None),))]
     return copy.deepcopy(policy, {id(part): part for part in shared})

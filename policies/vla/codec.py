@@ -1,8 +1,8 @@
-"""Chunks of actions as tokens.
+"""Encode action chunks as tokens.
 
-bins   each action of each control period, in one of `bins` intervals (RT-2, OpenVLA)
-dct    the lowest frequencies of each action over the chunk, rounded, after FAST (Pertsch et al. 2025, arXiv
-       2501.09747), which keeps all of them and compresses: here a chunk always has the same number of tokens
+bins   one token per action and control period, one of `bins` intervals (RT-2, OpenVLA)
+dct    quantized lowest frequencies of each action over the chunk; FAST (Pertsch et al. 2025, arXiv 2501.09747) keeps
+       all frequencies and compresses the tokens, whereas here every chunk has the same number of tokens
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Codec:
-    """Map chunks (B, horizon, A) in [-1, 1] to tokens (B, L) and back."""
+    """Convert chunks (B, horizon, A) in [-1, 1] to tokens (B, L) and back."""
 
     horizon: int
     actions: int
     bins: int
-    """Tokens are 0 ... bins - 1."""
+    """Tokens are in 0 ... bins - 1."""
 
     @property
     @abstractmethod
@@ -40,7 +40,7 @@ class Codec:
 
 @dataclass(frozen=True)
 class BinCodec(Codec):
-    """Tokens of the actions themselves, in order of time; off by at most 1 / bins."""
+    """One token per action, in order of time; the error is at most 1 / bins."""
 
     @property
     def length(self) -> int:
@@ -55,7 +55,7 @@ class BinCodec(Codec):
 
 @dataclass(frozen=True)
 class CosineCodec(Codec):
-    """Tokens of the lowest `kept` frequencies, lowest first; each covers the range that a chunk in [-1, 1] can have."""
+    """Tokens of the `kept` lowest frequencies, lowest first, scaled by the frequencies' ranges for chunks in [-1, 1]."""
 
     kept: int
 
@@ -64,7 +64,7 @@ class CosineCodec(Codec):
         return self.kept * self.actions
 
     def basis(self) -> Tensor:
-        """Return the orthonormal cosines (kept, horizon) of the discrete cosine transform, type II."""
+        """Return the orthonormal basis (kept, horizon) of the discrete cosine transform, type II."""
         k, t = torch.arange(self.kept)[:, None], torch.arange(self.horizon)
         rows = torch.cos(math.pi / self.horizon * (t + 0.5) * k) * math.sqrt(2 / self.horizon)
         return torch.cat([rows[:1] / math.sqrt(2), rows[1:]])

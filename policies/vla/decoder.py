@@ -1,4 +1,4 @@
-"""A causal transformer that reads features and writes tokens, one after the other."""
+"""Causal transformer that decodes tokens autoregressively from features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Cache = tuple[Tensor, Tensor]
 
 
 class CausalBlock(nn.Module):
-    """Attention to this and earlier tokens, and an MLP, each after LayerNorm."""
+    """Causal attention and an MLP, each after LayerNorm."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -21,7 +21,7 @@ class CausalBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
-        """Return the outputs (B, N, width) of new tokens, and the cache with them; after a cache only one is new."""
+        """Return outputs (B, N, width) of new tokens, and the extended cache; given a cache, N is 1."""
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.inputs(self.first(x)).chunk(3, -1)
         )
@@ -33,10 +33,10 @@ class CausalBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Logits of the next token, given a prefix of features and the tokens before."""
+    """Logits of the next token, given a prefix of features and earlier tokens."""
 
     def __init__(self, prefix: int, length: int, vocabulary: int, width: int, heads: int, layers: int):
-        """`prefix` features come before `length` tokens."""
+        """`prefix` features precede `length` tokens."""
         super().__init__()
         self.prefix, self.length = prefix, length
         self.embedding = nn.Embedding(vocabulary, width)
@@ -45,14 +45,14 @@ class Decoder(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
 
     def forward(self, features: Tensor, tokens: Tensor) -> Tensor:
-        """Return logits (B, L, vocabulary) of each of tokens (B, L) after features (B, prefix, width)."""
+        """Return logits (B, L, vocabulary) for tokens (B, L) after features (B, prefix, width), teacher-forced."""
         x = torch.cat([features, self.embedding(tokens[:, :-1])], 1) + self.place
         for block in self.blocks:
             x, _ = block(x)
         return self.head(self.norm(x[:, self.prefix - 1 :]))
 
     def write(self, features: Tensor, temperature: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return tokens (B, L) and their logits (B, L, vocabulary): the likeliest at temperature 0, else drawn."""
+        """Return tokens (B, L), sampled or at temperature 0 greedy, and their logits (B, L, vocabulary)."""
         caches: list[Cache | None] = [None] * len(self.blocks)
         x, tokens, logits = features + self.place[: self.prefix], [], []
         for k in range(self.length):
@@ -66,7 +66,7 @@ class Decoder(nn.Module):
 
 
 def pick(logits: Tensor, temperature: float, rng: torch.Generator) -> Tensor:
-    """Return tokens (B,) drawn from logits (B, vocabulary) / temperature; at 0 the likeliest."""
+    """Return tokens (B,) sampled from logits (B, vocabulary) / temperature; at 0 the most likely."""
     if temperature:
         u = torch.rand(logits.shape, generator=rng, device=rng.device).to(logits.device).clamp(1e-7, 1 - 1e-7)
         logits = logits / temperature - (-u.log()).log()  # the Gumbel-max trick

@@ -1,5 +1,5 @@
-"""How each family of vision-language models takes its pictures. All else is alike in them: their own forward passes
-place pictures between words, and number and mask what they read."""
+"""Picture formats of the families of vision-language models. Each model's own forward pass does the rest: it inserts
+pictures between words and computes positions and masks."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from robot_rl.util.errors import ConfigError
 
 @dataclass(frozen=True)
 class Family:
-    """Pictures of one family."""
+    """Picture format of one family."""
 
     config: Any
     """The model's configuration."""
     pixels: int
-    """Wanted height and width, where the model leaves it open."""
+    """Requested height and width, for models that accept any size."""
 
     @property
     def side(self) -> int:
-        """Return height and width of pictures."""
+        """Return the height and width of pictures."""
         return int(self.config.vision_config.image_size)
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of a picture."""
+        """Return the number of tokens per picture."""
         return int((self.side // self.config.vision_config.patch_size) ** 2)
 
     @abstractmethod
     def inputs(self, pictures: Tensor, ids: Tensor) -> dict[str, Tensor]:
-        """Return the arguments for normalized pictures (B, n, 3, side, side) at the picture tokens of ids (B, N)."""
+        """Return model arguments for normalized pictures (B, n, 3, side, side), given token ids (B, N)."""
 
 
 class Bidirectional(Family):
-    """PaliGemma: a token for each patch; all that is read sees each other."""
+    """PaliGemma: one token per patch, and bidirectional attention over the prompt."""
 
     def inputs(self, pictures: Tensor, ids: Tensor) -> dict[str, Tensor]:
         return {"pixel_values": pictures.flatten(0, 1), "token_type_ids": torch.zeros_like(ids)}
 
 
 class Shuffled(Family):
-    """SmolVLM and Idefics 3: neighbouring patches become one token."""
+    """SmolVLM and Idefics 3: one token per block of neighbouring patches (pixel shuffle)."""
 
     @property
     def tokens(self) -> int:
@@ -56,7 +56,7 @@ class Shuffled(Family):
 
 
 class Flattened(Family):
-    """Qwen 2 and 2.5: pictures of any size as rows of patches, those that become one token together."""
+    """Qwen 2 and 2.5: pictures of any size as rows of patches, ordered so that patches of one token are adjacent."""
 
     @property
     def side(self) -> int:
@@ -72,11 +72,11 @@ class Flattened(Family):
         vision, flat = self.config.vision_config, pictures.flatten(0, 1)
         split = (-1, vision.spatial_merge_size, vision.patch_size)
         patches = flat.unflatten(3, split).unflatten(2, split).permute(0, 2, 5, 3, 6, 1, 4, 7)
-        still = patches[..., None, :, :].expand(*patches.shape[:6], vision.temporal_patch_size, *patches.shape[6:])
+        video = patches[..., None, :, :].expand(*patches.shape[:6], vision.temporal_patch_size, *patches.shape[6:])
         across = self.side // vision.patch_size
         grid = torch.tensor([[1, across, across]], device=ids.device).expand(len(flat), 3)
         return {
-            "pixel_values": still.flatten(5).flatten(0, 4),
+            "pixel_values": video.flatten(5).flatten(0, 4),
             "image_grid_thw": grid,
             "mm_token_type_ids": (ids == self.config.image_token_id).int(),
         }
@@ -93,7 +93,7 @@ FAMILIES: dict[str, type[Family]] = {
 
 
 def family_of(config: Any, pixels: int) -> Family:
-    """Return the family of a model's configuration; ConfigError for one that is not known."""
+    """Return the family of a model's configuration; ConfigError if unknown."""
     if config.model_type not in FAMILIES:
         raise ConfigError(
             f"models of type {config.model_type!r} are not known; known: {', '.join(FAMILIES)} (SmolVLM, Idefics 3, "

@@ -1,8 +1,8 @@
-"""SmolVLA (Shukor et al. 2025, arXiv 2506.01844) as a policy, and LeRobot's checkpoints of it.
+"""SmolVLA as a policy (Shukor et al. 2025, arXiv 2506.01844).
 
     x_t = t noise + (1 - t) actions        network(x_t, t, observation) -> noise - actions, integrated from t = 1 to 0
 
-A bundle holds all weights; from SmolVLM itself it needs config.json and tokenizer alone, whose hash it holds.
+A bundle contains all weights. It needs only config.json and tokenizer of SmolVLM, and stores their hash.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from policies.base import Observation, Policy, Size, normal
@@ -28,10 +28,10 @@ STATE = "observation.state"
 
 @dataclass(frozen=True)
 class SmolVLAConfig:
-    """SmolVLA; the defaults are those of LeRobot."""
+    """SmolVLA with LeRobot's defaults."""
 
     model: str = "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"
-    """Folder or name of the SmolVLM whose configuration and tokenizer are used."""
+    """Folder or hub name of the SmolVLM that provides configuration and tokenizer."""
     horizon: PositiveInt = 50
     """Actions predicted at once."""
     execute: PositiveInt = 50
@@ -39,25 +39,25 @@ class SmolVLAConfig:
     sample_steps: PositiveInt = 10
     """Euler steps."""
     state_size: PositiveInt = 32
-    """Numbers to which states are filled up."""
+    """Size of states after zero padding."""
     action_size: PositiveInt = 32
-    """Numbers to which actions are filled up."""
+    """Size of actions after zero padding."""
     side: PositiveInt = 512
-    """Height and width to which pictures are enlarged or reduced, and filled up."""
+    """Height and width of pictures after resizing and padding."""
     longest: PositiveInt = 48
-    """Tokens of an instruction that are read."""
+    """Largest number of tokens of an instruction; the rest is cut off."""
     layers: NonNegativeInt = 16
-    """Layers of the language model that are used, the first ones; 0: all."""
+    """Number of first layers of the language model to use; 0: all."""
     self_every: NonNegativeInt = 2
-    """Every so many layers of the expert actions see earlier ones; 0: none."""
+    """Spacing of the expert's layers with self-attention among actions; 0: no such layers."""
     expert_share: Fraction = 0.75
-    """Width of the expert, of the language model's."""
+    """Width of the expert relative to the language model."""
     min_period: PositiveFloat = 4e-3
-    """Shortest period of the sines of time."""
+    """Shortest period of the sinusoidal time embedding."""
     max_period: PositiveFloat = 4.0
-    """Longest period of the sines of time."""
+    """Longest period of the sinusoidal time embedding."""
     pictures: tuple[str, ...] = ()
-    """Keys of the observation's pictures in the order in which they are read; empty: the task's."""
+    """Picture keys in input order; empty: the task's order."""
 
     def __post_init__(self) -> None:
         if self.execute > self.horizon:
@@ -65,7 +65,7 @@ class SmolVLAConfig:
 
 
 class SmolVLAPolicy(Policy):
-    """Integrate noise along the velocity of an action expert that looks into a vision-language model."""
+    """Flow policy: an action expert that attends to a vision-language model."""
 
     class_name, config_class = "smolvla", SmolVLAConfig
     state_mean: Tensor
@@ -74,7 +74,7 @@ class SmolVLAPolicy(Policy):
     action_std: Tensor
 
     def __init__(self, size: Size, config: SmolVLAConfig | None = None):
-        """Build with fresh weights; ConfigError names what of SmolVLM is missing or does not fit the task."""
+        """Build with fresh weights; ConfigError if SmolVLM is incomplete or the task does not fit."""
         super().__init__()
         self.size, self.config = size, config or SmolVLAConfig()
         c, shapes = self.config, pictures_of(size)
@@ -100,16 +100,16 @@ class SmolVLAPolicy(Policy):
         pretrained.remember(self, c.model, folder, weights=False)
 
     def fit(self, columns: dict[str, Tensor]) -> None:
-        """Take means and standard deviations of demonstrated states and actions, rows (N, ...)."""
+        """Fit the statistics of demonstrated states and actions, rows (N, ...)."""
         for name, key in (("state", STATE), ("action", "action")):
             getattr(self, f"{name}_mean").copy_(columns[key].mean(0))
             getattr(self, f"{name}_std").copy_(columns[key].std(0))
 
     def loss(self, observation: Observation, chunk: Tensor, rng: torch.Generator) -> Tensor:
-        """Return the squared error (B,) of velocities for chunks (B, horizon, A), filled-up actions included."""
-        actions = self._filled((chunk - self.action_mean) / (self.action_std + 1e-8), self.config.action_size)
+        """Return the squared velocity error (B,) for chunks (B, horizon, A), padded components included."""
+        actions = self._padded((chunk - self.action_mean) / (self.action_std + 1e-8), self.config.action_size)
         noise = normal(actions.shape, rng, actions.device)
-        # The power makes it a draw of Beta(1.5, 1): rather more noise than less.
+        # Times from Beta(1.5, 1), by inversion: more samples with much noise.
         time = 0.001 + 0.999 * torch.rand(len(chunk), generator=rng, device=rng.device).to(chunk.device) ** (1 / 1.5)
         share = time[:, None, None]
         velocity = self.network.velocity(share * noise + (1 - share) * actions, time, *self._read(observation))
@@ -117,8 +117,7 @@ class SmolVLAPolicy(Policy):
 
     @torch.no_grad()
     def chunk(self, observation: Observation, noise: Tensor) -> Tensor:
-        """Return the actions (B, horizon, A), in the units of the data, to which noise (B, horizon, action_size)
-        flows."""
+        """Integrate noise (B, horizon, action_size) to actions (B, horizon, A) in the units of the data."""
         read, x, steps = self._read(observation), noise, self.config.sample_steps
         for k in range(steps):
             x = x - self.network.velocity(x, x.new_full((len(x),), 1 - k / steps), *read) / steps
@@ -129,19 +128,19 @@ class SmolVLAPolicy(Policy):
         return self.chunk(observation, normal(shape, rng, self.action_mean.device)).clamp(-1, 1)
 
     def _read(self, observation: Observation) -> tuple[Any, Tensor]:
-        """Return what the network's `velocity` takes of an observation."""
+        """Return the cache and mask of an observation for the network's `velocity`."""
         state = (observation[STATE] - self.state_mean) / (self.state_std + 1e-8)
-        told = [f"{text}\n" for text in decode(observation[LANGUAGE])]
+        texts = [f"{text}\n" for text in decode(observation[LANGUAGE])]
         words = self.tokenizer(
-            told, padding=True, padding_side="right", truncation=True, max_length=self.config.longest,
+            texts, padding=True, padding_side="right", truncation=True, max_length=self.config.longest,
             return_tensors="pt",
         ).to(state.device)  # fmt: skip
         pictures = torch.stack([self._fitted(observation[key]) for key in self.pictures], 1)
         present = words["attention_mask"].bool()
-        return self.network.read(pictures, words["input_ids"], present, self._filled(state, self.config.state_size))
+        return self.network.read(pictures, words["input_ids"], present, self._padded(state, self.config.state_size))
 
     def _fitted(self, pictures: Tensor) -> Tensor:
-        """Return uint8 pictures (B, H, W, 3) as (B, 3, side, side) in [-1, 1], black at the left and the top."""
+        """Resize uint8 pictures (B, H, W, 3) to (B, 3, side, side) in [-1, 1], with black padding left and top."""
         side, x = self.config.side, pictures.permute(0, 3, 1, 2).float() / 255
         ratio = max(x.shape[2] / side, x.shape[3] / side)
         height, width = int(x.shape[2] / ratio), int(x.shape[3] / ratio)
@@ -149,6 +148,6 @@ class SmolVLAPolicy(Policy):
         return pad(x, (side - width, 0, side - height, 0)) * 2 - 1
 
     @staticmethod
-    def _filled(x: Tensor, size: int) -> Tensor:
-        """Return x (..., n) filled up with zeros (..., size)."""
-        return nn.functional.pad(x, (0, size - x.shape[-1]))
+    def _padded(x: Tensor, size: int) -> Tensor:
+        """Pad x (..., n) with zeros to (..., size)."""
+        return pad(x, (0, size - x.shape[-1]))

@@ -1,9 +1,12 @@
-"""The network of SmolVLA (Shukor et al. 2025, arXiv 2506.01844), after the equations of LeRobot's implementation: the
-first layers of SmolVLM read, and an action expert, as deep and narrower, looks at what each of them read.
+"""Network of SmolVLA (Shukor et al. 2025, arXiv 2506.01844), after the equations of LeRobot's implementation.
 
-    [pictures | words | state] -> keys and values of each layer        state sees all, nothing before sees it
-    noisy actions, time -> expert: in turn its own causal attention that also sees the layer's keys and values, and
-                           attention to projections of these alone -> velocity
+The first layers of SmolVLM read the observation. A narrower action expert of the same depth attends to each layer's
+keys and values.
+
+    [pictures | words | state] -> keys and values per layer    only the state token attends to the state
+    noisy actions, time -> expert -> velocity                  layers alternate between causal self-attention extended
+                                                               by the layer's keys and values, and cross-attention to
+                                                               projections of these
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from policies.networks.pretrained import require
 
 Cache = list[tuple[Tensor, Tensor]]
-"""Rotated keys, and values, (B, N, key heads, head size) of each layer."""
+"""Rotated keys, and values, (B, N, key heads, head size), per layer."""
 WAVELENGTH = 10_000.0
-"""Longest wavelength of rotated positions, whatever SmolVLM's own is."""
+"""Longest wavelength of the rotary embedding, independent of SmolVLM's."""
 
 
 class SmolVLANetwork(nn.Module):
-    """Velocities of noisy actions, after pictures, words and state."""
+    """Velocity of noisy actions, conditioned on pictures, words and state."""
 
     def __init__(self, config: Any, described: Any):
         """Build from a `SmolVLAConfig` and SmolVLM's configuration, with fresh weights."""
@@ -40,7 +43,7 @@ class SmolVLANetwork(nn.Module):
         self.expert.embed_tokens = None
         across = text.num_key_value_heads * text.head_dim
         for number, layer in enumerate(self.expert.layers):
-            if not self._sees_itself(number):
+            if not self._has_self_attention(number):
                 layer.self_attn.k_proj = nn.Linear(across, across, bias=text.attention_bias)
                 layer.self_attn.v_proj = nn.Linear(across, across, bias=text.attention_bias)
         self.state_proj = nn.Linear(config.state_size, text.hidden_size)
@@ -50,10 +53,10 @@ class SmolVLANetwork(nn.Module):
         self.action_time_mlp_out = nn.Linear(width, width)
 
     def read(self, pictures: Tensor, ids: Tensor, present: Tensor, state: Tensor) -> tuple[Cache, Tensor]:
-        """Return what the expert looks at, and which of its N tokens are no filling (B, N).
+        """Return the cache of N tokens for the expert, and the mask (B, N) bool of tokens that are not padding.
 
-        Takes pictures (B, n, 3, side, side) in [-1, 1], token ids (B, L) of which `present` (B, L) bool are words, and
-        the normalized state (B, state_size).
+        Inputs: pictures (B, n, 3, side, side) in [-1, 1], token ids (B, L) with mask `present` (B, L) bool, and the
+        normalized state (B, state_size).
         """
         seen = self.vlm.vision_model(pixel_values=pictures.flatten(0, 1).contiguous()).last_hidden_state
         seen = self.vlm.connector(seen).unflatten(0, pictures.shape[:2]).flatten(1, 2)
@@ -64,7 +67,7 @@ class SmolVLANetwork(nn.Module):
         count = x.shape[1]
         allowed = present[:, None, :] & present[:, :, None]
         allowed[:, :-1, -1] = False
-        allowed |= torch.eye(count, dtype=torch.bool, device=x.device)  # filling sees itself: nothing is undefined
+        allowed |= torch.eye(count, dtype=torch.bool, device=x.device)  # padding attends to itself, which avoids NaN
         positions, cache = present.cumsum(1) - 1, []
         for layer in self.vlm.text_model.layers:
             q, k, v = self._project(layer, x)
@@ -74,7 +77,7 @@ class SmolVLANetwork(nn.Module):
         return cache, present
 
     def velocity(self, noisy: Tensor, time: Tensor, cache: Cache, present: Tensor) -> Tensor:
-        """Return the velocity (B, horizon, action_size), from actions to noise, at times (B,); at 1 all is noise."""
+        """Return the velocity (B, horizon, action_size) from actions to noise at times (B,); time 1 is pure noise."""
         actions = self.action_in_proj(noisy)
         when = self._embedded(time, actions.shape[-1]).to(actions.dtype)[:, None].expand_as(actions)
         x = self.action_time_mlp_out(silu(self.action_time_mlp_in(torch.cat([actions, when], 2))))
@@ -84,7 +87,7 @@ class SmolVLANetwork(nn.Module):
         steps = torch.arange(count, device=device).expand(len(x), -1)
         later = present.sum(1, keepdim=True) + steps
         for number, (layer, (keys, values)) in enumerate(zip(self.expert.layers, cache, strict=True)):
-            if self._sees_itself(number):
+            if self._has_self_attention(number):
                 q, k, v = self._project(layer, x)
                 k, v = torch.cat([keys, rotated(k, later)], 1), torch.cat([values, v], 1)
                 seen = _attend(rotated(q, later), k, v, torch.cat([before, earlier], 2))
@@ -96,8 +99,7 @@ class SmolVLANetwork(nn.Module):
             x = _finish(layer, x, seen)
         return self.action_out_proj(self.expert.norm(x))
 
-    def _sees_itself(self, number: int) -> bool:
-        """Whether a layer of the expert is one of its own attention."""
+    def _has_self_attention(self, number: int) -> bool:
         return bool(self.config.self_every) and number % self.config.self_every == 0
 
     def _project(self, layer: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,7 +109,7 @@ class SmolVLANetwork(nn.Module):
         return q, k, v
 
     def _embedded(self, time: Tensor, width: int) -> Tensor:
-        """Return sines and cosines (B, width) of times (B,), in float64: short periods need it."""
+        """Return sines and cosines (B, width) of times (B,), computed in float64 because periods are short."""
         c = self.config
         share = torch.linspace(0, 1, width // 2, dtype=torch.float64, device=time.device)
         angle = 2 * math.pi * time[:, None].double() / (c.min_period * (c.max_period / c.min_period) ** share)
@@ -115,7 +117,7 @@ class SmolVLANetwork(nn.Module):
 
 
 def rotated(x: Tensor, positions: Tensor) -> Tensor:
-    """Return x (B, N, heads, D) rotated by positions (B, N), the halves of D being the coordinates of planes."""
+    """Apply rotary embedding at positions (B, N) to x (B, N, heads, D); the halves of D are paired."""
     half = x.shape[-1] // 2
     frequency = WAVELENGTH ** (-torch.arange(half, dtype=torch.float32, device=x.device) / half)
     angle = (positions[..., None].float() * frequency)[:, :, None]
@@ -124,7 +126,8 @@ def rotated(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
-    """Return what queries (B, L, heads, D) see (B, L, heads D) of N tokens, where `allowed` (B, L, N) bool."""
+    """Return attention outputs (B, L, heads D) of queries (B, L, heads, D) over N tokens with mask `allowed`
+    (B, L, N) bool."""
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))
     seen = scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], enable_gqa=True)
     return seen.transpose(1, 2).flatten(2)

@@ -1,5 +1,5 @@
-"""A vision-language-action policy that writes its actions as tokens, as RT-2 and OpenVLA (Kim et al. 2024, arXiv
-2406.09246) do, so that the probability of a chunk is known exactly."""
+"""Vision-language-action policy that decodes action tokens, as RT-2 and OpenVLA (Kim et al. 2024, arXiv 2406.09246), so
+the exact probability of a chunk is known."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt
 
 @dataclass(frozen=True)
 class VLATokensConfig:
-    """A policy that writes chunks as tokens."""
+    """Vision-language-action policy with action tokens."""
 
     horizon: PositiveInt = 8
     """Actions predicted at once."""
     execute: PositiveInt = 8
     """Actions executed before the next prediction."""
     codec: Literal["bins", "dct"] = "dct"
-    """Tokens of a chunk: a bin for each action, or the lowest frequencies of each."""
+    """Tokens of a chunk: one bin per action, or the lowest frequencies of each action dimension."""
     bins: Annotated[int, Interval(ge=2)] = 128
-    """Values of a token."""
+    """Number of values of a token."""
     kept: PositiveInt = 3
-    """Frequencies that are kept (dct)."""
+    """Number of lowest frequencies to keep (dct)."""
     layers: PositiveInt = 2
     """Layers of the decoder."""
     temperature: NonNegativeFloat = 0.0
-    """At which tokens are drawn; 0: the likeliest ones."""
+    """Sampling temperature of tokens; 0: the most likely tokens."""
     encoder: BackboneConfig = field(default_factory=BackboneConfig)
 
     def __post_init__(self) -> None:
@@ -46,14 +46,14 @@ class VLATokensConfig:
             raise ValueError(f"kept {self.kept} is more than horizon {self.horizon} has; lower kept")
 
     def make_codec(self, actions: int) -> Codec:
-        """Return the codec for so many action dimensions."""
+        """Return the codec for a number of action dimensions."""
         if self.codec == "bins":
             return BinCodec(self.horizon, actions, self.bins)
         return CosineCodec(self.horizon, actions, self.bins, self.kept)
 
 
 class VLATokensPolicy(Policy):
-    """Write a chunk's tokens after what is seen and said."""
+    """Decode a chunk's tokens, conditioned on pictures, instruction and state."""
 
     class_name, config_class = "vla-tokens", VLATokensConfig
 
@@ -83,13 +83,13 @@ class VLATokensPolicy(Policy):
         return flat.unflatten(1, (self.config.encoder.readouts, -1))
 
     def log_prob(self, features: Tensor, tokens: Tensor, temperature: float = 1.0) -> Tensor:
-        """Return the log-probability (B, L) of each of tokens (B, L), drawn at a temperature."""
+        """Return the log-probability (B, L) of tokens (B, L) at a sampling temperature."""
         logits = self.decoder(features, tokens) / temperature
         return logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
 
     @torch.no_grad()
     def sample(self, features: Tensor, temperature: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return drawn tokens (B, L) and the log-probability (B, L) of each; at temperature 0 that of temperature 1."""
+        """Return sampled tokens (B, L) and their log-probability (B, L), which for temperature 0 is that of 1."""
         tokens, logits = self.decoder.write(features, temperature, rng)
         shares = (logits / (temperature or 1.0)).log_softmax(-1)
         return tokens, shares.gather(-1, tokens[..., None])[..., 0]
