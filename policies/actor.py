@@ -120,7 +120,7 @@ class FeaturesOf:
     """Batch size for encoding an episode."""
 
     def __init__(self, base: Policy, encoder: EncoderConfig, frozen: bool):
-        """Build the encoder; with `frozen`, and a base that reads pictures or instructions, read the base's features."""
+        """Build the encoder; `frozen` selects the features of a base that reads pictures or instructions."""
         self.base = base if frozen and base.size.extra_inputs and isinstance(base, ChunkPolicy) else None
         self.inputs = {} if self.base is None else {FEATURES: self.base.encoder.size}
         self.encoder = encoder.build(base.size) if self.base is None else BaseFeatures(base.size, self.inputs[FEATURES])

@@ -196,7 +196,7 @@ class Size:
 
 
 def mlp(sizes: list[int], activation: Callable[[], nn.Module] = nn.SiLU, norm: bool = False) -> nn.Sequential:
-    """Build an MLP: linear layers with the activation between them, and with `norm` LayerNorm before each activation."""
+    """Build an MLP with activations between linear layers; `norm` adds LayerNorm before each activation."""
     layers: list[nn.Module] = []
     for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
         layers.append(nn.Linear(a, b))

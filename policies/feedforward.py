@@ -76,7 +76,7 @@ class History:
 
 
 class FeedforwardPolicy(Policy):
-    """Action = clip(mean(normalized last observations), -1, 1); with `explore`, Gaussian noise is added before the clip.
+    """Action = clip(mean(normalized last observations), -1, 1); `explore` adds Gaussian noise before the clip.
 
     Normalization and history belong to the policy, so simulator and robot run the same code. Only learners update the
     normalizer. The standard deviation does not depend on the state.

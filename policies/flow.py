@@ -1,5 +1,5 @@
-"""Flow-matching policy over action chunks (Lipman et al. 2023, "Flow Matching for Generative Modeling"), like the action
-head of pi0 (Black et al. 2024): straight paths from noise to the demonstrated chunk, integrated by Euler steps.
+"""Flow-matching policy over action chunks (Lipman et al. 2023, "Flow Matching for Generative Modeling"), like pi0's
+action head (Black et al. 2024): straight paths from noise to the demonstrated chunk, integrated by Euler steps.
 
     x_t = (1 - t) noise + t chunk        network(x_t, t, observation) -> chunk - noise, or the chunk
 """

@@ -23,8 +23,8 @@ def require_fit(
         actual, expected = shapes if shapes[0] != shapes[1] else types
         more = f", and {len(different) - 1} more differ" if len(different) > 1 else ""
         raise BundleError(
-            f"{file} holds the weights of another {what} than {what}.json says: {name} is {actual} in it, not {expected}"
-            f"{more}; copy the {where} again"
+            f"{file} holds the weights of another {what} than {what}.json says: {name} is {actual} in it, not "
+            f"{expected}{more}; copy the {where} again"
         )
 
 

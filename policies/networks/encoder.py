@@ -9,16 +9,19 @@ strides in every layer.
 from __future__ import annotations
 
 import math
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from policies.base import Observation, Size
-from policies.networks.hashed_words import WORDS, hashed_words
 from policies.networks.pretrained_vision import PretrainedVision, VisionConfig
+from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
@@ -179,3 +182,30 @@ def _convolutions(
         layers += [nn.Conv2d(channels, out, 3, stride=stride, padding=1), nn.ReLU()]
         channels, height, width = out, math.ceil(height / stride), math.ceil(width / stride)
     return layers, (channels, height, width)
+
+
+WORDS = 64
+"""Number of features of an instruction."""
+
+
+def hashed_words(text: Tensor, size: int = WORDS) -> Tensor:
+    """Return fixed features (B, size) of instructions (B, bytes) uint8, to distinguish instructions.
+
+    Each word and each pair of adjacent words adds a random sign vector, seeded by a hash of its spelling (feature
+    hashing, Weinberger et al. 2009, arXiv 0902.2206). There is no vocabulary and no parameter.
+    """
+    distinct, index = torch.unique(text, dim=0, return_inverse=True)
+    return torch.stack([_features(words, size) for words in decode(distinct)]).to(text.device)[index]
+
+
+@lru_cache(10_000)
+def _features(text: str, size: int) -> Tensor:
+    words = re.findall(r"\w+", text.lower())
+    parts = [*words, *map(" ".join, zip(words, words[1:], strict=False))]
+    rows = [_signs(part, size) for part in parts] or [torch.zeros(size)]
+    return torch.stack(rows).sum(0) / max(1, len(parts)) ** 0.5
+
+
+def _signs(part: str, size: int) -> Tensor:
+    rng = torch.Generator().manual_seed(zlib.crc32(part.encode()))
+    return 2.0 * torch.randint(0, 2, (size,), generator=rng) - 1

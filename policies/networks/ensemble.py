@@ -58,7 +58,7 @@ class ActionValues(nn.Module):
         layers: list[nn.Module] = []
         sizes = (features + actions, *hidden)
         for a, b in zip(sizes[:-1], sizes[1:], strict=True):
-            # LayerNorm without scale and shift: the next layer makes them redundant, and they cost a fifth of the update
+            # No scale and shift: the next layer makes them redundant, and they would cost a fifth of the update.
             norm = [nn.LayerNorm(b, elementwise_affine=False)] if layer_norm else []
             layers += [EnsembleLinear(members, a, b), *norm, nn.ReLU()]
         self.net = nn.Sequential(*layers, EnsembleLinear(members, sizes[-1], outputs))

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
@@ -185,8 +185,8 @@ def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
     for kind in ("missing_keys", "mismatched_keys"):
         if lacking := sorted(map(str, info[kind])):
             raise ConfigError(
-                f"{folder} lacks {len(lacking)} of the weights that its config.json describes, first {lacking[0]}; copy "
-                "the folder again"
+                f"{folder} lacks {len(lacking)} of the weights that its config.json describes, first {lacking[0]}; "
+                "copy the folder again"
             )
     return model
 

@@ -19,6 +19,6 @@ LARGEST = 2**26
 
 
 def address_of(source: Path | str) -> str:
-    """Return the server's address in a command-line argument, or "" for a folder. A Path has only one of the slashes."""
+    """Return the server address in a command-line argument, "" for a folder. A Path has lost one of the slashes."""
     found = re.fullmatch(r"ws:/{1,2}(?P<rest>.*)", str(source))
     return f"ws://{found['rest']}" if found else ""

@@ -210,7 +210,7 @@ class JointOffsetConfig:
     reach: PositiveFloat = 0.6
     """Largest offset that an action commands, rad."""
     swing: tuple[Angle, ...] = ()
-    """Offset of each joint from home in the middle of its leg's swing, rad; empty: no gait, only the policy's offsets."""
+    """Offset of each joint from home in the middle of its leg's swing, rad; empty: no gait, only policy offsets."""
     swing_from: tuple[Fraction, ...] = ()
     """Gait phase at which the swing of each joint's leg starts; a swing lasts half a cycle."""
     stride: tuple[tuple[Angle, ...], ...] = ()

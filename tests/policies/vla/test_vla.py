@@ -15,10 +15,9 @@ from torch import Tensor
 
 from policies.base import Policy, Size
 from policies.bundle import Bundle, load_bundle, save_bundle
-from policies.networks.encoder import Encoder, EncoderConfig
-from policies.networks.hashed_words import hashed_words
+from policies.networks.encoder import Encoder, EncoderConfig, hashed_words
 from policies.vla.backbone import Backbone
-from policies.vla.codec import BinCodec, CosineCodec
+from policies.vla.tokens import BinCodec, CosineCodec
 from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
 from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
