@@ -17,10 +17,9 @@ from policies.base import Policy, Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.networks.encoder import Encoder, EncoderConfig, hashed_words
 from policies.vla.backbone import Backbone
-from policies.vla.tokens import BinCodec, CosineCodec
 from policies.vla.config import BackboneConfig
 from policies.vla.flow import VLAFlowConfig, VLAFlowPolicy
-from policies.vla.tokens import VLATokensConfig, VLATokensPolicy
+from policies.vla.tokens import BinCodec, CosineCodec, VLATokensConfig, VLATokensPolicy
 from policies.vla.words import words_of
 from robot_rl.interface.language import encode
 from robot_rl.interface.observation_spec import LANGUAGE, LANGUAGE_FIELD, ObservationSpec, picture_field
