@@ -1,4 +1,4 @@
-"""Execution of chunks: when the policy infers, and the action executed at each step."""
+"""Receding execution of chunks, `peek`, and normalizers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from policies.base import Normalizer, Observation, Policy, Size, mlp
+from policies.base import Normalizer, Observation, Policy, Size
 from policies.execution import ChunkExecutor
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
 
 
 class Counter(Policy):
-    """The k-th call returns chunks [10 k, 10 k + 1, ...] plus 1000 times the row's observation."""
+    """Policy whose k-th call returns chunks [10 k, 10 k + 1, ...] plus 1000 times the row's observation."""
 
     def __init__(self, horizon: int = 4, execute: int = 4):
         super().__init__()
@@ -40,15 +40,7 @@ def play(runner: ChunkExecutor, steps: int) -> list[list[float]]:
     return [(runner.act(observation, torch.Generator())[:, 0] % 1000).tolist() for _ in range(steps)]
 
 
-def test_a_chunk_is_used_up_before_the_next_is_asked_for() -> None:
-    assert play(ChunkExecutor(Counter(), 1), 6) == [[10], [11], [12], [13], [20], [21]]
-
-
-def test_execute_shortens_the_chunk() -> None:
-    assert play(ChunkExecutor(Counter(), 1, execute=2), 5) == [[10], [11], [20], [21], [30]]
-
-
-def test_a_reset_environment_asks_alone_and_the_others_go_on() -> None:
+def test_only_reset_environments_infer_and_the_others_continue() -> None:
     policy = Counter()
     runner = ChunkExecutor(policy, 3)
     assert play(runner, 2) == [[10, 10, 10], [11, 11, 11]]
@@ -60,35 +52,22 @@ def test_a_reset_environment_asks_alone_and_the_others_go_on() -> None:
     assert policy.resets == [[1], None]
 
 
-def test_reset_takes_a_mask_too() -> None:
-    runner = ChunkExecutor(Counter(), 2)
-    play(runner, 1)
-    runner.reset(torch.tensor([False, True]))
-    assert play(runner, 1) == [[11, 20]]
-
-
-def test_rows_keep_their_own_observation() -> None:
-    runner = ChunkExecutor(Counter(), 2)
-    observation = {"observation.state": torch.tensor([[3.0], [5.0]])}
-    assert runner.act(observation, torch.Generator())[:, 0].tolist() == [3010, 5010]
-
-
-def test_peek_is_the_next_action_and_advances_nothing() -> None:
+def test_peek_returns_the_next_action_without_advancing() -> None:
     runner = ChunkExecutor(Counter(), 3, execute=2)
     play(runner, 1)
     runner.reset(torch.tensor([2]))
     before = copy.deepcopy(runner.state_dict())
     observation = {"observation.state": torch.arange(3.0)[:, None]}
     seen = runner.peek(observation, torch.tensor([True, False, True]), torch.Generator())[:, 0]
-    assert (seen % 1000).tolist() == [11, 0, 20]  # goes on, not asked for, asks
+    assert (seen % 1000).tolist() == [11, 0, 20]  # continued, not requested, inferred
     assert torch.equal(runner.state_dict()["used"], before["used"])
     assert torch.equal(runner.state_dict()["chunks"], before["chunks"])
     assert play(runner, 1) == [[11, 11, 30]]
 
 
 @pytest.fixture(params=["feedforward", "onnx", "residual"])
-def remembering(request: pytest.FixtureRequest, residual: Callable[..., Any]) -> Policy:
-    """A policy whose action depends on what it saw before."""
+def recurrent(request: pytest.FixtureRequest, residual: Callable[..., Any]) -> Policy:
+    """Policy whose actions depend on earlier observations."""
     if request.param == "residual":
         made: Policy = residual(zero_init=False)
         return made
@@ -105,22 +84,22 @@ def remembering(request: pytest.FixtureRequest, residual: Callable[..., Any]) ->
     return OnnxPolicy(build_graph(policy, {}), policy)
 
 
-def test_peek_advances_nothing_that_the_policy_remembers(remembering: Policy) -> None:
-    """Of all environments and of some, in the middle of an episode and at the start of one."""
+def test_peek_does_not_change_the_policys_state(recurrent: Policy) -> None:
+    """For all or some environments, within an episode and at its start."""
     states = torch.Generator().manual_seed(2)
     path = [{"observation.state": torch.randn(3, 3, generator=states)} for _ in range(9)]
     every, some = torch.tensor([True] * 3), torch.tensor([True, False, True])
     runs = []
     for peeks in (False, True):
-        runner, rng, actions = ChunkExecutor(remembering, 3), torch.Generator().manual_seed(1), []
+        runner, rng, actions = ChunkExecutor(recurrent, 3), torch.Generator().manual_seed(1), []
         runner.reset()
         for k, observation in enumerate(path):
             if k == 5:
                 runner.reset(torch.tensor([1]))
             if peeks and k:
                 now = rng.get_state()
-                elsewhere = runner.peek(path[-k], some, rng)
-                assert not elsewhere[1].any()
+                other = runner.peek(path[-k], some, rng)
+                assert not other[1].any()
                 rng.set_state(now)
                 seen = runner.peek(observation, every, rng)
                 rng.set_state(now)
@@ -129,10 +108,10 @@ def test_peek_advances_nothing_that_the_policy_remembers(remembering: Policy) ->
                 assert torch.equal(seen, actions[-1])
         runs.append(torch.stack(actions))
     assert torch.equal(*runs)
-    assert len(runs[0].flatten(0, 1).unique(dim=0)) == 27, "the actions do depend on what is seen"
+    assert len(runs[0].flatten(0, 1).unique(dim=0)) == 27, "actions depend on observations"
 
 
-def test_actions_do_not_change_when_the_chunk_is_replaced() -> None:
+def test_returned_actions_are_not_overwritten_by_the_next_chunk() -> None:
     runner = ChunkExecutor(Counter(), 1, execute=1)
     observation = {"observation.state": torch.zeros(1, 1)}
     first = runner.act(observation, torch.Generator())
@@ -141,7 +120,7 @@ def test_actions_do_not_change_when_the_chunk_is_replaced() -> None:
     assert torch.equal(first, kept)
 
 
-def test_resumed_equals_uninterrupted() -> None:
+def test_resumed_execution_equals_uninterrupted() -> None:
     runner, other = ChunkExecutor(Counter(), 2), ChunkExecutor(Counter(), 2)
     play(runner, 2)
     runner.reset(torch.tensor([0]))
@@ -151,12 +130,12 @@ def test_resumed_equals_uninterrupted() -> None:
 
 
 @pytest.mark.parametrize("execute", [5, -1])
-def test_execute_must_fit_the_chunk(execute: int) -> None:
+def test_execute_beyond_the_horizon_is_refused(execute: int) -> None:
     with pytest.raises(ValueError, match=f"execute is {execute}; a chunk holds 4"):
         ChunkExecutor(Counter(), 1, execute=execute)
 
 
-def test_normalizer_standardizes_clips_and_survives_constant_columns() -> None:
+def test_normalizer_standardizes_clips_and_handles_constant_columns() -> None:
     data = torch.randn(500, 3) * torch.tensor([2.0, 0.1, 0.0]) + torch.tensor([1.0, -3.0, 7.0])
     normalizer = Normalizer(3)
     normalizer.fit(data)
@@ -167,8 +146,3 @@ def test_normalizer_standardizes_clips_and_survives_constant_columns() -> None:
     other = Normalizer(3)
     other.load_state_dict(normalizer.state_dict())
     assert torch.equal(other(data), out)
-
-
-def test_mlp_puts_nothing_behind_the_last_layer() -> None:
-    layers = [type(m).__name__ for m in mlp([3, 4, 5, 2], torch.nn.ReLU, norm=True)]
-    assert layers == ["Linear", "LayerNorm", "ReLU"] * 2 + ["Linear"]
