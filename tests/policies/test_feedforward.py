@@ -88,7 +88,7 @@ def test_bundle_round_trip(task: Build, panda: Any, tmp_path: Path) -> None:
         observation = {"observation.state": torch.randn(4, 3) * 4}
         assert torch.equal(again.act(observation, rng()), one.act(observation, rng()))
     assert all(torch.equal(value, before[name]) for name, value in again.state_dict().items()), (
-        "acting does not change the state"
+        "acting changes no state"
     )
 
 
