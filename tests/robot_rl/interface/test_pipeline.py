@@ -115,7 +115,7 @@ def test_control_period_must_be_a_whole_number_of_commands(
     walk: Any, go2: Any, command_rate: float, rate: float, proposed: str
 ) -> None:
     robot, shipped = replace(go2, command_rate=command_rate), walk().interface
-    with pytest.raises(ConfigError, match=f"a control period at {rate:g} Hz .*; a rate of {proposed} Hz proposed do"):
+    with pytest.raises(ConfigError, match=f"a control period at {rate:g} Hz .*; a rate of {proposed} Hz would do"):
         Pipeline(replace(shipped, controller=replace(shipped.controller, rate=rate)), robot)
 
 

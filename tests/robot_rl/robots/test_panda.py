@@ -23,11 +23,11 @@ def model() -> mujoco.MjModel:
 
 def test_joints_and_limits_equal_the_model(panda: Any, model: mujoco.MjModel) -> None:
     for joint in panda.joints:
-        reference = model.joint(joint.name)
-        assert (joint.low, joint.high) == pytest.approx(tuple(reference.range), abs=1e-9), joint.name
-        assert np.allclose(reference.axis, joint.axis), joint.name
+        theirs = model.joint(joint.name)
+        assert (joint.low, joint.high) == pytest.approx(tuple(theirs.range), abs=1e-9), joint.name
+        assert np.allclose(theirs.axis, joint.axis), joint.name
         of_joints = model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT
-        (actuator,) = np.flatnonzero(of_joints & (model.actuator_trnid[:, 0] == reference.id))
+        (actuator,) = np.flatnonzero(of_joints & (model.actuator_trnid[:, 0] == theirs.id))
         assert model.actuator_forcerange[actuator, 1] == joint.effort, joint.name
     assert model.nq == len(panda.joints) + len(panda.gripper.joints)
 
@@ -93,11 +93,9 @@ def test_fingerprint_ignores_topics_frames_and_driver_names(panda: Any) -> None:
 def test_simulated_gripper_has_the_specs_gains_and_the_recorded_motion(panda: Any, model: mujoco.MjModel) -> None:
     """Recorded when engines still hard-coded the gains and finger inertia that are now in the spec."""
     engine = MujocoEngine(panda, Scene(), 1, threads=1)
-    actuator_model, reference = engine.model.actuator("actuator8"), model.actuator("actuator8")
-    assert np.array_equal(actuator_model.gainprm, 10 * reference.gainprm) and np.array_equal(
-        actuator_model.biasprm, 10 * reference.biasprm
-    )
-    assert actuator_model.forcerange.tolist() == [-40, 40]
+    ours, theirs = engine.model.actuator("actuator8"), model.actuator("actuator8")
+    assert np.array_equal(ours.gainprm, 10 * theirs.gainprm) and np.array_equal(ours.biasprm, 10 * theirs.biasprm)
+    assert ours.forcerange.tolist() == [-40, 40]
     assert [engine.model.joint(name).armature[0] for name in panda.gripper.joints] == [0.3, 0.3]
     engine.reset(np.array([0]), np.array([panda.home]), {})
     time = torch.arange(1, 201)[:, None] / 200

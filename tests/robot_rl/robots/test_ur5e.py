@@ -14,8 +14,10 @@ from robot_rl.interface.kinematics import Kinematics
 from sim.engines.model import compile_model
 from sim.scenes import Scene, robot_model
 
-DH_PARAMETERS = ((0.1625, 0.0, 90.0), (0.0, -0.425, 0.0), (0.0, -0.3922, 0.0), (0.1333, 0.0, 90.0), (0.0997, 0.0, -90.0),
-         (0.0996, 0.0, 0.0))  # fmt: skip
+DH_PARAMETERS = (
+    (0.1625, 0.0, 90.0), (0.0, -0.425, 0.0), (0.0, -0.3922, 0.0), (0.1333, 0.0, 90.0), (0.0997, 0.0, -90.0),
+    (0.0996, 0.0, 0.0),
+)  # fmt: skip
 """Denavit-Hartenberg parameters of the UR5e, d and a in m, alpha in degrees: Universal Robots, "DH Parameters for
 calculations of kinematics and dynamics"."""
 

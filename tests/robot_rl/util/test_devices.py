@@ -32,7 +32,7 @@ def test_available_devices_are_found(name: str, two_gpus: None) -> None:
     [
         ("cuda:2", "2 in all: cuda:0, cuda:1"),
         ("mps:3", "1 in all"),
-        ("xpu", "no xpu device physics_device"),
+        ("xpu", "no xpu device here"),
         ("meta", "no meta"),
     ],
 )
@@ -56,15 +56,13 @@ def test_actions_move_to_the_physics_and_results_to_the_learner(
     places = {"cpu": torch.device("cpu"), "cuda": fake_cuda}
     copied: list[Any] = []
     move_tensor = Tensor.to
-    physics_device, learner_device = places[physics], places[learner]
-    physics_env = SimpleNamespace(
-        num_envs=3, device=physics_device, hold_action=lambda: torch.zeros(3, 2, device=physics_device)
-    )
+    source, target = places[physics], places[learner]
+    physics_env = SimpleNamespace(num_envs=3, device=source, hold_action=lambda: torch.zeros(3, 2, device=source))
     physics_env.step = lambda actions: (actions + physics_env.hold_action(), {"final": {"a": actions}})
-    env = on_device(physics_env, learner_device)
+    env = on_device(physics_env, target)
     monkeypatch.setattr(Tensor, "to", lambda x, *to: copied.append(to) or move_tensor(x, *to))
     monkeypatch.setattr(Tensor, "cpu", lambda x: copied.append("cpu") or move_tensor(x, "cpu"))
-    seen, infos = env.step(torch.zeros(3, 2, device=learner_device))
-    assert seen.device == infos["final"]["a"].device == learner_device and env.num_envs == 3
-    assert physics_device != learner_device or not copied
-    assert env.hold_action().device == learner_device
+    seen, infos = env.step(torch.zeros(3, 2, device=target))
+    assert seen.device == infos["final"]["a"].device == target and env.num_envs == 3
+    assert source != target or not copied
+    assert env.hold_action().device == target
