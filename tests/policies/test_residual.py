@@ -76,16 +76,6 @@ def test_invert_returns_the_nearest_actor_output(residual: Build) -> None:
     assert residual(scale=0.0).invert(action, {"base": base}) is None
 
 
-def test_exploration_noise_has_the_configured_std(residual: Build) -> None:
-    policy = residual(std=0.1)
-    policy.explore = True
-    observation = {"observation.state": torch.zeros(2000, 3)}
-    base = policy.base.act(observation, torch.Generator().manual_seed(0))[:, 0]
-    action = policy.act(observation, torch.Generator().manual_seed(0))[:, 0]
-    free = action.abs() < 1
-    assert (action - base)[free].std() == pytest.approx(0.05, rel=0.15)
-
-
 def test_base_infers_once_per_chunk_and_after_a_reset(residual: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = residual()
     rows_inferred: list[int] = []

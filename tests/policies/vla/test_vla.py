@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from policies.base import Policy, Size
-from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.networks.encoder import Encoder, EncoderConfig, hashed_words
 from policies.vla.backbone import Backbone
 from policies.vla.config import BackboneConfig
@@ -106,16 +104,6 @@ def test_unsupported_tasks_and_sizes_are_refused() -> None:
         BackboneConfig(width=12, heads=8)
     with pytest.raises(ValueError, match="each must be a multiple of 8"):
         BackboneConfig(channels=(12,))
-
-
-@heads
-def test_bundle_round_trip(make: Callable[[], Policy], tmp_path: Path, same: Callable[[Any, Any], bool]) -> None:
-    policy = make()
-    save_bundle(Bundle(policy, None, {}, task="gym:one"), tmp_path / "bundle")
-    loaded = load_bundle(tmp_path / "bundle").policy
-    assert loaded.config == policy.config and same(loaded.state_dict(), policy.state_dict())
-    acts = [p.act(observe(), torch.Generator().manual_seed(1)) for p in (policy, loaded)]
-    assert acts[0].shape == (4, 4, 2) and torch.equal(*acts) and acts[0].abs().max() <= 1
 
 
 @heads

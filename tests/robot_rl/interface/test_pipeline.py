@@ -150,21 +150,6 @@ def test_gait_clock_has_its_frequency(walk: Any) -> None:
     assert not Pipeline(still.interface).phase(torch.arange(9)).any()
 
 
-def test_every_registered_name_can_be_imported() -> None:
-    from robot_rl.robots import robots
-    from sim.engines import engines
-    from sim.tasks import tasks
-
-    for registry in (robots, engines, tasks):
-        for name in registry:
-            assert registry.get(name) is not None and registry.describe(name)
-    for name in tasks:
-        assert tasks.get(name).name == name
-        if tasks.get(name).expert:
-            module, attribute = tasks.get(name).expert.split(":")
-            assert hasattr(__import__(module, fromlist=["x"]), attribute)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -1,4 +1,4 @@
-"""`Shield.follow` of stiff joints: commands stay within speed, acceleration and position limits."""
+"""The shield of stiff joints (`follow`, `admit`) and of compliant joints, without acceleration limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from robot_rl.interface.control import ToolDeltaConfig, ToolDeltaController
+from robot_rl.interface.kinematics import Kinematics
 from robot_rl.interface.shield import Shield, ShieldConfig, ramp
+from robot_rl.robots.go2 import GO2
 from robot_rl.robots.panda import PANDA
 
 DT = 1 / PANDA.command_rate
@@ -170,3 +173,157 @@ def test_ramp_ends_on_the_goal() -> None:
     path, step = ramp(start, goal, 4)
     assert torch.equal(path[-1], goal)
     assert torch.allclose(path[0], start + step) and torch.allclose(step, torch.tensor([[0.25, -0.5]]))
+
+
+HOME = torch.tensor(PANDA.home)
+
+
+def outside(q: Tensor) -> Tensor:
+    """Return the tool's distance outside the box, summed over axes, m."""
+    position = Kinematics(PANDA).forward(q)[0]
+    return ((SHIELD.box[0] - position).clamp_min(0) + (position - SHIELD.box[1]).clamp_min(0)).sum(-1)
+
+
+def posture_at(state_at: Any, target: list[float]) -> Tensor:
+    """Return a posture with the tool near a position, which may be outside the workspace."""
+    controller = ToolDeltaController(PANDA, ToolDeltaConfig())
+    controller.workspace = torch.tensor([[-2.0] * 3, [2.0] * 3])
+    q = HOME[None]
+    for _ in range(100):
+        delta = (torch.tensor(target) - Kinematics(PANDA).forward(q)[0]).clamp(-0.04, 0.04)
+        q = controller(state_at(q), torch.cat([delta, torch.zeros(1, 1)], -1)).position
+    return q
+
+
+def test_valid_goal_is_unchanged() -> None:
+    goal = HOME[None] + 0.01
+    admitted, events = SHIELD.admit(goal, HOME[None])
+    assert torch.equal(admitted, goal)
+    assert set(events) == {"nonfinite", "position", "workspace"} and not any(mask.any() for mask in events.values())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("joint", [0, 6])
+def test_non_finite_number_rejects_only_its_row(bad: float, joint: int) -> None:
+    goal = HOME.repeat(3, 1) + 0.01
+    goal[1, joint] = bad
+    previous = HOME.repeat(3, 1)
+    admitted, events = SHIELD.admit(goal, previous)
+    assert torch.equal(admitted[1], previous[1])
+    assert torch.equal(admitted[[0, 2]], goal[[0, 2]])
+    assert events["nonfinite"].tolist() == [False, True, False]
+    assert not events["position"].any() and not events["workspace"].any()
+
+
+def test_goals_are_clipped_to_joint_limits_with_margin(panda: Any) -> None:
+    goal = HOME.repeat(2, 1)
+    goal[1, 6] = 10.0
+    admitted, events = SHIELD.admit(goal, HOME.repeat(2, 1))
+    assert admitted[1, 6] == pytest.approx(panda.joints[6].high - SHIELD.config.margin)
+    assert torch.equal(admitted[1, :6], HOME[:6])
+    assert events["position"].tolist() == [False, True]
+
+
+def test_goal_outside_the_workspace_is_rejected(state_at: Any) -> None:
+    inside, out = HOME[None], posture_at(state_at, [0.55, 0.0, -0.06])
+    assert outside(out) > 0.02
+    admitted, events = SHIELD.admit(out, inside)
+    assert torch.equal(admitted, inside)
+    assert events["workspace"].all() and not events["nonfinite"].any()
+
+
+def test_goal_within_the_slack_is_accepted(state_at: Any, panda: Any) -> None:
+    (x, _, low), _ = panda.tool.workspace
+    edge = posture_at(state_at, [0.5, 0.0, low - 0.5 * SHIELD.config.workspace_slack])
+    assert torch.equal(SHIELD.admit(edge, HOME[None])[0], edge)
+
+
+def test_outside_the_workspace_only_goals_towards_it_are_accepted(state_at: Any) -> None:
+    far, near, inside = (posture_at(state_at, [0.5, 0.0, z]) for z in (-0.10, -0.05, 0.10))
+    assert outside(far) > outside(near) > 0 and outside(inside) == 0
+    for goal, allowed in ((near, True), (inside, True), (far, False)):
+        previous = near if goal is far else far
+        admitted, events = SHIELD.admit(goal, previous)
+        assert torch.equal(admitted, goal if allowed else previous)
+        assert events["workspace"].item() is not allowed
+
+
+@settings(deadline=None, derandomize=True, max_examples=80)
+@given(st.lists(st.floats(width=32), min_size=14, max_size=14), st.integers(0, 2**31))
+def test_admitted_goals_are_finite_within_limits_and_explained(numbers: list[float], seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    goal = torch.tensor(numbers).view(2, 7)
+    previous = (HOME + 0.2 * torch.randn(2, 7, generator=rng)).clamp(SHIELD.low, SHIELD.high)
+    admitted, events = SHIELD.admit(goal, previous)
+    assert admitted.isfinite().all()
+    assert ((admitted >= SHIELD.low) & (admitted <= SHIELD.high)).all()
+    assert (outside(admitted) <= outside(previous) + 1e-6).all()
+    changed = ~(admitted == goal).all(-1)
+    assert torch.equal(changed, torch.stack(list(events.values())).any(0)), "every change has a reason"
+    assert not (events["workspace"] & events["nonfinite"]).any()
+
+
+PERIOD = 0.005
+COMPLIANT = Shield(GO2, ShieldConfig(velocity=0.5, acceleration=1e-6, margin=0.02))
+GO2_HOME = torch.tensor(GO2.home)
+REST = torch.zeros(1, 12)
+
+
+def follow_setpoint(position: Tensor, goal: Tensor, velocity: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    speed = torch.zeros_like(goal) if velocity is None else velocity
+    return COMPLIANT.follow(position, speed, goal, torch.zeros_like(goal), PERIOD)
+
+
+def test_near_setpoint_is_reached_in_one_tick() -> None:
+    reach = 0.5 * GO2.limit("velocity") * PERIOD
+    goal = GO2_HOME[None] + 0.99 * reach * torch.tensor([1.0, -1.0] * 6)
+    command, velocity = follow_setpoint(GO2_HOME[None], goal)
+    assert torch.allclose(command, goal, atol=1e-7), "no acceleration limit"
+    assert torch.allclose(velocity, (goal - GO2_HOME) / PERIOD, atol=1e-3)
+
+
+def test_far_setpoint_is_approached_at_the_speed_limit() -> None:
+    """Joints are limited independently."""
+    reach = 0.5 * GO2.limit("velocity") * PERIOD
+    goal = GO2_HOME[None].clone()
+    goal[0, 0], goal[0, 1] = 0.5, GO2_HOME[1] + 0.01
+    command, velocity = follow_setpoint(GO2_HOME[None], goal)
+    assert float(command[0, 0] - GO2_HOME[0]) == pytest.approx(float(reach[0]), abs=1e-6)
+    assert float(velocity[0, 0]) == pytest.approx(0.5 * 30.1, rel=1e-4)
+    assert float(command[0, 1]) == pytest.approx(float(goal[0, 1]))
+    back, speed = follow_setpoint(command, GO2_HOME[None], velocity)
+    assert torch.allclose(back, GO2_HOME[None], atol=1e-6), "may reverse in one tick"
+    assert float(speed[0, 0]) == pytest.approx(-0.5 * 30.1, rel=1e-4)
+
+
+def test_admit_clips_at_the_margin_without_a_workspace() -> None:
+    goal = GO2_HOME.repeat(3, 1)
+    goal[1, 2], goal[2, 11] = 0.0, -9.0
+    admitted, events = COMPLIANT.admit(goal, GO2_HOME.repeat(3, 1))
+    assert set(events) == {"nonfinite", "position"}
+    assert events["position"].tolist() == [False, True, True] and not events["nonfinite"].any()
+    assert torch.equal(admitted[0], GO2_HOME)
+    assert float(admitted[1, 2]) == pytest.approx(GO2.joints[2].high - 0.02)
+    assert float(admitted[2, 11]) == pytest.approx(GO2.joints[11].low + 0.02)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(st.lists(st.lists(st.floats(width=32), min_size=12, max_size=12), min_size=1, max_size=4))
+def test_commands_stay_within_speed_and_position_limits(goals: list[list[float]]) -> None:
+    previous = command = GO2_HOME[None]
+    velocity = REST
+    for numbers in goals:
+        previous, _ = COMPLIANT.admit(torch.tensor([numbers]), previous)
+        for _ in range(3):
+            before = command
+            command, velocity = follow_setpoint(command, previous, velocity)
+            assert command.isfinite().all() and ((command >= COMPLIANT.low) & (command <= COMPLIANT.high)).all()
+            assert ((command - before).abs() <= COMPLIANT.velocity * PERIOD + 1e-6).all()
+            assert torch.allclose(velocity, (command - before) / PERIOD)
+
+
+def test_start_outside_the_limits_moves_inside() -> None:
+    """Commands start at the measured posture, which may be at a joint limit."""
+    start = GO2.limit("high")[None] + 0.01
+    command, _ = follow_setpoint(start, GO2_HOME[None])
+    assert ((command >= COMPLIANT.low) & (command <= COMPLIANT.high)).all()
