@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from policies.base import Actor, Normalizer, Observation, Policy, Size
+from policies.base import Actor, EncodingPolicy, Normalizer, Observation, Policy, Size
 from policies.networks.chunks import ChunkPolicy
 from policies.networks.encoder import FEATURES, BaseFeatures, Encoder, EncoderConfig
 from policies.networks.gaussian import GaussianActor, GaussianConfig, grasped
@@ -27,7 +27,7 @@ from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.util.errors import ConfigError
 
 
-class ActorPolicy(Policy):
+class ActorPolicy(EncodingPolicy):
     """An actor followed by an action transform."""
 
     horizon: int = 1
@@ -37,8 +37,6 @@ class ActorPolicy(Policy):
     inputs when acting, and the replay stores them. `FEATURES`, the features of a frozen visual base, replace pictures
     and instruction in the encoder."""
     actor: Actor
-    normalizer: Normalizer
-    encoder: Encoder | BaseFeatures
     explore: bool
     """Sample u instead of taking its mean."""
 
@@ -57,18 +55,10 @@ class ActorPolicy(Policy):
         """Return whether a gripper critic opens and closes the gripper."""
         return isinstance(self.actor, GaussianActor) and self.actor.values is not None
 
-    def features(self, observation: Observation) -> Tensor:
-        """Return a critic's features (B, F)."""
-        return self.encoder(self.normalizer(observation["observation.state"]), observation)
-
     def actor_features(self, observation: Observation) -> Tensor:
         """Return the actor's input (B, F + inputs)."""
         more = (observation[name] for name in self.inputs if name != FEATURES)
         return torch.cat([self.features(observation), *more], -1)
-
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        """Take the normalizer's statistics from demonstrated rows (N, ...)."""
-        self.normalizer.fit(columns["observation.state"])
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
         """Return environment actions for actor outputs u (B, latent), both in [-1, 1]; the identity by default."""

@@ -238,6 +238,21 @@ class Normalizer(nn.Module):
         return ((x - self.mean) / self.std).clamp(-self.limit, self.limit)
 
 
+class EncodingPolicy(Policy):
+    """Policy that encodes the normalized state together with the other observations."""
+
+    normalizer: Normalizer
+    encoder: Any
+
+    def features(self, observation: Observation) -> Tensor:
+        """Return the encoder's features (B, F)."""
+        features: Tensor = self.encoder(self.normalizer(observation["observation.state"]), observation)
+        return features
+
+    def fit(self, columns: dict[str, Tensor]) -> None:
+        self.normalizer.fit(columns["observation.state"])
+
+
 class RunningNormalizer(Normalizer):
     """Normalizer with running statistics; before the first update it only clips."""
 

@@ -36,10 +36,6 @@ class DiffusionConfig(ChunkConfig):
             raise ValueError(
                 f"frozen_steps is {self.frozen_steps} of {self.sample_steps} sample_steps; leave at least one to learn"
             )
-        if self.prediction not in ("sample", "epsilon"):
-            raise ValueError(f"prediction is {self.prediction!r}; choose sample or epsilon")
-        if min(self.train_steps, self.sample_steps) < 1:
-            raise ValueError(f"train_steps {self.train_steps} and sample_steps {self.sample_steps} must be positive")
         if self.train_steps % self.sample_steps:
             raise ValueError(f"sample_steps {self.sample_steps} must divide train_steps {self.train_steps}")
 

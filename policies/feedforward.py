@@ -48,12 +48,8 @@ class History:
             return frame
         if self.frames is None or self.starts is None:
             self.frames = frame[:, None].repeat(1, self.length, 1)
-        elif len(self.frames) != len(frame):
-            raise ValueError(
-                f"the policy has the history of {len(self.frames)} environments, the observation has {len(frame)}: "
-                "reset first"
-            )
         else:
+            require_count(len(self.frames), len(frame))
             moved = torch.cat([self.frames[:, 1:], frame[:, None]], 1)
             self.frames = torch.where(self.starts[:, None, None], frame[:, None], moved)
         self.starts = torch.zeros(len(frame), dtype=torch.bool, device=frame.device)
@@ -109,10 +105,7 @@ class FeedforwardPolicy(Policy):
     def remember(self, observation: Observation) -> Tensor:
         """Append the newest observation; return the unnormalized history (B, history * D), oldest first."""
         state = observation["observation.state"]
-        if state.ndim != 2 or state.shape[1] != self.size.observation:
-            raise ValueError(
-                f"observation.state has shape {tuple(state.shape)}; the policy reads (B, {self.size.observation})"
-            )
+        require_shape(state, self.size.observation)
         return self.history.push(state)
 
     def features(self, frames: Tensor) -> Tensor:
@@ -146,3 +139,15 @@ class FeedforwardPolicy(Policy):
         chunk = self.act(observation, rng)  # all rows, because the history covers every environment
         self.history.load_state_dict(kept)
         return chunk[rows]
+
+
+def require_shape(state: Tensor, size: int) -> None:
+    """Raise ValueError unless states have shape (B, size)."""
+    if state.ndim != 2 or state.shape[1] != size:
+        raise ValueError(f"observation.state has shape {tuple(state.shape)}; the policy reads (B, {size})")
+
+
+def require_count(kept: int, count: int) -> None:
+    """Raise ValueError if the number of environments changes without a reset."""
+    if kept != count:
+        raise ValueError(f"the policy has the history of {kept} environments, the observation has {count}: reset first")

@@ -10,9 +10,9 @@ the last history back. Other graphs take one robot's current observation, and no
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from policies.base import Observation, Policy
 from policies.errors import BundleError
-from policies.feedforward import FeedforwardPolicy
+from policies.feedforward import FeedforwardPolicy, require_count, require_shape
 from policies.networks.chunks import ChunkPolicy
 from robot_rl.interface.environment import EnvInfo
 from robot_rl.interface.language import encode
@@ -30,7 +30,7 @@ from robot_rl.interface.observation_spec import IMAGES, LANGUAGE, STATE
 from robot_rl.interface.pipeline import Interface
 from robot_rl.interface.spec import VectorSpec
 from robot_rl.robots import robots
-from robot_rl.util.errors import UserError
+from robot_rl.util import errors
 
 FILE, MEANING = "policy.onnx", "policy.yaml"
 """The graph with its metadata, and the metadata alone."""
@@ -42,14 +42,7 @@ OF_ROBOT = ("robot", "joint_names", "stiffness", "damping", "home", "command_rat
 """Metadata from the robot's spec; the others are from policy.json."""
 
 
-def require(name: str) -> Any:
-    """Import and return an optional package for ONNX; raise UserError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise UserError(
-            f"ONNX needs the package {name}, which is not installed: pip install -c constraints.txt -e '.[onnx]'"
-        ) from None
+require = partial(errors.require, use="ONNX", extra="onnx")
 
 
 def exportable(policy: Policy) -> Policy:
@@ -108,8 +101,7 @@ class OnnxPolicy(Policy):
     @torch.no_grad()
     def act(self, observation: Observation, rng: torch.Generator) -> Tensor:
         state = observation[STATE]
-        if state.ndim != 2 or state.shape[1] != self.size.observation:
-            raise ValueError(f"{STATE} has shape {tuple(state.shape)}; the policy reads (B, {self.size.observation})")
+        require_shape(state, self.size.observation)
         inputs = {key: v.numpy() for key, v in graph_inputs(self._reference[0], observation, rng).items()}
         if self.batched:
             return torch.from_numpy(self._batch(inputs))[:, None]
@@ -129,11 +121,7 @@ class OnnxPolicy(Policy):
         if self.history is None:
             self.history = np.zeros((count, self.frames, self.size.observation), dtype=np.float32)
             self.start = np.ones(count, dtype=np.bool_)
-        elif len(self.history) != count:
-            raise ValueError(
-                f"the policy has the history of {len(self.history)} environments, the observation has {count}: "
-                "reset first"
-            )
+        require_count(len(self.history), count)
         inputs |= {"start": self.start, "history": self.history}
         action, self.history = self.session.run(["action", "next_history"], inputs)
         self.start[:] = False

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from policies.base import Normalizer, Observation, Policy, Size
+from policies.base import EncodingPolicy, Normalizer, Observation, Size
 from policies.networks.encoder import Encoder, EncoderConfig
 from robot_rl.util.limits import PositiveInt
 
@@ -69,7 +69,7 @@ class BinsConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
 
-class BinsPolicy(Policy):
+class BinsPolicy(EncodingPolicy):
     """Policy that chooses actions by the values of bins."""
 
     config_class: ClassVar[Any] = BinsConfig
@@ -83,13 +83,6 @@ class BinsPolicy(Policy):
         self.codec = CoarseToFineCodec(config.levels, config.bins)
         self.normalizer = Normalizer(size.observation, math.inf)  # the identity until it is fitted
         self.encoder = Encoder(size, config.encoder)
-
-    def features(self, observation: Observation) -> Tensor:
-        """Return the network's features (B, F)."""
-        return self.encoder(self.normalizer(observation["observation.state"]), observation)
-
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        self.normalizer.fit(columns["observation.state"])
 
     @abstractmethod
     def choose(self, features: Tensor, rng: torch.Generator, explore: bool = False) -> Tensor:

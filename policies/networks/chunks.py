@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from policies.base import Chunk, Normalizer, Observation, Policy, Prefix, Size, mlp, normal
+from policies.base import Chunk, EncodingPolicy, Normalizer, Observation, Prefix, Size, mlp, normal
 from policies.networks.encoder import FEATURES, EncoderConfig
-from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt, validate
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class ChunkConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
+        validate(self)
         if self.execute > self.horizon:
             raise ValueError(f"execute {self.execute} is more than horizon {self.horizon} predicts; lower execute")
 
@@ -59,7 +60,7 @@ class Denoiser(nn.Sequential):
         return super().forward(torch.cat([noisy, condition, *embedded], -1))
 
 
-class ChunkPolicy(Policy):
+class ChunkPolicy(EncodingPolicy):
     """Policy that denoises action chunks in `sample_steps` steps."""
 
     inpaints = traceable = True
@@ -96,13 +97,7 @@ class ChunkPolicy(Policy):
 
     def condition(self, observation: Observation) -> Tensor:
         """Return the features (B, F) of an observation, taken from its `FEATURES` if present."""
-        if FEATURES in observation:
-            return observation[FEATURES]
-        return self.encoder(self.normalizer(observation["observation.state"]), observation)
-
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        """Fit the normalizer to demonstrated rows (N, ...)."""
-        self.normalizer.fit(columns["observation.state"])
+        return observation[FEATURES] if FEATURES in observation else self.features(observation)
 
     def noise(self, count: int, rng: torch.Generator) -> Tensor:
         """Draw initial noise (count, horizon, A)."""

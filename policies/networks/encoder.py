@@ -24,7 +24,7 @@ from policies.networks.pretrained_vision import PretrainedVision, VisionConfig
 from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import IMAGES, LANGUAGE
 from robot_rl.util.errors import ConfigError
-from robot_rl.util.limits import NonNegativeInt, PositiveInt
+from robot_rl.util.limits import NonNegativeInt, PositiveInt, validate
 
 FEATURES = "features"
 """Observation key of a frozen base's features."""
@@ -47,8 +47,7 @@ class EncoderConfig:
     """Pretrained model that replaces the convolutions; only the last of `channels` is used then."""
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("all", "places"):
-            raise ValueError(f"pooling is {self.pooling!r}; choose all or places")
+        validate(self)
 
     def build(self, reads: Size) -> Encoder:
         """Return an encoder with fresh weights."""
@@ -202,10 +201,8 @@ def hashed_words(text: Tensor, size: int = WORDS) -> Tensor:
 def _features(text: str, size: int) -> Tensor:
     words = re.findall(r"\w+", text.lower())
     parts = [*words, *map(" ".join, zip(words, words[1:], strict=False))]
-    rows = [_signs(part, size) for part in parts] or [torch.zeros(size)]
-    return torch.stack(rows).sum(0) / max(1, len(parts)) ** 0.5
-
-
-def _signs(part: str, size: int) -> Tensor:
-    rng = torch.Generator().manual_seed(zlib.crc32(part.encode()))
-    return 2.0 * torch.randint(0, 2, (size,), generator=rng) - 1
+    total = torch.zeros(size)
+    for part in parts:
+        rng = torch.Generator().manual_seed(zlib.crc32(part.encode()))
+        total += 2.0 * torch.randint(0, 2, (size,), generator=rng) - 1
+    return total / max(1, len(parts)) ** 0.5

@@ -13,13 +13,15 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
+from robot_rl.util import errors
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeInt, PositiveInt
 
@@ -55,15 +57,7 @@ class PretrainedConfig:
     """Height and width of pictures for models that accept any size (Qwen)."""
 
 
-def require(name: str) -> Any:
-    """Import and return an optional package for pretrained models; ConfigError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ConfigError(
-            f"a pretrained model needs the package {name}, which is not installed: "
-            "pip install -c constraints.txt -e '.[vla]'"
-        ) from None
+require = partial(errors.require, use="a pretrained model", extra="vla")
 
 
 def find(model: str, weights: bool = True) -> Path:
@@ -152,14 +146,23 @@ def load_tokenizer(folder: Path) -> Any:
         ) from None
 
 
-def load_statistics(folder: Path) -> tuple[list[float], list[float]]:
-    """Return a model's mean and standard deviation of RGB values in [0, 1]."""
+def normalized(pictures: Tensor, side: int, mean: Tensor, std: Tensor) -> Tensor:
+    """Return uint8 pictures (B, H, W, 3) resized to a square of `side` pixels (0: not resized) and standardized,
+    (B, 3, side, side)."""
+    x = pictures.permute(0, 3, 1, 2).float() / 255
+    if side:
+        x = nn.functional.interpolate(x, (side, side), mode="bilinear", align_corners=False, antialias=True)
+    return (x - mean) / std
+
+
+def load_statistics(folder: Path) -> dict[str, Tensor]:
+    """Return a model's mean and std (3, 1, 1) of RGB values in [0, 1]."""
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (folder / name).is_file():
             values = json.loads((folder / name).read_bytes())
             values = values.get("image_processor", values)
             if "image_mean" in values and "image_std" in values:
-                return values["image_mean"], values["image_std"]
+                return {k: torch.tensor(values[f"image_{k}"]).view(3, 1, 1) for k in ("mean", "std")}
     raise ConfigError(
         f"{folder} does not say how pictures are normalized: preprocessor_config.json with image_mean and image_std "
         "is missing; copy all of the model's files"

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from policies.networks import pretrained
 from robot_rl.util.errors import ConfigError
@@ -46,9 +45,8 @@ class PretrainedVision(nn.Module):
         if config.train == "frozen":
             self.model.requires_grad_(False)
         self.side = config.pixels or _fixed_side(self.model.config)
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in pretrained.load_statistics(folder))
-        self.register_buffer("mean", mean, persistent=False)
-        self.register_buffer("std", std, persistent=False)
+        for name, values in pretrained.load_statistics(folder).items():
+            self.register_buffer(name, values, persistent=False)
         pretrained.remember(self, config.model, folder)
         if config.train == "frozen":
             pretrained.leave_out_untrained(self, "model")
@@ -73,10 +71,7 @@ class PretrainedVision(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Return feature maps (B, channels, h, w)."""
-        x = pictures.permute(0, 3, 1, 2).float() / 255
-        if self.side:
-            x = interpolate(x, (self.side, self.side), mode="bilinear", align_corners=False, antialias=True)
-        x = (x - self.mean) / self.std
+        x = pretrained.normalized(pictures, self.side, self.mean, self.std)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.train != "frozen"):
             hidden: Tensor = self.model(pixel_values=x).last_hidden_state
         if hidden.ndim == 4:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from policies.base import Observation, Size
 from policies.networks import pretrained
@@ -132,10 +131,8 @@ class AdaptedBackbone(nn.Module):
         described = pretrained.load_config(folder, chosen.layers)
         self.family = family_of(described, chosen.pixels)
         self.tokenizer = pretrained.load_tokenizer(folder)
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in pretrained.load_statistics(folder))
-        # Not saved, because they belong to the model.
-        self.register_buffer("mean", mean, persistent=False)
-        self.register_buffer("std", std, persistent=False)
+        for name, values in pretrained.load_statistics(folder).items():
+            self.register_buffer(name, values, persistent=False)
         self.model = _adapted(folder, described, chosen)
         # Token ids around a picture (Qwen).
         self._marks = [getattr(described, f"vision_{name}_token_id", None) for name in ("start", "end")]
@@ -157,7 +154,7 @@ class AdaptedBackbone(nn.Module):
         text, bfloat16 = observation[LANGUAGE], self.config.pretrained.dtype == "bfloat16"
         padded = self._prompt(text) if text.dtype == torch.uint8 else text
         ids, present = torch.where(padded < 0, padded[:, -1:], padded), (padded >= 0).long()
-        pictures = torch.stack([self._fitted(observation[key]) for key in self.shapes], 1)
+        pictures = torch.stack([self._prepare(observation[key]) for key in self.shapes], 1)
         proprioception = mask_dropped_state(self.state(state), observation)[:, None]
         last = torch.cat([proprioception, self.readout.expand(len(state), -1, -1)], 1)
         with torch.autocast(state.device.type, torch.bfloat16, enabled=bfloat16), self._ending_with(last):
@@ -166,12 +163,8 @@ class AdaptedBackbone(nn.Module):
         readouts = outputs.last_hidden_state[:, -self.config.readouts :].float()
         return self.output(self.norm(readouts)).flatten(1)
 
-    def _fitted(self, pictures: Tensor) -> Tensor:
-        """Return uint8 pictures (B, H, W, 3) resized to a square and normalized, (B, 3, side, side)."""
-        side = (self.family.side, self.family.side)
-        scaled = pictures.permute(0, 3, 1, 2).float() / 255
-        fitted = interpolate(scaled, side, mode="bilinear", align_corners=False, antialias=True)
-        return (fitted - self.mean) / self.std
+    def _prepare(self, pictures: Tensor) -> Tensor:
+        return pretrained.normalized(pictures, self.family.side, self.mean, self.std)
 
     def read(self, text: Tensor) -> Tensor:
         """Return token ids (B, N) of instructions (B, bytes), with constant N; `forward` accepts both."""

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from policies.base import Normalizer, Observation, Policy, Size
+from policies.base import EncodingPolicy, Normalizer, Observation, Size
 from policies.vla.backbone import build_backbone
 from policies.vla.config import BackboneConfig
-from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt
+from robot_rl.util.limits import Interval, NonNegativeFloat, PositiveInt, validate
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,9 @@ class VLATokensConfig:
     encoder: BackboneConfig = field(default_factory=BackboneConfig)
 
     def __post_init__(self) -> None:
+        validate(self)
         if self.execute > self.horizon:
             raise ValueError(f"execute {self.execute} is more than horizon {self.horizon} predicts; lower execute")
-        if self.codec not in ("bins", "dct"):
-            raise ValueError(f"codec is {self.codec!r}; choose bins or dct")
         if self.codec == "dct" and self.kept > self.horizon:
             raise ValueError(f"kept {self.kept} is more than horizon {self.horizon} has; lower kept")
 
@@ -190,7 +189,7 @@ class VLATokensConfig:
         return CosineCodec(self.horizon, actions, self.bins, self.kept)
 
 
-class VLATokensPolicy(Policy):
+class VLATokensPolicy(EncodingPolicy):
     """Decode a chunk's tokens, conditioned on pictures, instruction and state."""
 
     class_name, config_class = "vla-tokens", VLATokensConfig
@@ -211,14 +210,9 @@ class VLATokensPolicy(Policy):
         known: tuple[str, ...] = self.config.encoder.known
         return known
 
-    def fit(self, columns: dict[str, Tensor]) -> None:
-        """Fit the normalizer to demonstrated rows (N, ...)."""
-        self.normalizer.fit(columns["observation.state"])
-
     def features(self, observation: Observation) -> Tensor:
         """Return the decoder's prefix (B, readouts, width)."""
-        flat = self.encoder(self.normalizer(observation["observation.state"]), observation)
-        return flat.unflatten(1, (self.config.encoder.readouts, -1))
+        return super().features(observation).unflatten(1, (self.config.encoder.readouts, -1))
 
     def log_prob(self, features: Tensor, tokens: Tensor, temperature: float = 1.0) -> Tensor:
         """Return the log-probability (B, L) of tokens (B, L) at a sampling temperature."""

@@ -50,7 +50,7 @@ def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, A
         raise ConfigError(
             f"{what}: {name} is not annotated to return {getattr(returns, '__name__', returns)}; annotate it"
         )
-    arguments = {p: given[hints[p]] for p in parameters if _is_key(hints.get(p), given)}
+    arguments = {p: given[hints[p]] for p in parameters if isinstance(hints.get(p), type) and hints[p] in given}
     open_ = [p for p in parameters if p not in arguments]
     needed = sum(parameters[p].default is inspect.Parameter.empty for p in open_)
     objects = [p for p in open_ if hints.get(p) is ObjectName]
@@ -60,10 +60,6 @@ def read_call(registry: Registry, text: str, returns: Any, given: Mapping[Any, A
     for parameter, word in zip(open_, words, strict=False):
         arguments[parameter] = _value(word, hints.get(parameter), f"{what}: {parameter}")
     return Call(function, arguments, tuple(arguments[p] for p in objects if p in arguments))
-
-
-def _is_key(hint: Any, given: Mapping[Any, Any]) -> bool:
-    return isinstance(hint, type) and hint in given
 
 
 def _value(word: str, hint: Any, what: str) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import signal
 from collections.abc import Iterable
+from typing import Any
 
 INSTALL = "run `make`, or: pip install -c constraints.txt -e '.[all]'"
 """Remedy for a missing or outdated package."""
@@ -49,3 +51,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+
+
+def require(name: str, use: str, extra: str) -> Any:
+    """Import and return a package that only `use` needs; ConfigError names the optional dependencies to install."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        remedy = f"pip install -c constraints.txt -e '.[{extra}]'"
+        raise ConfigError(f"{use} needs the package {name}, which is not installed: {remedy}") from None
