@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from policies.base import Actor, EncodingPolicy, Normalizer, Observation, Policy, Size
 from policies.networks.chunks import ChunkPolicy
 from policies.networks.encoder import FEATURES, BaseFeatures, Encoder, EncoderConfig
-from policies.networks.gaussian import GaussianActor, GaussianConfig, grasped
+from policies.networks.gaussian import GaussianActor, GaussianConfig, override_gripper
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.util.errors import ConfigError
 
@@ -103,7 +103,7 @@ class ActorPolicy(EncodingPolicy):
         """Restore the result of `memory`; `observation` is the current observation."""
 
 
-class FeaturesOf:
+class FrozenFeatures:
     """Encoder of a policy on a frozen base: the features of a visual base, or an own encoder."""
 
     ROWS = 256
@@ -142,11 +142,11 @@ class GaussianPolicy(ActorPolicy):
         self.normalizer = Normalizer(size.observation, math.inf)  # the identity until it is fitted
         self.encoder = Encoder(size, self.config.encoder)
         features, plain = self.encoder.size, type(self) is GaussianPolicy
-        self.actor = GaussianActor(features, self.horizon * size.action, self.config, may_grasp=plain)
+        self.actor = GaussianActor(features, self.horizon * size.action, self.config, allow_grasp=plain)
         self.explore = False
 
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
-        return grasped(u[:, :-1], u, self.config) if self.config.grasp else u
+        return override_gripper(u[:, :-1], u, self.config) if self.config.grasp else u
 
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
         return pad(action, (0, 1)) if self.config.grasp else action

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation, Prefix, Size, normal
-from policies.networks.chunks import ChunkConfig, ChunkPolicy, Denoiser, freeze, pull
+from policies.networks.chunks import ChunkConfig, ChunkPolicy, Denoiser, guidance_term, keep_frozen
 from robot_rl.util.limits import Interval, NonNegativeInt
 
 
@@ -112,7 +112,7 @@ class DiffusionPolicy(ChunkPolicy):
                 signal = float(self.scheduler.alphas_cumprod[t])
                 prediction = prediction + self._guide(chunk, time, condition, frozen, signal, prefix)
             chunk = self.scheduler.step(prediction, t, chunk).prev_sample
-        return freeze(chunk, prefix)
+        return keep_frozen(chunk, prefix)
 
     def _guide(
         self, chunk: Tensor, time: Tensor, condition: Tensor, frozen: Denoiser | None, signal: float, prefix: Prefix
@@ -120,12 +120,14 @@ class DiffusionPolicy(ChunkPolicy):
         """Return the guidance term of a prediction; `signal` is the signal's share of the variance."""
         alpha, sigma = math.sqrt(signal), math.sqrt(1 - signal)
         if self.config.prediction == "sample":
-            return pull(lambda noisy: self._predict(noisy, time, condition, frozen), chunk, alpha, sigma, prefix)
+            return guidance_term(
+                lambda noisy: self._predict(noisy, time, condition, frozen), chunk, alpha, sigma, prefix
+            )
 
         def denoise(noisy: Tensor) -> Tensor:
             return (noisy - sigma * self._predict(noisy, time, condition, frozen)) / alpha
 
-        return -alpha / sigma * pull(denoise, chunk, alpha, sigma, prefix)
+        return -alpha / sigma * guidance_term(denoise, chunk, alpha, sigma, prefix)
 
 
 class Chain:

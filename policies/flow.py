@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from policies.base import Observation, Prefix, Size, normal
-from policies.networks.chunks import ChunkConfig, ChunkPolicy, freeze, pull
+from policies.networks.chunks import ChunkConfig, ChunkPolicy, guidance_term, keep_frozen
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class FlowPolicy(ChunkPolicy):
             def denoise(noisy: Tensor) -> Tensor:
                 return noisy + (1 - share) * velocity(noisy, time)
 
-            return velocity(chunk, time) + pull(denoise, chunk, share, 1 - share, prefix) / (1 - share)
+            return velocity(chunk, time) + guidance_term(denoise, chunk, share, 1 - share, prefix) / (1 - share)
 
         field = guided if prefix is not None and prefix.guidance else velocity
-        return freeze(integrate(field, noise, self.config.sample_steps), prefix)
+        return keep_frozen(integrate(field, noise, self.config.sample_steps), prefix)

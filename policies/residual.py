@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from policies.actor import ActorPolicy, FeaturesOf
+from policies.actor import ActorPolicy, FrozenFeatures
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.execution import ChunkExecutor, Execution
-from policies.networks.gaussian import GaussianActor, GaussianConfig, grasped
+from policies.networks.gaussian import GaussianActor, GaussianConfig, override_gripper
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import NonNegativeFloat
 
@@ -50,10 +50,10 @@ class ResidualPolicy(ActorPolicy):
         self.normalizer = Normalizer(base.size.observation)
         if isinstance(statistics := getattr(base, "normalizer", None), Normalizer):
             self.normalizer.load_state_dict({k: v for k, v in statistics.state_dict().items() if k != "count"})
-        self.seen = FeaturesOf(base, self.config.actor.encoder, self.config.frozen_features)
-        self.encoder, self.inputs = self.seen.encoder, {BASE: base.size.action} | self.seen.inputs
+        self.base_features = FrozenFeatures(base, self.config.actor.encoder, self.config.frozen_features)
+        self.encoder, self.inputs = self.base_features.encoder, {BASE: base.size.action} | self.base_features.inputs
         actions = base.size.action
-        self.actor = GaussianActor(self.encoder.size + actions, actions, self.config.actor, may_grasp=True)
+        self.actor = GaussianActor(self.encoder.size + actions, actions, self.config.actor, allow_grasp=True)
         self.explore = False
         self.runner: ChunkExecutor | None = None
         self._execution: tuple[Execution | None, Callable[[], Tensor] | None] = (None, None)
@@ -68,7 +68,7 @@ class ResidualPolicy(ActorPolicy):
     def transform(self, u: Tensor, observation: Observation) -> Tensor:
         actor = self.config.actor
         action = (observation[BASE] + self.config.scale * (u[:, :-1] if actor.grasp else u)).clamp(-1, 1)
-        return grasped(action, u, actor) if actor.grasp else action
+        return override_gripper(action, u, actor) if actor.grasp else action
 
     def invert(self, action: Tensor, observation: Observation) -> Tensor | None:
         if not self.config.scale:
@@ -92,21 +92,21 @@ class ResidualPolicy(ActorPolicy):
         return self.runner
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
-        seen = self.seen(observation)
-        return {BASE: self._runner(observation).act(observation | seen, rng)} | seen
+        base_features = self.base_features(observation)
+        return {BASE: self._runner(observation).act(observation | base_features, rng)} | base_features
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
         assert self.runner is not None
-        seen = self.seen(observation, rows)
-        return {BASE: self.runner.peek(observation | seen, rows, rng)} | seen
+        base_features = self.base_features(observation, rows)
+        return {BASE: self.runner.peek(observation | base_features, rows, rng)} | base_features
 
     @torch.no_grad()
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
         """Return the base's actions along an episode, with a chunk sampled at every `execute`-th state."""
-        seen = self.seen(observation)
-        every = {k: v[:: self.base.execute] for k, v in (observation | seen).items()}
+        base_features = self.base_features(observation)
+        every = {k: v[:: self.base.execute] for k, v in (observation | base_features).items()}
         chunks = self.base.act(every, rng)[:, : self.base.execute].flatten(0, 1)
-        return {BASE: chunks[: len(observation["observation.state"])]} | seen
+        return {BASE: chunks[: len(observation["observation.state"])]} | base_features
 
     def memory(self) -> dict[str, Any]:
         return self.runner.state_dict() if self.runner else {}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from policies.actor import ActorPolicy, FeaturesOf
+from policies.actor import ActorPolicy, FrozenFeatures
 from policies.base import Normalizer, Observation, Policy, build_policy, from_json
 from policies.networks.chunks import ChunkPolicy
 from policies.networks.encoder import FEATURES
@@ -44,8 +44,8 @@ class SteeredPolicy(ActorPolicy):
         self.size, self.horizon, self.execute = base.size, base.execute, base.execute
         self.normalizer = Normalizer(base.size.observation)
         self.normalizer.load_state_dict({k: v for k, v in base.normalizer.state_dict().items() if k != "count"})
-        self.seen = FeaturesOf(base, self.config.actor.encoder, self.config.frozen_features)
-        self.encoder, self.inputs = self.seen.encoder, self.seen.inputs
+        self.base_features = FrozenFeatures(base, self.config.actor.encoder, self.config.frozen_features)
+        self.encoder, self.inputs = self.base_features.encoder, self.base_features.inputs
         self.actor = GaussianActor(self.encoder.size, base.horizon * base.size.action, self.config.actor)
         self.explore = False
         # Otherwise both encoders would have to read the instruction.
@@ -62,13 +62,13 @@ class SteeredPolicy(ActorPolicy):
         return cls(build_policy(description["base"]), from_json(SteeredConfig, description["config"]))
 
     def sample_inputs(self, observation: Observation, rng: torch.Generator) -> Observation:
-        return self.seen(observation)
+        return self.base_features(observation)
 
     def peek_inputs(self, observation: Observation, rows: Tensor, rng: torch.Generator) -> Observation:
-        return self.seen(observation, rows)
+        return self.base_features(observation, rows)
 
     def inputs_of_episode(self, observation: Observation, rng: torch.Generator) -> Observation:
-        return self.seen(observation)
+        return self.base_features(observation)
 
     @torch.no_grad()
     def transform(self, u: Tensor, observation: Observation) -> Tensor:

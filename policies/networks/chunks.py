@@ -119,7 +119,9 @@ class ChunkPolicy(EncodingPolicy):
         return self.infer(observation, rng).actions
 
 
-def pull(denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma: float, prefix: Prefix) -> Tensor:
+def guidance_term(
+    denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma: float, prefix: Prefix
+) -> Tensor:
     """Return the guidance term (B, horizon, A) on the predicted clean chunk at one noise level.
 
     Pseudoinverse guidance (Song et al. 2023) as in Black et al. 2025, equations 2 to 4. Their weight
@@ -134,7 +136,7 @@ def pull(denoise: Callable[[Tensor], Tensor], noisy: Tensor, alpha: float, sigma
         return weight * torch.autograd.grad(clean, noisy, error)[0]
 
 
-def freeze(chunk: Tensor, prefix: Prefix | None) -> Tensor:
+def keep_frozen(chunk: Tensor, prefix: Prefix | None) -> Tensor:
     """Clip a chunk to [-1, 1] and replace its frozen actions by the prefix's."""
     chunk = chunk.clamp(-1, 1)
     return chunk if prefix is None else torch.where(prefix.weights[..., None] == 1, prefix.actions, chunk)

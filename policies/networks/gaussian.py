@@ -48,10 +48,10 @@ class GaussianActor(Actor):
     MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
     INSIDE = 0.999
 
-    def __init__(self, features: int, actions: int, config: GaussianConfig, may_grasp: bool = False):
-        """`may_grasp`: the policy supports `grasp`."""
+    def __init__(self, features: int, actions: int, config: GaussianConfig, allow_grasp: bool = False):
+        """`allow_grasp`: the policy supports `grasp`."""
         super().__init__()
-        if config.grasp and not may_grasp:
+        if config.grasp and not allow_grasp:
             raise ConfigError("this policy takes no grasp: it does not act every step in the robot's own actions")
         self.config, self.actions = config, actions + config.grasp
         self.values: nn.Sequential | None = None
@@ -112,7 +112,7 @@ def _squash(raw: Tensor) -> Tensor:
     return 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))
 
 
-def grasped(action: Tensor, u: Tensor, config: GaussianConfig) -> Tensor:
+def override_gripper(action: Tensor, u: Tensor, config: GaussianConfig) -> Tensor:
     """Override the gripper, the last component of actions (B, A), by the sign of the last component of u where its
     magnitude exceeds `grasp_margin`."""
     advantage = u[:, -1:]

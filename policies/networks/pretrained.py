@@ -92,7 +92,7 @@ def fingerprint(folder: Path, weights: bool = True) -> bytes:
     return total.digest()
 
 
-def remember(module: nn.Module, model: str, folder: Path, weights: bool = True) -> None:
+def add_fingerprint(module: nn.Module, model: str, folder: Path, weights: bool = True) -> None:
     """Add a model's fingerprint to a module's state; loading a state with another fingerprint raises ConfigError."""
     meta = torch.get_default_device().type == "meta"
     digest = bytes(32) if meta else fingerprint(folder, weights)
@@ -194,7 +194,7 @@ def load_model(folder: Path, config: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def leave_out_untrained(module: nn.Module, name: str) -> None:
+def save_only_trained(module: nn.Module, name: str) -> None:
     """Save only the trained weights of the pretrained model `module.<name>`; loading keeps its other weights."""
     model = module.get_submodule(name)
     trained = {f"{name}.{key}" for key, weight in model.named_parameters() if weight.requires_grad}

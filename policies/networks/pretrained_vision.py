@@ -47,9 +47,9 @@ class PretrainedVision(nn.Module):
         self.side = config.pixels or _fixed_side(self.model.config)
         for name, values in pretrained.load_statistics(folder).items():
             self.register_buffer(name, values, persistent=False)
-        pretrained.remember(self, config.model, folder)
+        pretrained.add_fingerprint(self, config.model, folder)
         if config.train == "frozen":
-            pretrained.leave_out_untrained(self, "model")
+            pretrained.save_only_trained(self, "model")
 
     def train(self, mode: bool = True) -> PretrainedVision:
         """Set the training mode of all but the pretrained layers, which stay in evaluation mode."""

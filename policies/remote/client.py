@@ -12,7 +12,7 @@ from torch import Tensor
 
 from policies.base import Chunk, Observation, Policy, Prefix, Size
 from policies.remote.connection import Connection
-from policies.remote.contract import Terms
+from policies.remote.contract import ServedContract
 from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE, STATE, ObservationSpec
 from robot_rl.interface.spec import VectorSpec
@@ -55,7 +55,7 @@ class ServedPolicy(RemotePolicy):
     """Policy on a `robot-rl serve` process. Requests contain whole batches and the random generator's state, so actions
     are bit-identical to the local policy's on equal hardware."""
 
-    def __init__(self, connection: Connection, terms: Terms):
+    def __init__(self, connection: Connection, terms: ServedContract):
         super().__init__(connection, terms.size, terms.horizon, terms.execute)
         self.inpaints = terms.inpaints  # type: ignore[misc]
         self._resets: set[int] | None = None

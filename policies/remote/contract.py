@@ -37,7 +37,7 @@ class ServedBundle(Bundle):
 
 
 @dataclass(frozen=True)
-class Terms:
+class ServedContract:
     """Description of a served policy for its clients."""
 
     task: str
@@ -96,7 +96,7 @@ def describe(bundle: Bundle, version: str) -> dict[str, Any]:
     return plain
 
 
-def read(metadata: dict[str, Any], address: str) -> Terms | None:
+def read(metadata: dict[str, Any], address: str) -> ServedContract | None:
     """Return the contract in a server's metadata; None for servers of other programs.
 
     Raises:
@@ -117,7 +117,7 @@ def read(metadata: dict[str, Any], address: str) -> Terms | None:
         if not isinstance(ours["robot"], dict):
             raise TypeError("robot is no table")
         size = Size.from_json(ours["size"])
-        return Terms(
+        return ServedContract(
             ours["task"], interface, ours["robot"], size, ours["horizon"], ours["execute"], ours["inpaints"],
             described(ours, ours["task"], size), dict(ours.get("learned", {})),
         )  # fmt: skip

@@ -39,7 +39,7 @@ class PolicySession:
     """Answers one client's requests in order."""
 
     def __init__(self, bundle: Bundle, device: torch.device):
-        self.policy, self.device = own(bundle.policy), device
+        self.policy, self.device = with_own_state(bundle.policy), device
         self.spec = spec_of(bundle)
         specs = bundle.specs
         self.actions = specs.actions if specs else NOTHING
@@ -79,7 +79,7 @@ class PolicySession:
         return pack(answer)
 
 
-def own(policy: Policy) -> Policy:
+def with_own_state(policy: Policy) -> Policy:
     """Return a copy of the policy with its own state, such as the history, and shared weights."""
     shared = [*policy.parameters(), *policy.buffers(), *filter(None, (getattr(policy, "session", None),))]
     return copy.deepcopy(policy, {id(part): part for part in shared})

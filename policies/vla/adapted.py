@@ -141,9 +141,9 @@ class AdaptedBackbone(nn.Module):
         self.readout = nn.Parameter(0.02 * torch.randn(config.readouts, hidden))
         self.norm, self.output = nn.LayerNorm(hidden), nn.Linear(hidden, config.width)
         self.size = config.readouts * config.width
-        pretrained.remember(self, chosen.model, folder)
+        pretrained.add_fingerprint(self, chosen.model, folder)
         if chosen.train != "full":
-            pretrained.leave_out_untrained(self, "model")
+            pretrained.save_only_trained(self, "model")
 
     def augment(self, observation: Observation, rng: torch.Generator, prefix: str = "") -> Observation:
         """Return the observation with pictures shifted and some states dropped; its keys have the given prefix."""

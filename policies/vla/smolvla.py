@@ -97,7 +97,7 @@ class SmolVLAPolicy(Policy):
         for name, count in (("state", size.observation), ("action", size.action)):
             self.register_buffer(f"{name}_mean", torch.zeros(count))
             self.register_buffer(f"{name}_std", torch.ones(count))
-        pretrained.remember(self, c.model, folder, weights=False)
+        pretrained.add_fingerprint(self, c.model, folder, weights=False)
 
     def fit(self, columns: dict[str, Tensor]) -> None:
         """Fit the statistics of demonstrated states and actions, rows (N, ...)."""

@@ -12,7 +12,7 @@ from policies.base import Observation, Prefix, Size
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
 from policies.execution import ChunkExecutor, Execution
 from policies.flow import FlowConfig, FlowPolicy
-from policies.networks.chunks import ChunkPolicy, pull
+from policies.networks.chunks import ChunkPolicy, guidance_term
 
 KINDS = ["flow", "sample", "epsilon"]
 
@@ -100,7 +100,7 @@ def test_guidance_of_a_linear_denoiser_equals_the_equations() -> None:
     for alpha, sigma in ((0.5, 0.5), (0.1, 0.9), (0.6, 0.8)):
         weight = min(5 * sigma, (alpha**2 + sigma**2) / alpha)
         expected = weight * 0.7 * 0.5 * (0.2 - 0.7 * noisy)
-        assert torch.allclose(pull(lambda x: 0.7 * x, noisy, alpha, sigma, prefix), expected)
+        assert torch.allclose(guidance_term(lambda x: 0.7 * x, noisy, alpha, sigma, prefix), expected)
 
 
 @pytest.mark.parametrize("kind", ["flow", "sample"])
