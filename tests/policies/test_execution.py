@@ -351,24 +351,6 @@ def test_peek_does_not_change_the_policys_state(recurrent: Policy) -> None:
     assert len(runs[0].flatten(0, 1).unique(dim=0)) == 27, "actions depend on observations"
 
 
-def test_returned_actions_are_not_overwritten_by_the_next_chunk() -> None:
-    runner = ChunkExecutor(Counter(), 1, execute=1)
-    observation = {"observation.state": torch.zeros(1, 1)}
-    first = runner.act(observation, torch.Generator())
-    kept = first.clone()
-    runner.act(observation, torch.Generator())
-    assert torch.equal(first, kept)
-
-
-def test_resumed_execution_equals_uninterrupted() -> None:
-    runner, other = ChunkExecutor(Counter(), 2), ChunkExecutor(Counter(), 2)
-    play(runner, 2)
-    runner.reset(torch.tensor([0]))
-    other.policy.calls = list(runner.policy.calls)
-    other.load_state_dict(copy.deepcopy(runner.state_dict()))
-    assert play(runner, 5) == play(other, 5)
-
-
 @pytest.mark.parametrize("execute", [5, -1])
 def test_execute_beyond_the_horizon_is_refused(execute: int) -> None:
     with pytest.raises(ValueError, match=f"execute is {execute}; a chunk holds 4"):

@@ -155,24 +155,6 @@ def test_metadata_mismatch_names_field_and_values(saved: Path, name: str, value:
     assert_refused(saved, "policy.onnx", f"has no {name} ")
 
 
-def test_nested_metadata_mismatch_names_its_path(saved: Path) -> None:
-    values = metadata(saved)
-    values["inputs"]["observation"]["fields"][0]["unit"] = "deg/s"
-    set_metadata(saved, inputs=values["inputs"])
-    assert_refused(saved, "inputs.observation.fields.0.unit is deg/s", "rad/s in policy.json")
-    values["inputs"]["observation"]["fields"][0]["unit"] = "rad/s"
-    set_metadata(saved, inputs=values["inputs"], controller=values["controller"] | {"reach": 0.25})
-    assert_refused(saved, "controller.reach is 0.25", "0.6 in policy.json")
-
-
-def test_robot_with_other_gains_is_refused(saved: Path, go2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    soft = replace(go2, joints=tuple(replace(j, stiffness=25.0) for j in go2.joints))
-    monkeypatch.setattr("policies.onnx.robots.get", lambda name: soft)
-    assert_refused(saved, "stiffness is [40.0", "[25.0", "on robot go2")
-    with pytest.raises(BundleError, match="stiffness differ"):
-        export_onnx(saved)
-
-
 def test_graph_of_older_weights_is_refused(saved: Path) -> None:
     old, bundle = (saved / "policy.onnx").read_bytes(), load_bundle(saved)
     with torch.no_grad():

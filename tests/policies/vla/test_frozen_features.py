@@ -73,13 +73,6 @@ def test_features_replace_pictures_and_instruction(make: Callable[..., ActorPoli
 
 
 @both
-def test_policy_may_train_its_own_encoder(make: Callable[..., ActorPolicy]) -> None:
-    policy = make(False)
-    assert FEATURES not in policy.inputs and policy.kept == SIZE.extra_inputs
-    assert policy.act(observe(), torch.Generator()).shape[0] == 6
-
-
-@both
 def test_learning_stores_features_and_does_not_change_the_base(make: Callable[..., ActorPolicy], same: Any) -> None:
     policy = make()
     critic_on = "action" if isinstance(policy, ResidualPolicy) else "latent"

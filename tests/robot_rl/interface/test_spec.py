@@ -68,11 +68,6 @@ def test_names_and_slices_are_in_order() -> None:
     assert [spec.slice(n) for n in ("pose", "width", "rate")] == [slice(0, 3), slice(3, 4), slice(4, 6)]
 
 
-def test_unknown_field_lists_the_known_fields() -> None:
-    with pytest.raises(KeyError, match=r"no field 'wdith'.*'pose', 'width'"):
-        VectorSpec((box("pose", "x", "m", -1, 1), box("width", "w", "m", 0, 1))).slice("wdith")
-
-
 @pytest.mark.parametrize(
     ("low", "high", "message"),
     [

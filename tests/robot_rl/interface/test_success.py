@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from robot_rl.interface.state import ABSENT
-from robot_rl.interface.success import objects_of, state_test
+from robot_rl.interface.success import state_test
 from robot_rl.robots import robots
 from robot_rl.util.errors import UserError
 
@@ -75,10 +75,6 @@ def test_invalid_tests_are_refused(test: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         state_test(test)
     assert error.value.code == 2
-
-
-def test_objects_of_a_test() -> None:
-    assert objects_of("lifted:cube:0.12") == ("cube",) and objects_of("fallen:60:0.15") == ()
 
 
 def test_placed_objects_must_be_on_the_table_and_released(state_at: Build) -> None:

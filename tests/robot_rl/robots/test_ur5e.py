@@ -12,7 +12,7 @@ import torch
 
 from robot_rl.interface.kinematics import Kinematics
 from sim.engines.model import compile_model
-from sim.scenes import Scene, robot_model
+from sim.scenes import Scene
 
 DH_PARAMETERS = (
     (0.1625, 0.0, 90.0), (0.0, -0.425, 0.0), (0.0, -0.3922, 0.0), (0.1333, 0.0, 90.0), (0.0997, 0.0, -90.0),
@@ -83,13 +83,6 @@ def test_geometry_equals_the_manufacturers_within_two_millimetres(ur5e: Any, ran
             frame = frame @ [[c, -s * ca, s * sa, a * c], [s, c * ca, -c * sa, a * s], [0, sa, ca, d], [0, 0, 0, 1]]
         assert np.linalg.norm(position[k].numpy() - frame[:3, 3]) < 2e-3
         assert np.allclose(rotation[k], frame[:3, :3], atol=1e-5)
-
-
-def test_model_file_has_other_names_and_base_frame(ur5e: Any) -> None:
-    """If this fails, the model file has changed, and `Joint.model_name` is no longer needed."""
-    reference = mujoco.MjModel.from_xml_path(str(robot_model(ur5e)))
-    assert {reference.joint(k).name for k in range(6)} == {j.model_name for j in ur5e.joints}
-    assert abs(reference.body("base").quat[3]) > 0.7
 
 
 def test_home_is_inside_limits_without_contacts(ur5e: Any, model: mujoco.MjModel) -> None:
