@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ from policies.networks.encoder import FEATURES, BaseFeatures, Encoder, EncoderCo
 from policies.networks.gaussian import GaussianActor, GaussianConfig, override_gripper
 from robot_rl.interface.observation_spec import ObservationSpec
 from robot_rl.util.errors import ConfigError
+from robot_rl.util.limits import PositiveInt
 
 
 class ActorPolicy(EncodingPolicy):
@@ -173,3 +174,45 @@ def gaussian_from(policy: Policy, initial_std: float, grasp: bool = False) -> Ga
         head.weight[head.out_features // 2 :].zero_()
         head.bias[head.out_features // 2 :].fill_(math.log(initial_std))
     return made
+
+
+@dataclass(frozen=True)
+class EmbeddedConfig(GaussianConfig):
+    """Gaussian actor on a state embedding."""
+
+    embedding: PositiveInt = 128
+    """Size of the embedding and width of its network."""
+
+
+def embedding(inputs: int, width: int) -> nn.Sequential:
+    """Return three linear layers, each with LayerNorm and ELU, from (B, inputs) to (B, width)."""
+    layers: list[nn.Module] = []
+    for size in (inputs, width, width):
+        layers += [nn.Linear(size, width), nn.LayerNorm(width, elementwise_affine=False), nn.ELU()]
+    return nn.Sequential(*layers)
+
+
+class StateEmbedding(Encoder):
+    """Encoder of observations as embeddings (B, width)."""
+
+    def __init__(self, reads: Size, config: EncoderConfig, width: int):
+        super().__init__(reads, config)
+        self.net = embedding(self.size, width)
+        self.size = width
+
+    def forward(self, state: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        return self.net(super().forward(state, observation))
+
+
+class EmbeddedPolicy(GaussianPolicy):
+    """Tanh-Gaussian of a learned state embedding (MR.Q: Fujimoto et al. 2025, 2501.16142)."""
+
+    class_name, config_class = "embedded", EmbeddedConfig
+    config: EmbeddedConfig
+    encoder: StateEmbedding
+
+    def __init__(self, size: Size, config: EmbeddedConfig | None = None):
+        config = config or EmbeddedConfig()
+        super().__init__(size, config)
+        self.encoder = StateEmbedding(size, config.encoder, config.embedding)
+        self.actor = GaussianActor(self.encoder.size, self.horizon * size.action, config)

@@ -7,21 +7,150 @@ A bundle contains all weights. It needs only config.json and tokenizer of SmolVL
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.functional import interpolate, pad
+from torch import Tensor, nn
+from torch.nn.functional import interpolate, pad, scaled_dot_product_attention, silu
 
 from policies.base import Observation, Policy, Size, normal
 from policies.networks import pretrained
 from policies.vla.config import pictures_of
-from policies.vla.smolvla_network import SmolVLANetwork
 from robot_rl.interface.language import decode
 from robot_rl.interface.observation_spec import LANGUAGE
 from robot_rl.util.errors import ConfigError
 from robot_rl.util.limits import Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+
+Cache = list[tuple[Tensor, Tensor]]
+"""Rotated keys, and values, (B, N, key heads, head size), per layer."""
+WAVELENGTH = 10_000.0
+"""Longest wavelength of the rotary embedding, independent of SmolVLM's."""
+
+
+class SmolVLANetwork(nn.Module):
+    """Velocity of noisy actions, after the equations of LeRobot's implementation.
+
+    The first layers of SmolVLM read the observation. A narrower action expert of the same depth attends to each layer's
+    keys and values.
+
+        [pictures | words | state] -> keys and values per layer    only the state token attends to the state
+        noisy actions, time -> expert -> velocity                  layers alternate between causal self-attention,
+                                                                   extended by the layer's keys and values, and
+                                                                   cross-attention to projections of these
+    """
+
+    def __init__(self, config: Any, described: Any):
+        """Build from a `SmolVLAConfig` and SmolVLM's configuration, with fresh weights."""
+        super().__init__()
+        auto, text = pretrained.require("transformers").AutoModel, described.get_text_config()
+        self.config, self.head = config, text.head_dim
+        self.vlm = auto.from_config(described, dtype=torch.float32)
+        narrow = copy.deepcopy(text)
+        narrow.hidden_size = width = int(text.hidden_size * config.expert_share)
+        narrow.intermediate_size = 256 * math.ceil(4 * (2 * width // 3) / 256)
+        self.expert = auto.from_config(narrow, dtype=torch.float32)
+        self.expert.embed_tokens = None
+        across = text.num_key_value_heads * text.head_dim
+        for number, layer in enumerate(self.expert.layers):
+            if not self._has_self_attention(number):
+                layer.self_attn.k_proj = nn.Linear(across, across, bias=text.attention_bias)
+                layer.self_attn.v_proj = nn.Linear(across, across, bias=text.attention_bias)
+        self.state_proj = nn.Linear(config.state_size, text.hidden_size)
+        self.action_in_proj = nn.Linear(config.action_size, width)
+        self.action_out_proj = nn.Linear(width, config.action_size)
+        self.action_time_mlp_in = nn.Linear(2 * width, width)
+        self.action_time_mlp_out = nn.Linear(width, width)
+
+    def read(self, pictures: Tensor, ids: Tensor, present: Tensor, state: Tensor) -> tuple[Cache, Tensor]:
+        """Return the cache of N tokens for the expert, and the mask (B, N) bool of tokens that are not padding.
+
+        Inputs: pictures (B, n, 3, side, side) in [-1, 1], token ids (B, L) with mask `present` (B, L) bool, and the
+        normalized state (B, state_size).
+        """
+        seen = self.vlm.vision_model(pixel_values=pictures.flatten(0, 1).contiguous()).last_hidden_state
+        seen = self.vlm.connector(seen).unflatten(0, pictures.shape[:2]).flatten(1, 2)
+        words = self.vlm.text_model.embed_tokens(ids)
+        scale = math.sqrt(words.shape[-1])
+        x = torch.cat([scale * seen, scale * words, self.state_proj(state)[:, None]], 1)
+        present = torch.cat([present.new_ones(seen.shape[:2]), present, present.new_ones(len(state), 1)], 1)
+        count = x.shape[1]
+        allowed = present[:, None, :] & present[:, :, None]
+        allowed[:, :-1, -1] = False
+        allowed |= torch.eye(count, dtype=torch.bool, device=x.device)  # padding attends to itself, which avoids NaN
+        positions, cache = present.cumsum(1) - 1, []
+        for layer in self.vlm.text_model.layers:
+            q, k, v = self._project(layer, x)
+            q, k = rotated(q, positions), rotated(k, positions)
+            cache.append((k, v))
+            x = _finish(layer, x, _attend(q, k, v, allowed))
+        return cache, present
+
+    def velocity(self, noisy: Tensor, time: Tensor, cache: Cache, present: Tensor) -> Tensor:
+        """Return the velocity (B, horizon, action_size) from actions to noise at times (B,); time 1 is pure noise."""
+        actions = self.action_in_proj(noisy)
+        when = self._embedded(time, actions.shape[-1]).to(actions.dtype)[:, None].expand_as(actions)
+        x = self.action_time_mlp_out(silu(self.action_time_mlp_in(torch.cat([actions, when], 2))))
+        count, device = x.shape[1], x.device
+        before = present[:, None].expand(-1, count, -1)
+        earlier = torch.ones(count, count, dtype=torch.bool, device=device).tril().expand(len(x), -1, -1)
+        steps = torch.arange(count, device=device).expand(len(x), -1)
+        later = present.sum(1, keepdim=True) + steps
+        for number, (layer, (keys, values)) in enumerate(zip(self.expert.layers, cache, strict=True)):
+            if self._has_self_attention(number):
+                q, k, v = self._project(layer, x)
+                k, v = torch.cat([keys, rotated(k, later)], 1), torch.cat([values, v], 1)
+                seen = _attend(rotated(q, later), k, v, torch.cat([before, earlier], 2))
+            else:
+                q = layer.self_attn.q_proj(layer.input_layernorm(x)).unflatten(-1, (-1, self.head))
+                k = layer.self_attn.k_proj(keys.flatten(2)).unflatten(-1, (-1, self.head))
+                v = layer.self_attn.v_proj(values.flatten(2)).unflatten(-1, (-1, self.head))
+                seen = _attend(rotated(q, steps), k, v, before)
+            x = _finish(layer, x, seen)
+        return self.action_out_proj(self.expert.norm(x))
+
+    def _has_self_attention(self, number: int) -> bool:
+        return bool(self.config.self_every) and number % self.config.self_every == 0
+
+    def _project(self, layer: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values (B, N, heads, head size) of tokens (B, N, width)."""
+        x, own = layer.input_layernorm(x), layer.self_attn
+        q, k, v = (part(x).unflatten(-1, (-1, self.head)) for part in (own.q_proj, own.k_proj, own.v_proj))
+        return q, k, v
+
+    def _embedded(self, time: Tensor, width: int) -> Tensor:
+        """Return sines and cosines (B, width) of times (B,), computed in float64 because periods are short."""
+        c = self.config
+        share = torch.linspace(0, 1, width // 2, dtype=torch.float64, device=time.device)
+        angle = 2 * math.pi * time[:, None].double() / (c.min_period * (c.max_period / c.min_period) ** share)
+        return torch.cat([angle.sin(), angle.cos()], 1)
+
+
+def rotated(x: Tensor, positions: Tensor) -> Tensor:
+    """Apply rotary embedding at positions (B, N) to x (B, N, heads, D); the halves of D are paired."""
+    half = x.shape[-1] // 2
+    frequency = WAVELENGTH ** (-torch.arange(half, dtype=torch.float32, device=x.device) / half)
+    angle = (positions[..., None].float() * frequency)[:, :, None]
+    a, b = x.split(half, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
+    """Return attention outputs (B, L, heads D) of queries (B, L, heads, D) over N tokens with mask `allowed`
+    (B, L, N) bool."""
+    q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+    seen = scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None], enable_gqa=True)
+    return seen.transpose(1, 2).flatten(2)
+
+
+def _finish(layer: Any, x: Tensor, seen: Tensor) -> Tensor:
+    """Return a layer's output (B, N, width) after its attention."""
+    x = x + layer.self_attn.o_proj(seen)
+    done: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
+    return done
+
 
 STATE = "observation.state"
 

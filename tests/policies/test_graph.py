@@ -12,11 +12,10 @@ import pytest
 import torch
 import yaml
 
-from policies.actor import GaussianPolicy
+from policies.actor import EmbeddedConfig, EmbeddedPolicy, GaussianPolicy
 from policies.base import Policy, Size
 from policies.bundle import Bundle, load_bundle, save_bundle
 from policies.diffusion import DiffusionConfig, DiffusionPolicy
-from policies.embedded import EmbeddedConfig, EmbeddedPolicy
 from policies.errors import BundleError
 from policies.export import build_graph, export_onnx
 from policies.feedforward import FeedforwardConfig, FeedforwardPolicy
