@@ -166,9 +166,9 @@ class DecodedConfig(FeedforwardConfig):
 
 
 class DecodedPolicy(FeedforwardPolicy):
-    """Gaussian on the noise of a flow (GoRL, arXiv 2512.02581): u ~ N(mean(s), std^2), action = clip(flow(s, u), -1, 1).
+    """Gaussian on the noise of a flow (GoRL, arXiv 2512.02581).
 
-    Before the first fit of the flow, action = clip(u, -1, 1).
+    u ~ N(mean(s), std^2), action = clip(flow(s, u), -1, 1); before the first fit of the flow, clip(u, -1, 1).
     """
 
     class_name, config_class = "decoded", DecodedConfig
