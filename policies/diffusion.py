@@ -131,7 +131,13 @@ class DiffusionPolicy(ChunkPolicy):
 
 
 class Chain:
-    """Transitions of the denoising steps after `frozen_steps`."""
+    """Denoising steps after `frozen_steps` as Gaussian transitions: stochastic DDIM (Song et al. 2020, equation 12).
+
+        x' = mean(x, k, s) + std_k noise        std_k = max(eta sqrt((1 - p) / (1 - q) (1 - q / p)), min_std)
+
+    q and p are the signal's shares of the variance before and after step k. With eta = min_std = 0 the chain equals the
+    policy's deterministic sampler.
+    """
 
     def __init__(self, policy: DiffusionPolicy, eta: float, min_std: float):
         """`eta` is the share of DDPM's noise, `min_std` the smallest standard deviation of a transition."""
