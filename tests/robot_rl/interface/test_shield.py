@@ -73,7 +73,7 @@ def test_speed_and_acceleration_limits_hold(goals: Tensor, hold: int, feed: bool
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(goal_sequences(), st.sampled_from([1, 3, 10, 40]), st.booleans())
-@example(corners(12), 40, False)
+@example(corners(4), 400, False)
 def test_position_limits_hold(goals: Tensor, hold: int, feed: bool) -> None:
     positions, _ = run(goals, hold, feed)
     over = torch.maximum(SHIELD.low - positions, positions - SHIELD.high).max()
